@@ -17,7 +17,7 @@ from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
 from tiered.metadata.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage, to_json
-from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
+from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.records.native import crc32c
 
 PAGE = (ROOT / "docs" / "FORMATS.md").read_text()
@@ -53,7 +53,7 @@ def test_every_field_of_the_small_objects_stands_there() -> None:
         "Metadata": body(layout.encode_format(Format(1, "c", "n"))),
         "Log entries": body(layout.encode_entry(Entry(0, 1, "n", ()))),
         "Snapshots": set(to_json(Image())),
-        "The boundary": body(layout.encode_boundary(Boundary((Snapshot(1, "k"),)))),
+        "The boundary": body(layout.encode_boundary(Boundary((SnapshotRef(1, "k"),)))),
     }.items():
         missing = {name for name in names if f"`{name}`" not in part(title) and f'"{name}"' not in part(title)}
         assert not missing, f"{title} does not say what {missing} are"

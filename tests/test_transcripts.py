@@ -24,7 +24,7 @@ from tiered.ids import TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected, TopicCreated, to_json
 from tiered.metadata.image import Image
-from tiered.metadata.log_reader import load, read_boundary
+from tiered.metadata.log_reader import load_metadata, read_boundary
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultRule, Faults, FaultKind
@@ -66,7 +66,7 @@ class Controllers:
     async def _take(self, command: Command) -> str:
         """NAME stands as controller on what it has read."""
         (name,) = command.words
-        image = self._images[name] = await self._logs[name].take(self._images[name], NODES[name], name)
+        image = self._images[name] = await self._logs[name].take_over(self._images[name], NODES[name], name)
         return f"slot={image.slot} epoch={image.controller_epoch} topics={','.join(image.topics)}"
 
     async def _create(self, command: Command) -> str:
@@ -94,7 +94,7 @@ class Controllers:
 
     async def _snapshot(self, command: Command) -> str:
         (name,) = command.words
-        await self._logs[name].snapshot(self._images[name])
+        await self._logs[name].write_snapshot(self._images[name])
         boundary, _ = await read_boundary(self._bucket.memory)
         return f"snapshots={[each.slot for each in boundary.snapshots]} collected={boundary.collected}"
 
@@ -114,7 +114,7 @@ class Controllers:
 
     async def _image(self, _: Command) -> str:
         """What a reader makes of it."""
-        image = (await load(self._bucket.memory)).image
+        image = (await load_metadata(self._bucket.memory)).image
         return f"slot={image.slot} epoch={image.controller_epoch} topics={','.join(image.topics)}"
 
 

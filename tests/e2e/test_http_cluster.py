@@ -364,7 +364,7 @@ def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None
         await until(lambda: three[1].node.image.topics["t"].partitions[1].isr == (1,))
         image = three[1].node.image.topics["t"]
         assert await three[1].node.submit(Reassign((Move(image.topic_id, 1, (2,)),))) == (None,)
-        await until(lambda: three.knows(lambda node: node.image.topics["t"].partitions[1].moving))
+        await until(lambda: three.knows(lambda node: node.image.topics["t"].partitions[1].is_reassigning))
         for path in ("topics/-/partitions/-/reassignment", "topics/t/partitions/-/reassignment"):
             [row] = (await three.everywhere(f"{three.url}/{path}")).json["data"]
             assert (row["partition_id"], row["adding_replicas"], row["removing_replicas"]) == (1, [], [1])

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.e2e.kafka_site import Client, KafkaSite, run
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.errors import Code
-from tiered.metadata.config_sources import Source
+from tiered.metadata.config_sources import ConfigSource
 from tiered_api.kafka.protocol.messages import alter_configs, incremental_alter_configs
 from tiered_api.kafka.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from tiered_api.kafka.protocol.messages.describe_configs import (
@@ -29,7 +29,7 @@ from tiered_api.kafka.server.config_resources import Kind
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = Kind.TOPIC, Kind.BROKER
-DEFAULT, STATIC, ALL_BROKERS = Source.DEFAULT_CONFIG, Source.STATIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+DEFAULT, STATIC, ALL_BROKERS = ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
 async def described(client: Client, kind: int, name: str, *keys: str, version: int = 4) -> DescribeConfigsResult:
@@ -76,7 +76,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
                      "min.cleanable.dirty.ratio")  # fmt: skip
             assert [types[name] for name in names] == ([1, 2, 3, 5, 7, 6] if version >= 3 else [0] * 6)
         shown = await one(client, TOPIC, "t", "segment.bytes")
-        assert (shown.value, shown.config_source) == ("4096", Source.DYNAMIC_TOPIC_CONFIG)
+        assert (shown.value, shown.config_source) == ("4096", ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert trail(shown) == [("segment.bytes", "4096", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
         whole = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "t", None)])
         (plain,) = (await client.ask(whole, 4, DescribeConfigsResponse)).results

@@ -398,13 +398,13 @@ def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(c
         frozen = await site.start()
         replica = await site.create()
         other = MetadataLog(site.bucket.memory, site.machine.clock, SimRng("other"), Metrics())
-        image = await other.take(await other.load(), 1, "the other incarnation")
+        image = await other.take_over(await other.load(), 1, "the other incarnation")
         if collected:
-            await other.snapshot(image)
+            await other.write_snapshot(image)
             await other.append([TopicConfigChanged(replica.topic_id, {})])
-            await other.snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
+            await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
             await other.append([TopicConfigChanged(replica.topic_id, {})])
-            await other.snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
+            await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
         await site.until(frozen.ended.is_set, 130)
         with pytest.raises(Refused):
             await replica.append(batch([b"too late"]))

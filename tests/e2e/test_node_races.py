@@ -199,7 +199,7 @@ def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
         await fill(replica, 4)
         await asyncio.sleep(1)
         await site.node.submit(DeleteTopic("t"))
-        await site.until(lambda: not site.node.image.deleted, 600)
+        await site.until(lambda: not site.node.image.deleted_topics, 600)
         await asyncio.sleep(300)
         await site.bucket.store(site.machine.faults, site.machine.clock).list("")
         assert not [key for key in site.bucket.objects if key.startswith("data/")]

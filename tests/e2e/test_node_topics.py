@@ -37,7 +37,7 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
             site.node.replica("t", 0)
         await asyncio.sleep(30)
         assert await site.bucket.memory.list(f"data/{topic_id}/")
-        await site.until(lambda: not site.node.image.deleted, 300)
+        await site.until(lambda: not site.node.image.deleted_topics, 300)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
         await site.stop()
@@ -56,7 +56,7 @@ def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pau
             await asyncio.sleep(seconds)
             late = f"data/{topic_id}/0/segments/late-{number}"
             await site.bucket.memory.put(late, b"an upload that was under way")
-        await site.until(lambda: not site.node.image.deleted, 600)
+        await site.until(lambda: not site.node.image.deleted_topics, 600)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         await site.stop()
 
@@ -87,9 +87,9 @@ def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> 
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("list",), key=first.topic_id)]
         await site.node.submit(DeleteTopic("a"))
         await site.node.submit(DeleteTopic("b"))
-        await site.until(lambda: list(site.node.image.deleted) == [first.topic_id], 600)
+        await site.until(lambda: list(site.node.image.deleted_topics) == [first.topic_id], 600)
         site.machine.faults.rules = []
-        await site.until(lambda: not site.node.image.deleted, 600)
+        await site.until(lambda: not site.node.image.deleted_topics, 600)
         assert not [key for key in site.bucket.objects if key.startswith("data/")]
         await site.stop()
 

@@ -370,7 +370,7 @@ class Run:
 
     def _deleted_are_gone(self) -> bool:
         image = self._running().image
-        return not image.deleted and self.rules.topics() <= set(image.topics_by_id)
+        return not image.deleted_topics and self.rules.topics() <= set(image.topics_by_id)
 
     def _running(self) -> Node:
         assert self.node is not None

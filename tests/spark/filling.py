@@ -148,8 +148,8 @@ def _commit(url: str, change: TopicCreated | TopicDeleted) -> None:
     async def run() -> None:
         store = open_store(url, SystemClock(), SystemRng())
         log = MetadataLog(store, SystemClock(), SystemRng(), Metrics())
-        await log.format()
-        await log.take(await log.load(), 0, "test")
+        await log.load_or_create_format()
+        await log.take_over(await log.load(), 0, "test")
         await log.append([change])
         await store.close()
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tiered.controller.leaders import live_ids
-from tiered.controller.partition_transitions import awaited
+from tiered.controller.partition_transitions import awaited_replicas
 from tiered.controller.requests import AwaitedEnd, ReportEnds
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
@@ -84,5 +84,5 @@ class AwaitedEnds:
             for topic_id, topic in image.topics_by_id.items()
             if not (same and before.topics_by_id.get(topic_id) is topic)
             for p, each in enumerate(topic.partitions)
-            if self._node_id in awaited(each, live)
+            if self._node_id in awaited_replicas(each, live)
         ]

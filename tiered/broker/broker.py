@@ -38,13 +38,13 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config.settings import Settings
 from tiered.controller import requests
-from tiered.controller.member import Cluster
+from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
 from tiered.errors import Broken, Code, Fenced, Refused, Unavailable, first_cause, public_words
 from tiered.ids import TopicId, TopicPartition, incarnation_digest, text_id
-from tiered.metadata.change_summary import lost_since, told
+from tiered.metadata.change_summary import summarize_losses, summarize
 from tiered.metadata.changes import Change
-from tiered.metadata.delta import held
+from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.effective_config import broker_settings
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import FORMAT_KEY, encode_format
@@ -112,9 +112,9 @@ class Node:
         self.disk = DiskState(world.clock, metrics, self._disk_died)
         self.directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
-        self.cluster = Cluster(self, self._metadata, self._act)
-        self.figures = ClusterMetrics(metrics, settings.node_id, lambda: self.image, lambda: self.cluster.reigns)
-        self.doubts = Doubts(world.clock, lambda: self.image, self.cluster.suspect)
+        self.cluster = ClusterMember(self, self._metadata, self._act)
+        self.figures = ClusterMetrics(metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller)
+        self.doubts = Doubts(world.clock, lambda: self.image, self.cluster.on_broker_unreachable)
         self.cold = self._cold_tier(manifest_fan)
         self.coordinators = Coordinators(self)
         self.partitions = Partitions(
@@ -125,7 +125,7 @@ class Node:
             configured=lambda replica: self.tiering.wake(replica),
             forgotten=self._forgotten,
             joinable=lambda replica: self.in_sync_sets.wake(replica),
-            in_touch=lambda: self.cluster.in_touch, heard=lambda: self.image, doubts=self.doubts,
+            in_touch=lambda: self.cluster.has_controller_contact, heard=lambda: self.image, doubts=self.doubts,
         )  # fmt: skip
         self.tiering = Tiering(
             settings, self.partitions.led, self.partitions.fenced, self.ages, world.clock, world.rng, metrics
@@ -208,7 +208,7 @@ class Node:
         """Whether the cluster counts a copy in under the leader that it follows, as far as it is heard. Under the next
         one this broker may lead itself, which it has yet to act on."""
         topic = self.image.topics_by_id.get(copy.topic_id)
-        if topic is None or not self.cluster.in_touch:
+        if topic is None or not self.cluster.has_controller_contact:
             return False
         now = topic.partitions[copy.at.partition]
         return now.leader_epoch == copy.leader_epoch and self.settings.node_id in now.isr
@@ -255,14 +255,14 @@ class Node:
             copy_lag_ms=self.tiering.lag_ms(),
             copy_lag_max_ms=self.settings.tiered_upload_max_lag_ms,
             pending_metadata=self.cluster.pending,
-            metadata_trouble=self._metadata.waits_for,
+            metadata_trouble=self._metadata.stall_reason,
             group_bytes=self.coordinators.held,
             group_bytes_max=self.settings.tiered_groups_max_bytes,
             unopened=self.partitions.troubles() | self.coordinators.troubles(),
             replicas=self.partitions.led(),
             image=self.image,
             standing=self.figures.standing,
-            silent_ms=0 if self.cluster.in_touch else self.cluster.following.silent_ms,
+            silent_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )
 
     # -- start --------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Node:
         self._go_by(image)
         self.partitions.settings = self.settings
         await self.partitions.recover(image, found)
-        await self._soon(self.cluster.begin(image))
+        await self._soon(self.cluster.start(image))
         self._main = asyncio.create_task(self._run(), name="node")
         try:
             await self.patience.insist(self.joining.register)
@@ -298,7 +298,7 @@ class Node:
             await probe(self.store, self.world.rng)
         else:
             await probe_at_restart(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
-        held, _ = await self._soon(self._metadata.format())
+        held, _ = await self._soon(self._metadata.load_or_create_format())
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
             self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
@@ -306,7 +306,7 @@ class Node:
 
     async def _soon(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata in the start. `Unavailable` when a store that is there has not taken it in time."""
-        return await self.patience.take(step, TAKE_SECONDS, lambda: self._metadata.trouble or "no controller answers")
+        return await self.patience.take(step, TAKE_SECONDS, lambda: self._metadata.last_error or "no controller answers")
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Node:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run(), name="cluster")
-                group.create_task(self.cluster.committed.carry_out(), name="carry-out")
+                group.create_task(self.cluster.loader.run(), name="carry-out")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(Housekeeping(self).run(), name="housekeeping"),
@@ -359,9 +359,9 @@ class Node:
             self.coordinators.topics_deleted(sorted(old.topics_by_id[topic_id].name for topic_id in deleted))
         self.partitions.depose(new, changes)
         self.figures.count(changes, old, new)
-        for line in told(changes, old, new):
+        for line in summarize(changes, old, new):
             log.info("%s", line)
-        lost = lost_since(old, new)
+        lost = summarize_losses(old, new)
         if lost:
             log.error("%s", lost)
 
@@ -450,7 +450,7 @@ class Node:
 
     async def _leave(self) -> None:
         """Gives up many partitions in shares, each of which is decided and acted on without holding up others."""
-        places = [(topic.topic_id, at.partition) for at, topic in held(self.image, self.settings.node_id)]
+        places = [(topic.topic_id, at.partition) for at, topic in hosted_partitions(self.image, self.settings.node_id)]
         for start in range(0, len(places) if len(places) > LEFT_AT_ONCE else 0, LEFT_AT_ONCE):
             share = tuple(places[start : start + LEFT_AT_ONCE])
             if not await self._say(requests.LeavePartitions(self.settings.node_id, self.incarnation, share)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tiered.controller.partition_health import Standing, losses, resized, standing
+from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, count_isr_changes, assess_partitions
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics, by_topic
@@ -23,7 +23,7 @@ class ClusterMetrics:
     def __init__(self, metrics: Metrics, node_id: int, image: Callable[[], Image], reigns: Callable[[], bool]) -> None:
         self._node_id = node_id
         self._image = image
-        self._known: tuple[Image, Standing] | None = None
+        self._known: tuple[Image, PartitionHealth] | None = None
         self._shrinks = metrics.counter(
             "kafka_server_replicamanager_isrshrinks_total", "In-sync sets of led partitions that lost a member."
         )
@@ -34,21 +34,21 @@ class ClusterMetrics:
         self._of_cluster(metrics, reigns)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> PartitionHealth:
         """How the partitions stand now."""
         image = self._image()
         if self._known is None or self._known[0] is not image:
-            self._known = image, standing(image, self._node_id)
+            self._known = image, assess_partitions(image, self._node_id)
         return self._known[1]
 
     def count(self, changes: Sequence[Change], before: Image, after: Image) -> None:
         """These changes are committed."""
-        shrunk, grown = resized(changes, before, after, self._node_id)
+        shrunk, grown = count_isr_changes(changes, before, after, self._node_id)
         self._shrinks.inc(shrunk)
         self._expands.inc(grown)
 
     def _of_broker(self, metrics: Metrics) -> None:
-        def gauge(name: str, help: str, read: Callable[[Standing], int]) -> None:
+        def gauge(name: str, help: str, read: Callable[[PartitionHealth], int]) -> None:
             metrics.gauge(name, help).read(lambda: float(read(self.standing)))
 
         gauge(
@@ -64,11 +64,11 @@ class ClusterMetrics:
         gauge(
             "kafka_server_replicamanager_atminisrpartitioncount",
             "Partitions led here that have just as many in sync as min.insync.replicas.",
-            lambda now: now.at_min_isr,
+            lambda now: now.at_min_isr_count,
         )
-        gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda now: now.led)
+        gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda now: now.leader_count)
         gauge(
-            "kafka_server_replicamanager_partitioncount", "Partitions that have a replica here.", lambda now: now.held
+            "kafka_server_replicamanager_partitioncount", "Partitions that have a replica here.", lambda now: now.replica_count
         )
         gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
@@ -78,12 +78,12 @@ class ClusterMetrics:
         gauge(
             "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
             "Partitions of the cluster that their first replica does not lead.",
-            lambda now: now.not_preferred,
+            lambda now: now.not_preferred_count,
         )
         gauge(
             "kafka_controller_kafkacontroller_globalpartitioncount",
             "Partitions of the cluster.",
-            lambda now: now.partitions,
+            lambda now: now.partition_count,
         )
 
     def _of_cluster(self, metrics: Metrics, reigns: Callable[[], bool]) -> None:
@@ -116,5 +116,5 @@ class ClusterMetrics:
             lambda image: len(image.losses),
         )
         metrics.gauge("tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)).read(
-            lambda: by_topic(Counter(at.topic for at in losses(self._image())), LOST_TOPICS)
+            lambda: by_topic(Counter(at.topic for at in unacknowledged_losses(self._image())), LOST_TOPICS)
         )

@@ -99,7 +99,7 @@ class Coordinators:
         coordinator = place.coordinator if place is not None else None
         if coordinator is None:
             coordinator = await self._ready(group)
-        if place is not None and len(place.replica.state.replicas) > 1 and not self._node.cluster.in_touch:
+        if place is not None and len(place.replica.state.replicas) > 1 and not self._node.cluster.has_controller_contact:
             # Its members' sessions may be over at the next one, which has their partitions given to others.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no controller is heard: another broker may keep the groups")
         token, answer = coordinator.submit(request)

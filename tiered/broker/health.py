@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tiered.controller.partition_health import Standing, losses, not_in_sync, state_of, why_leaderless
+from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, describe_out_of_sync, broker_state, describe_leaderless
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
@@ -55,7 +55,7 @@ def assess(
     unopened: dict[str, str],
     replicas: Iterable[LeaderReplica],
     image: Image,
-    standing: Standing,
+    standing: PartitionHealth,
     silent_ms: int,
 ) -> Health:
     """The state of a broker, from what its parts say. `waits`: its start waits for the store. `copy_lag_ms`: the age
@@ -96,12 +96,12 @@ def assess(
     if started and silent_ms:
         problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
     problems += _lacking(image, standing)
-    lost = losses(image)
+    lost = unacknowledged_losses(image)
     problems += _lost(lost)
     details = {
         "partitions": len(listed),
         "controller": image.controller,
-        "brokers": {str(broker.node_id): state_of(broker) for _, broker in sorted(image.brokers.items())},
+        "brokers": {str(broker.node_id): broker_state(broker) for _, broker in sorted(image.brokers.items())},
         "leaderless_partitions": len(standing.leaderless),
         "under_min_isr_partitions": len(standing.under_min_isr),
         "under_replicated_partitions": len(standing.under_replicated),
@@ -125,10 +125,10 @@ def _not_serving(failure: str, *, waits: bool, started: bool) -> Iterator[str]:
         yield "the broker is starting or stopping"
 
 
-def _lacking(image: Image, standing: Standing) -> Iterator[str]:
+def _lacking(image: Image, standing: PartitionHealth) -> Iterator[str]:
     """Partitions without a leader, and of those led here the ones that lack replicas in sync."""
-    missing = partial(not_in_sync, image)
-    yield from _each("has no leader", standing.leaderless, partial(why_leaderless, image))
+    missing = partial(describe_out_of_sync, image)
+    yield from _each("has no leader", standing.leaderless, partial(describe_leaderless, image))
     yield from _each("refuses acks=all, for too few are in sync", standing.under_min_isr, missing)
     others = {at: each for at, each in standing.under_replicated.items() if at not in standing.under_min_isr}
     yield from _each("has replicas that are not in sync", others, missing)

@@ -20,7 +20,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import ProducerLimits
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarnation_number
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
-from tiered.metadata.delta import Follow, Lead, between, held
+from tiered.metadata.delta import Follow, Lead, compute_delta, hosted_partitions
 from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
@@ -181,7 +181,7 @@ class Partitions:
 
     async def recover(self, image: Image, found: Found) -> None:
         """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
-        known = dict(held(image, self.settings.node_id))
+        known = dict(hosted_partitions(image, self.settings.node_id))
         found = await self._logs.recover(known, found)
         try:
             await self._disk.guard(self._logs.renew_synced())
@@ -217,7 +217,7 @@ class Partitions:
     def owes(self) -> bool:
         """True if an earlier leader may still write the manifest of a partition that is held here alone: then the next
         process must not take this one for the last that could."""
-        known = held(self._image, self.settings.node_id)
+        known = hosted_partitions(self._image, self.settings.node_id)
         mine = (at for at, topic in known if self._alone(topic.partitions[at.partition]))
         return any((replica := self._replicas.get(at)) is None or replica.takeover_pending for at in mine)
 
@@ -264,7 +264,7 @@ class Partitions:
             await self._follow(old, new, settings)
 
     async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
-        delta = between(old, new, settings.node_id, self._incarnation)
+        delta = compute_delta(old, new, settings.node_id, self._incarnation)
         self.settings, self._image = settings, new
         for number, at in enumerate(delta.dropped, 1):
             if number % DROPPED_AT_ONCE == 0:
@@ -273,19 +273,19 @@ class Partitions:
             self._drop(at, topic_id, moved=topic_id in new.topics_by_id)
         for at in delta.resigned:
             self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
-        for each in delta.led:
+        for each in delta.leaders:
             if each.at in self._replicas:  # by turns that are over already
                 self.resign(each.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.at} is led under another epoch now"))
-        for at in (*(each.at for each in delta.followed), *(each.at for each in delta.led)):
+        for at in (*(each.at for each in delta.followers), *(each.at for each in delta.leaders)):
             self._end_copy(at)
-        for name in new.topics if delta.brokers_configured else delta.configured:
+        for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
             self._configure(new.topics[name])
-        for at, partition in delta.in_sync:
+        for at, partition in delta.isr_changed:
             if at in self._replicas:
                 self._replicas[at].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
-        await self._copy_all(new, delta.followed)
-        await self._lead_all(new, delta.led)
-        for at, loss in delta.lost:
+        await self._copy_all(new, delta.followers)
+        await self._lead_all(new, delta.leaders)
+        for at, loss in delta.loss_changes:
             if at in self._replicas:
                 self._replicas[at].possible_loss = loss._asdict() if loss is not None else None
 
@@ -312,7 +312,7 @@ class Partitions:
         if topic is None or topic.partitions[lead.at.partition].leader_epoch != lead.leader_epoch:
             return  # the image went on, and is about to be followed
         async with places:
-            if lead.fresh:
+            if lead.is_new:
                 await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
                 replica = await self._begin(topic, lead)
@@ -331,7 +331,7 @@ class Partitions:
         self.unopened.pop(lead.at, None)
         told, known = image.losses.get(replica.pid), topic.partitions[lead.at.partition]
         replica.possible_loss = told[-1]._asdict() if told else None
-        if replica.restarted_at_cold_end or (lead.at in self.doubtful and not lead.fresh):
+        if replica.restarted_at_cold_end or (lead.at in self.doubtful and not lead.is_new):
             self.unreported.append(replica)
             self.untold_due.set()
             if is_untold(known.loss, replica):
@@ -357,15 +357,15 @@ class Partitions:
 
     async def _begin(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
         known = topic.partitions[lead.at.partition]
-        hot = await self._logs.begin(lead.at, topic, fresh=lead.fresh)
+        hot = await self._logs.begin(lead.at, topic, fresh=lead.is_new)
         pid = LeaderReplica.id_of(lead.at, lead.topic_id)
         past = PreviousLeader.STOPPED_CLEANLY if self.is_settled(lead.at, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
-        if lead.fresh or lead.at in self._never_cold:
+        if lead.is_new or lead.at in self._never_cold:
             past = PreviousLeader.NONE
-        elif lead.heir:
+        elif lead.was_in_sync:
             past = PreviousLeader.WAS_IN_SYNC_WITH
         self._never_cold.discard(lead.at)
-        if topic.name == OFFSETS_TOPIC and not lead.fresh:
+        if topic.name == OFFSETS_TOPIC and not lead.is_new:
             begun = await self._images.reconcile(hot, pid)
         else:
             begun = await prepare_leader_log(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
@@ -393,10 +393,10 @@ class Partitions:
         if topic is None or topic.partitions[at.partition].leader_epoch != follow.leader_epoch:
             return  # the image went on, and is about to be followed
         async with places:
-            if follow.fresh:
+            if follow.is_new:
                 await asyncio.sleep(0)  # as with those that are led
             try:
-                hot = await self._logs.begin(at, topic, fresh=follow.fresh)
+                hot = await self._logs.begin(at, topic, fresh=follow.is_new)
             except (Unavailable, Corrupt, Refused) as error:
                 _say("followed", at, error, before)
                 if isinstance(error, Unavailable) and error.final:

@@ -86,7 +86,7 @@ class Housekeeping:
             await self._node.world.clock.sleep(WATCH_SECONDS)
             if self._node.store.outage is None:
                 try:
-                    await self._node.cluster.watch()
+                    await self._node.cluster.check_store()
                 except (Unavailable, Corrupt) as error:
                     log.warning("whether this broker is still in charge is asked later why=%s", error)
 
@@ -228,10 +228,10 @@ class Housekeeping:
         """Deletes the objects of deleted topics after the stated delay. One that the bucket does not let go holds up no
         other."""
         node, now_ms = self._node, self._node.world.clock.wall_ms()
-        if node.cluster.reign is None:
+        if node.cluster.active_controller is None:
             self._empty_ms.clear()
             return  # it is the controller's to do
-        for topic in list(node.image.deleted.values()):
+        for topic in list(node.image.deleted_topics.values()):
             late_ms = now_ms - topic.deleted_ms - node.settings.tiered_topic_delete_delay_ms
             if late_ms >= 0:
                 try:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller.isr_changes import IsrChanges
-from tiered.controller.leaders import stopping
+from tiered.controller.isr_changes import IsrChangeSummary
+from tiered.controller.leaders import stopping_ids
 from tiered.controller.requests import AlterPartitions, InSync, IsrWish
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
@@ -59,7 +59,7 @@ class InSyncSets:
         self._incarnation = incarnation
         self._clock = clock
         self._quiet = Quiet(clock)
-        self._granted = IsrChanges()
+        self._granted = IsrChangeSummary()
         self._due: dict[LeaderReplica, None] = {}
         self._not_before: dict[LeaderReplica, int] = {}
         self._wake = asyncio.Event()
@@ -99,7 +99,7 @@ class InSyncSets:
 
     def _tell(self) -> None:
         """Logs the changes that were granted since the last time: followers catch up one after the other."""
-        for line in self._granted.lines():
+        for line in self._granted.take_lines():
             log.info("%s", line)
 
     def _gather(self) -> dict[LeaderReplica, ProposedIsr]:
@@ -107,7 +107,7 @@ class InSyncSets:
         found: dict[LeaderReplica, ProposedIsr] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
-        stops = stopping(self._image())
+        stops = stopping_ids(self._image())
         while self._due and len(found) < WISHES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
@@ -154,7 +154,7 @@ class InSyncSets:
         else:
             for (replica, wish), isr, code in zip(wishes.items(), before, codes, strict=True):
                 if code is Code.NONE:
-                    self._granted.note(replica.at, isr, wish.isr)
+                    self._granted.record(replica.at, isr, wish.isr)
                 self._answered(replica, wish, code)
 
     def _answered(self, replica: LeaderReplica, wish: ProposedIsr, code: Code | None) -> None:

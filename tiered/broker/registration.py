@@ -19,8 +19,8 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.synced_logs import NO_SYNCED_LOGS
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.delta import held
-from tiered.metadata.effective_config import overruled
+from tiered.metadata.delta import hosted_partitions
+from tiered.metadata.effective_config import overridden_settings
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Joining:
         proved: list[tuple[TopicId, int]] = []
         doubtful: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
-        for at, topic in held(node.image, settings.node_id):
+        for at, topic in hosted_partitions(node.image, settings.node_id):
             proof = whole or self._found.synced.is_fully_synced(at, topic.topic_id)
             if not proof or node.partitions.is_doubted(at):
                 doubtful.append(at)
@@ -112,12 +112,12 @@ class Joining:
             settings.node_id, node.incarnation, self._found.directory_id if known else "", settings.http,
             settings.broker_rack, whole, {}, tuple(ends), tuple(proved),
         )  # fmt: skip
-        count = sum(1 for _ in held(node.image, settings.node_id))
+        count = sum(1 for _ in hosted_partitions(node.image, settings.node_id))
         if not self._asked_ms:  # the cluster keeps the time of the first try, however often it is made
             self._asked_ms = node.world.clock.wall_ms()
         await node.insist(registration, REGISTER_SECONDS + LEAD_SECONDS * count)
         self._compare_clocks(self._asked_ms)
-        for name, (given, in_force) in overruled(node.image, node.started_with, settings.node_id).items():
+        for name, (given, in_force) in overridden_settings(node.image, node.started_with, settings.node_id).items():
             log.warning(
                 "a setting of this broker is not in force, the cluster says otherwise name=%s given=%s in_force=%s",
                 name, given, in_force,

@@ -42,30 +42,30 @@ class Controller:
         image, settings = self.image, self._settings
         match request:
             case requests.AlterBrokerConfigs():
-                return brokers.alter(image, settings, request, now_ms)
+                return brokers.alter_configs(image, settings, request, now_ms)
             case requests.RegisterBroker():
                 return brokers.register(image, settings, request, now_ms)
             case requests.AnnounceBroker():
                 return brokers.announce(image, request, now_ms)
             case requests.NameDirectory():
-                known = leaders.incarnation(image, request.node_id, request.incarnation)
-                return brokers.restate(image, replace(known, directory=request.directory), now_ms)
+                known = leaders.check_incarnation(image, request.node_id, request.incarnation)
+                return brokers.update_registration(image, replace(known, directory=request.directory), now_ms)
             case requests.StopBroker():
-                return leaders.stop(image, settings, request, now_ms)
+                return leaders.stop_broker(image, settings, request, now_ms)
             case requests.UnregisterBroker():
                 return brokers.unregister(image, request)
             case requests.FenceBroker():
-                return leaders.fence(image, settings, request, now_ms)
+                return leaders.fence_broker(image, settings, request, now_ms)
             case requests.UnfenceBroker():
-                return leaders.unfence(image, settings, request, now_ms)
+                return leaders.unfence_broker(image, settings, request, now_ms)
             case requests.HandOver():
-                return leaders.hand_over(image, settings, request, now_ms)
+                return leaders.hand_over_leaders(image, settings, request, now_ms)
             case requests.LeavePartitions():
-                return leaders.leave(image, settings, request, now_ms)
+                return leaders.leave_partitions(image, settings, request, now_ms)
             case requests.AlterPartitions():
-                return leaders.alter(image, settings, request, now_ms)
+                return leaders.alter_isrs(image, settings, request, now_ms)
             case requests.ElectLeaders():
-                return leaders.elect(image, settings, request, now_ms)
+                return leaders.elect_leaders(image, settings, request, now_ms)
             case requests.Reassign():
                 return reassignment.reassign(image, settings, request, now_ms)
             case requests.ReportLoss():
@@ -80,9 +80,9 @@ class Controller:
                 block = kinds.ProducerIdsAllocated(request.node_id, image.next_producer_id, PRODUCER_IDS)
                 return Decision((block,), block)
             case _:
-                return self._of_topics(request, now_ms)
+                return self._decide_topic_request(request, now_ms)
 
-    def _of_topics(
+    def _decide_topic_request(
         self,
         request: requests.CreateTopic
         | requests.CreateTopics
@@ -104,9 +104,9 @@ class Controller:
             case requests.DeleteTopic():
                 return topics.delete(request, now_ms)
             case requests.ForgetTopic():
-                waits = request.topic_id in self.image.deleted
+                waits = request.topic_id in self.image.deleted_topics
                 return Decision((kinds.TopicForgotten(request.topic_id),) if waits else (), None)
             case requests.CreatePartitions():
-                return topics.grow(request)
+                return topics.add_partitions(request)
             case requests.AlterTopicConfigs():
-                return topics.alter(request, now_ms)
+                return topics.alter_configs(request, now_ms)

@@ -13,21 +13,21 @@ NAMES_MAX = 5
 """Partitions that a line names; of more it says how many there are."""
 
 
-class IsrChanges:
+class IsrChangeSummary:
     """Changes that were granted since `lines` was read last."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TopicPartition]] = {}
+        self._changes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TopicPartition]] = {}
 
-    def note(self, at: TopicPartition, before: Collection[int], after: Collection[int]) -> None:
+    def record(self, at: TopicPartition, before: Collection[int], after: Collection[int]) -> None:
         """A partition got another in-sync set."""
         joined, left = sorted(set(after).difference(before)), sorted(set(before).difference(after))
         if joined or left:
-            self._found.setdefault((tuple(joined), tuple(left)), []).append(at)
+            self._changes.setdefault((tuple(joined), tuple(left)), []).append(at)
 
-    def lines(self) -> Iterator[str]:
+    def take_lines(self) -> Iterator[str]:
         """One for all partitions that the same brokers joined and left. They are told once."""
-        found, self._found = self._found, {}
+        found, self._changes = self._changes, {}
         for (joined, left), partitions in found.items():
             words = [
                 f"{word}={','.join(map(str, nodes))}" for word, nodes in (("joined", joined), ("left", left)) if nodes

@@ -11,57 +11,57 @@ from dataclasses import replace
 from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
 from tiered.controller.decision import Decision
-from tiered.controller.partition_transitions import Terms
+from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
 from tiered.ids import PartitionId, TopicId, incarnation_number
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
+from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
 CORDONED = "cordoned.log.dirs"
 
-Step = Callable[[TopicImage, int, PartitionImage, Terms], PartitionImage]
+PartitionTransition = Callable[[TopicImage, int, PartitionImage, PartitionContext], PartitionImage]
 
 
-class TermsOf:
+class PartitionContexts:
     """What the partitions of each topic go by, worked out once per topic.
 
     `min.insync.replicas` is what the log says of the topic or of all brokers, never what one broker was started with
     (`cluster_min_isr`)."""
 
     def __init__(self, image: Image, settings: Settings, live: frozenset[int], now_ms: int) -> None:
-        said = image.broker_configs.get(CLUSTER, {})
+        said = image.broker_configs.get(ALL_BROKERS, {})
         unclean = said.get(UNCLEAN)
-        anybody = settings.unclean_leader_election_enable if unclean is None else _true(unclean)
-        self._terms = Terms(live, cluster_min_isr(image), anybody, now_ms, stopping(image))
+        unclean_default = settings.unclean_leader_election_enable if unclean is None else _is_true(unclean)
+        self._defaults = PartitionContext(live, cluster_min_isr(image), unclean_default, now_ms, stopping_ids(image))
 
-    def __call__(self, topic: TopicImage) -> Terms:
+    def __call__(self, topic: TopicImage) -> PartitionContext:
         """The terms of one topic."""
         min_isr, unclean = topic.configs.get(MIN_ISR), topic.configs.get(UNCLEAN)
-        terms = self._terms
+        context = self._defaults
         if min_isr is not None:
-            terms = replace(terms, min_isr=int(min_isr))
-        return terms if unclean is None else replace(terms, unclean=_true(unclean))
+            context = replace(context, min_isr=int(min_isr))
+        return context if unclean is None else replace(context, unclean=_is_true(unclean))
 
 
-def live(image: Image) -> list[BrokerImage]:
+def live_brokers(image: Image) -> list[BrokerImage]:
     """The brokers that may lead and be in sync, by age."""
     return [broker for broker in image.brokers.values() if broker.live]
 
 
-def stopping(image: Image) -> frozenset[int]:
+def stopping_ids(image: Image) -> frozenset[int]:
     """Those that have said so."""
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.stopping)
 
 
-def racks(image: Image) -> dict[int, str]:
+def placement_racks(image: Image) -> dict[int, str]:
     """Where new replicas may go: the rack of each live broker that is not cordoned."""
-    return {each.node_id: each.rack for each in live(image) if not cordoned(image, each.node_id)}
+    return {each.node_id: each.rack for each in live_brokers(image) if not is_cordoned(image, each.node_id)}
 
 
-def cordoned(image: Image, node_id: int) -> bool:
+def is_cordoned(image: Image, node_id: int) -> bool:
     """Whether it gets no new replicas (KIP-1066)."""
     given = image.broker_configs.get(node_id, {}).get(CORDONED)
     return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
@@ -72,7 +72,7 @@ def live_ids(image: Image) -> frozenset[int]:
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.live)
 
 
-def incarnation(image: Image, node_id: int, incarnation: str) -> BrokerImage:
+def check_incarnation(image: Image, node_id: int, incarnation: str) -> BrokerImage:
     """The broker, when this incarnation of it is the last that registered."""
     known = image.brokers.get(node_id)
     if known is None or known.incarnation != incarnation:
@@ -80,156 +80,156 @@ def incarnation(image: Image, node_id: int, incarnation: str) -> BrokerImage:
     return known
 
 
-def swept(topics: Iterable[TopicImage], terms_of: TermsOf, step: Step) -> Iterator[Change]:
+def change_partitions(topics: Iterable[TopicImage], contexts: PartitionContexts, transition: PartitionTransition) -> Iterator[Change]:
     """What `step` makes of each partition, as changes."""
     for topic in topics:
-        terms = terms_of(topic)
+        context = contexts(topic)
         for p, old in enumerate(topic.partitions):
-            new = step(topic, p, old, terms)
+            new = transition(topic, p, old, context)
             if new is not old:
-                yield from partition_transitions.changes(topic.topic_id, p, old, new, terms)
+                yield from partition_transitions.to_changes(topic.topic_id, p, old, new, context)
 
 
-def resettled(topics: Iterable[TopicImage], terms_of: TermsOf) -> Iterator[Change]:
+def reevaluate_partitions(topics: Iterable[TopicImage], contexts: PartitionContexts) -> Iterator[Change]:
     """After other settings: who is eligible, and whether somebody leads now."""
-    return swept(topics, terms_of, lambda _, __, old, terms: partition_transitions.resettled(old, terms))
+    return change_partitions(topics, contexts, lambda _, __, old, terms: partition_transitions.reevaluate(old, terms))
 
 
-def first(topic_id: TopicId, p: int, replicas: tuple[int, ...], terms: Terms) -> kinds.PartitionChanged:
+def new_partition_change(topic_id: TopicId, p: int, replicas: tuple[int, ...], context: PartitionContext) -> kinds.PartitionChanged:
     """Who leads a partition that comes to be."""
-    made = partition_transitions.first(replicas, terms)
+    made = partition_transitions.new_partition(replicas, context)
     return kinds.PartitionChanged(topic_id, p, made.leader, made.leader_epoch, made.isr, ())
 
 
-def stop(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> Decision[None]:
+def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> Decision[None]:
     """Leaderships move to live members of the ISR; where there is none, the partition waits."""
-    incarnation(image, request.node_id, request.incarnation)
+    check_incarnation(image, request.node_id, request.incarnation)
     stopped = kinds.BrokerStopped(request.node_id, request.incarnation)
-    return Decision((stopped, *_left(image, settings, request.node_id, now_ms)), None)
+    return Decision((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
 
-def fence(image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int) -> Decision[None]:
+def fence_broker(image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int) -> Decision[None]:
     """As a stop, until it is heard again. Nothing to do for an incarnation that does not live."""
     known = image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.live:
         return Decision((), None)
     fenced = kinds.BrokerFenced(request.node_id, request.incarnation)
-    return Decision((fenced, *_left(image, settings, request.node_id, now_ms)), None)
+    return Decision((fenced, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
 
-def unfence(image: Image, settings: Settings, request: requests.UnfenceBroker, now_ms: int) -> Decision[None]:
+def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBroker, now_ms: int) -> Decision[None]:
     """It may lead again what nobody leads; in-sync sets it joins as a follower."""
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.fenced or not known.alive:
         return Decision((), None)
 
-    def again(_: TopicImage, __: int, old: PartitionImage, terms: Terms) -> PartitionImage:
+    def reevaluate_leaderless(_: TopicImage, __: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
         waits = old.leader == NO_LEADER and node in old.replicas
-        return partition_transitions.resettled(old, terms) if waits else old
+        return partition_transitions.reevaluate(old, terms) if waits else old
 
-    terms_of = TermsOf(image, settings, live_ids(image) | {node}, now_ms)
+    contexts = PartitionContexts(image, settings, live_ids(image) | {node}, now_ms)
     unfenced = kinds.BrokerUnfenced(node, request.incarnation)
-    return Decision((unfenced, *swept(image.topics.values(), terms_of, again)), None)
+    return Decision((unfenced, *change_partitions(image.topics.values(), contexts, reevaluate_leaderless)), None)
 
 
-def hand_over(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
+def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
     """Partition by partition; the reply counts what it still leads."""
-    incarnation(image, request.node_id, request.incarnation)
-    node, stay = request.node_id, 0
+    check_incarnation(image, request.node_id, request.incarnation)
+    node, still_led = request.node_id, 0
 
-    def step(_: TopicImage, __: int, old: PartitionImage, terms: Terms) -> PartitionImage:
-        nonlocal stay
-        new = partition_transitions.handed_over(old, node, terms)
-        stay += new.leader == node
+    def step(_: TopicImage, __: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
+        nonlocal still_led
+        new = partition_transitions.hand_over(old, node, terms)
+        still_led += new.leader == node
         return new
 
-    made = tuple(swept(image.topics.values(), TermsOf(image, settings, live_ids(image), now_ms), step))
-    others = live_ids(image) - stopping(image) - {node}
+    made = tuple(change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), step))
+    others = live_ids(image) - stopping_ids(image) - {node}
     said = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
-    return Decision((*said, *made), stay)
+    return Decision((*said, *made), still_led)
 
 
-def leave(image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int) -> Decision[None]:
+def leave_partitions(image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int) -> Decision[None]:
     """As a stop, for some partitions. Those that are not there any more are passed over."""
-    incarnation(image, request.node_id, request.incarnation)
+    check_incarnation(image, request.node_id, request.incarnation)
     node, made = request.node_id, list[Change]()
-    terms_of = TermsOf(image, settings, live_ids(image) - {node}, now_ms)
+    contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
     for topic_id, p in dict.fromkeys(request.partitions):
-        found = _partition(image, topic_id, p)
+        found = _find_partition(image, topic_id, p)
         if isinstance(found, Code):
             continue
-        old, terms = found[1], terms_of(found[0])
-        new = partition_transitions.left(old, node, terms)
+        old, context = found[1], contexts(found[0])
+        new = partition_transitions.remove_broker(old, node, context)
         if new is not old:
-            made += partition_transitions.changes(topic_id, p, old, new, terms)
+            made += partition_transitions.to_changes(topic_id, p, old, new, context)
     return Decision(tuple(made), None)
 
 
-def alter(
+def alter_isrs(
     image: Image, settings: Settings, request: requests.AlterPartitions, now_ms: int
 ) -> Decision[tuple[Code, ...]]:
     """Wishes of one leader. The second for one partition goes by an epoch that has passed."""
-    incarnation(image, request.node_id, request.incarnation)
-    numbers = {broker.node_id: number for broker in live(image) if (number := _number(broker)) is not None}
-    terms_of = TermsOf(image, settings, live_ids(image), now_ms)
+    check_incarnation(image, request.node_id, request.incarnation)
+    numbers = {broker.node_id: number for broker in live_brokers(image) if (number := _incarnation_number(broker)) is not None}
+    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
     made: list[Change] = []
     codes: list[Code] = []
     decided: set[tuple[TopicId, int]] = set()
-    for wish in request.wishes:
-        found = _partition(image, wish.topic_id, wish.partition)
+    for change in request.wishes:
+        found = _find_partition(image, change.topic_id, change.partition)
         if isinstance(found, Code):
             codes.append(found)
             continue
         topic, old = found
-        if (wish.topic_id, wish.partition) in decided:
+        if (change.topic_id, change.partition) in decided:
             codes.append(Code.INVALID_UPDATE_VERSION)
             continue
-        new = partition_transitions.wished(old, request.node_id, wish, numbers, terms_of(topic))
+        new = partition_transitions.alter_isr(old, request.node_id, change, numbers, contexts(topic))
         if isinstance(new, Code):
             codes.append(new)
             continue
         codes.append(Code.NONE)
         if new is not old:
-            decided.add((wish.topic_id, wish.partition))
-            made += partition_transitions.changes(wish.topic_id, wish.partition, old, new, terms_of(topic))
+            decided.add((change.topic_id, change.partition))
+            made += partition_transitions.to_changes(change.topic_id, change.partition, old, new, contexts(topic))
     return Decision(tuple(made), tuple(codes))
 
 
-def elect(
+def elect_leaders(
     image: Image, settings: Settings, request: requests.ElectLeaders, now_ms: int
 ) -> Decision[tuple[tuple[TopicId, int, Code], ...]]:
     """As an operator asks. Each partition once."""
     wanted: Iterable[tuple[TopicId, int]] = request.partitions or ()
     if request.partitions is None:
         wanted = ((topic.topic_id, p) for topic in image.topics.values() for p in range(len(topic.partitions)))
-    terms_of = TermsOf(image, settings, live_ids(image), now_ms)
+    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
     made: list[Change] = []
     codes: dict[tuple[TopicId, int], Code] = {}
     for topic_id, p in wanted:
         if (topic_id, p) in codes:
             continue
-        found = _partition(image, topic_id, p)
+        found = _find_partition(image, topic_id, p)
         if isinstance(found, Code):
             codes[topic_id, p] = found
             continue
         topic, old = found
-        new = (partition_transitions.preferred if request.preferred else partition_transitions.unclean)(
-            old, terms_of(topic)
+        new = (partition_transitions.elect_preferred if request.preferred else partition_transitions.elect_unclean)(
+            old, contexts(topic)
         )
         codes[topic_id, p] = new if isinstance(new, Code) else Code.NONE
         if isinstance(new, PartitionImage):
-            made += partition_transitions.changes(topic_id, p, old, new, terms_of(topic))
+            made += partition_transitions.to_changes(topic_id, p, old, new, contexts(topic))
     return Decision(tuple(made), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 
-def misplaced(image: Image) -> tuple[tuple[TopicId, int], ...]:
+def plan_preferred_leaders(image: Image) -> tuple[tuple[TopicId, int], ...]:
     """Partitions that their first replica does not lead although it is in sync, and is not about to stop."""
-    wanted = live_ids(image) - stopping(image)
+    electable = live_ids(image) - stopping_ids(image)
     return tuple(
         (topic.topic_id, p)
         for topic in image.topics.values()
         for p, each in enumerate(topic.partitions)
-        if each.leader != (first := each.replicas[0]) and first in each.isr and first in wanted
+        if each.leader != (first := each.replicas[0]) and first in each.isr and first in electable
     )
 
 
@@ -237,7 +237,7 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Deci
     """Also of a leader that is in force no more: whoever followed it has no more than it had. Of several losses the
     newest stays, and reaches as far back as any that is told of after it; what its own leader found in the bucket is
     not lost."""
-    found = _partition(image, request.topic_id, request.partition)
+    found = _find_partition(image, request.topic_id, request.partition)
     if isinstance(found, Code) or found[1].leader_epoch < request.leader_epoch:
         return Decision((), None)
     epoch, offset, known = request.leader_epoch, request.from_offset, found[1].loss
@@ -264,10 +264,10 @@ def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms
 
 def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision[None]:
     """Of the partitions that the broker still leads under the epoch that it names."""
-    incarnation(image, request.node_id, request.incarnation)
+    check_incarnation(image, request.node_id, request.incarnation)
     made = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
-        found = _partition(image, each.topic_id, each.partition)
+        found = _find_partition(image, each.topic_id, each.partition)
         if isinstance(found, Code):
             continue
         leads = (found[1].leader, found[1].leader_epoch) == (request.node_id, each.leader_epoch)
@@ -278,40 +278,40 @@ def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision
 
 def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:
     """A broker says how far logs go that elections wait for. What nobody waits for any more is passed over."""
-    incarnation(image, request.node_id, request.incarnation)
-    terms_of = TermsOf(image, settings, live_ids(image), now_ms)
+    check_incarnation(image, request.node_id, request.incarnation)
+    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
     made: list[Change] = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
-        found = _partition(image, each.topic_id, each.partition)
+        found = _find_partition(image, each.topic_id, each.partition)
         if isinstance(found, Code) or found[1].leader_epoch != each.asked_in:
             continue
         (topic, old), end = found, End(request.node_id, each.leader_epoch, each.end_offset)
-        terms = terms_of(topic)
-        made += partition_transitions.changes(
-            each.topic_id, each.partition, old, partition_transitions.told(old, end, terms), terms
+        context = contexts(topic)
+        made += partition_transitions.to_changes(
+            each.topic_id, each.partition, old, partition_transitions.report_end(old, end, context), context
         )
     return Decision(tuple(made), None)
 
 
-def _left(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:
-    terms_of = TermsOf(image, settings, live_ids(image) - {node}, now_ms)
-    return swept(
-        image.topics.values(), terms_of, lambda _, __, old, terms: partition_transitions.left(old, node, terms)
+def _remove_broker(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:
+    contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
+    return change_partitions(
+        image.topics.values(), contexts, lambda _, __, old, terms: partition_transitions.remove_broker(old, node, terms)
     )
 
 
-def _partition(image: Image, topic_id: TopicId, p: int) -> tuple[TopicImage, PartitionImage] | Code:
+def _find_partition(image: Image, topic_id: TopicId, p: int) -> tuple[TopicImage, PartitionImage] | Code:
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
         return Code.UNKNOWN_TOPIC_ID
     return (topic, topic.partitions[p]) if 0 <= p < len(topic.partitions) else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _true(text: str) -> bool:
+def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _number(broker: BrokerImage) -> int | None:
+def _incarnation_number(broker: BrokerImage) -> int | None:
     """None for an incarnation that no follower can name."""
     try:
         return incarnation_number(broker.incarnation)

@@ -9,16 +9,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tiered.config.settings import Settings
-from tiered.controller.active import Reign, Silent
+from tiered.controller.active import ActiveController, LastContact
 from tiered.controller.controller import Controller
 from tiered.controller.request_codec import decode_reply, decode_request, encode_reply, encode_request
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
-from tiered.controller.standby import Following
+from tiered.controller.standby import StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import text_id
 from tiered.metadata.changes import Change
-from tiered.metadata.image import Image, address_in
-from tiered.metadata.loader import Act, Committed
+from tiered.metadata.image import Image, inter_broker_address
+from tiered.metadata.loader import ApplyImage, MetadataLoader
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, Peers, SubmitAnswer
 
@@ -32,22 +32,22 @@ REACH_SECONDS = 3.0
 """Between two tries to find somebody who takes a request."""
 
 
-class Cluster:
+class ClusterMember:
     """Either `reign` is there and this broker is the controller, or `following` follows one.
 
     Whoever starts calls `begin`, then keeps `run` and `committed.carry_out` running; an error of one of these ends the
     broker."""
 
-    def __init__(self, node: Node, metadata: MetadataLog, act: Act) -> None:
+    def __init__(self, node: Node, metadata: MetadataLog, apply_image: ApplyImage) -> None:
         self._node = node
         self._metadata = metadata
         self.clock = node.world.clock
-        self.chance = node.world.rng.stream("cluster")
-        self.committed = Committed(act, node.told, self._grown)
-        self.reign: Reign | None = None
-        self.following = Following(self, node.peers, node.store)
+        self.rng = node.world.rng.stream("cluster")
+        self.loader = MetadataLoader(apply_image, node.told, self._on_image)
+        self.active_controller: ActiveController | None = None
+        self.standby = StandbyController(self, node.peers, node.store)
         self._ended = False
-        self._asking: dict[asyncio.Timeout, tuple[int, str]] = {}
+        self._forwarded: dict[asyncio.Timeout, tuple[int, str]] = {}
         """Requests that a controller (node id, incarnation) has not answered yet."""
 
     # -- what it is ---------------------------------------------------------------------------------------------------
@@ -55,12 +55,12 @@ class Cluster:
     @property
     def image(self) -> Image:
         """What is committed, as far as this broker has heard."""
-        return self.committed.image
+        return self.loader.image
 
     @property
-    def applied(self) -> int:
+    def applied_slot(self) -> int:
         """The slot up to which this broker has acted."""
-        return self.committed.applied
+        return self.loader.applied_slot
 
     @property
     def node_id(self) -> int:
@@ -85,19 +85,19 @@ class Cluster:
         return self._node.settings.broker_session_timeout_ms
 
     @property
-    def reigns(self) -> bool:
+    def is_controller(self) -> bool:
         """Whether this broker is the controller."""
-        return self.reign is not None
+        return self.active_controller is not None
 
     @property
-    def in_touch(self) -> bool:
+    def has_controller_contact(self) -> bool:
         """Whether this broker is the controller, or has heard it within a session (rule R6)."""
-        return self.reign is not None or self.following.in_touch
+        return self.active_controller is not None or self.standby.has_controller_contact
 
     @property
     def pending(self) -> int:
         """Requests that this broker, as controller, has decided and the bucket has not confirmed."""
-        return self.reign.runtime.pending if self.reign is not None else 0
+        return self.active_controller.runtime.pending if self.active_controller is not None else 0
 
     def address_of(self, node_id: int) -> str:
         """HOST:PORT where a broker is reached by others; "" when it has not said so."""
@@ -115,38 +115,38 @@ class Cluster:
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
-    async def followed(self, ask: FollowAsk) -> FollowAnswer:
+    async def handle_metadata_fetch(self, metadata_fetch: FollowAsk) -> FollowAnswer:
         """Another broker wants what comes next. `Refused(NOT_CONTROLLER)`."""
-        reign = self._reigning()
-        if ask.controller_epoch > reign.epoch:
-            reign.doubt()
-            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {ask.controller_epoch} is newer than {reign.epoch}")
-        with reign.heard(ask):
-            await self.committed.until(ask.slot, ask.wait_ms / 1000)
-        if self._reigning() is not reign:
-            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {reign.epoch} is over")
-        entries = self.committed.tail.read(ask.slot)
+        active = self._require_active()
+        if metadata_fetch.controller_epoch > active.epoch:
+            active.on_newer_controller()
+            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {metadata_fetch.controller_epoch} is newer than {active.epoch}")
+        with active.track_metadata_fetch(metadata_fetch):
+            await self.loader.wait_for_slot(metadata_fetch.slot, metadata_fetch.wait_ms / 1000)
+        if self._require_active() is not active:
+            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {active.epoch} is over")
+        entries = self.loader.recent_entries.read(metadata_fetch.slot)
         return FollowAnswer(
-            reign.epoch, self.image.slot + 1, tuple(entries or ()), entries is None, self._unable_ms()
+            active.epoch, self.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms()
         )  # fmt: skip
 
-    async def submitted(self, request: bytes, timeout: float) -> SubmitAnswer:
+    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer:
         """A request that another broker passes on. `Refused` as the controller refuses it."""
         reply = await self._decide(decode_request(request), timeout)
         return SubmitAnswer(encode_reply(reply), self.image.slot)
 
-    def suspect(self, node_id: int) -> None:
+    def on_broker_unreachable(self, node_id: int) -> None:
         """A broker answers this one no more; a controller looks whether it is gone."""
-        if self.reign is not None:
-            self.reign.probe(node_id)
+        if self.active_controller is not None:
+            self.active_controller.probe(node_id)
 
-    def heard(self) -> HeardAnswer:
+    def controller_view(self) -> HeardAnswer:
         """What this broker knows of the controller."""
-        found = self.following.what_is_heard()
-        if self.reign is not None:
-            self.reign.asked()
-            found = HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
-        return found._replace(node_id=self.node_id, incarnation=self.incarnation)
+        view = self.standby.controller_view()
+        if self.active_controller is not None:
+            self.active_controller.on_view_request()
+            view = HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
+        return view._replace(node_id=self.node_id, incarnation=self.incarnation)
 
     # -- requests to the controller -----------------------------------------------------------------------------------
 
@@ -163,150 +163,150 @@ class Cluster:
                 if refused.code is not Code.NOT_CONTROLLER or self._ended or left <= PAUSE_SECONDS[1]:
                     raise
             shortest, longest = PAUSE_SECONDS
-            await self.clock.sleep(shortest + (longest - shortest) * self.chance.random())
-        await self.committed.until_applied(slot, (deadline - self.clock.mono_ns()) / 1e9)
-        if self.applied < slot and self._ended:
+            await self.clock.sleep(shortest + (longest - shortest) * self.rng.random())
+        await self.loader.wait_until_applied(slot, (deadline - self.clock.mono_ns()) / 1e9)
+        if self.applied_slot < slot and self._ended:
             raise Refused(Code.REQUEST_TIMED_OUT, "this broker stopped before it acted on the change, which is in")
         return reply
 
     async def _submit_once(self, request: Request, timeout: float) -> tuple[Any, int]:
-        if self.reign is not None:
+        if self.active_controller is not None:
             return await self._decide(request, timeout), self.image.slot
         address = self.controller_address
         if self.peers is None or not address:
             raise Refused(Code.NOT_CONTROLLER, "no controller is known")
-        heard = asyncio.Event()
+        sent = asyncio.Event()
         try:
-            async with asyncio.timeout(None) as reign:
-                self._asking[reign] = self._who()
+            async with asyncio.timeout(None) as takeover_timeout:
+                self._forwarded[takeover_timeout] = self._current_controller()
                 try:
-                    answer = await self.peers.submit(address, encode_request(request), timeout, heard.set)
+                    reply = await self.peers.submit(address, encode_request(request), timeout, sent.set)
                 finally:
-                    self._asking.pop(reign, None)
+                    self._forwarded.pop(takeover_timeout, None)
         except TimeoutError:
             why = "another controller took over before the last one confirmed the change"
         except Unavailable as error:
             why = f"the controller did not confirm the change: {error}"
         else:
-            return decode_reply(answer.reply), answer.slot
-        if not heard.is_set():
+            return decode_reply(reply.reply), reply.slot
+        if not sent.is_set():
             raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {why}")
         raise Refused(Code.REQUEST_TIMED_OUT, f"{why}; it may have been done")  # a controller that died later wrote it
 
     async def _decide(self, request: Request, timeout: float) -> Any:
-        reign = self._reigning()
+        active = self._require_active()
         if isinstance(request, AnnounceBroker):
-            await self._reach(request)
-        reply = await reign.decide(request, timeout)
+            await self._check_reachable(request)
+        reply = await active.decide(request, timeout)
         if isinstance(request, CreateTopic | CreateTopics | CreatePartitions):
-            await reign.spread(self.image.slot)
+            await active.wait_until_applied(self.image.slot)
         return reply
 
-    async def _reach(self, told: AnnounceBroker) -> None:
+    async def _check_reachable(self, request: AnnounceBroker) -> None:
         """BROKER_NOT_AVAILABLE for one that cannot be reached: it would lead what nobody could copy, read or write."""
-        address = address_in(told.listeners, self._node.settings.inter_broker_listener_name)
-        if self.peers is None or told.node_id == self.node_id or not address:
+        address = inter_broker_address(request.listeners, self._node.settings.inter_broker_listener_name)
+        if self.peers is None or request.node_id == self.node_id or not address:
             return
         try:
             await self.peers.reach(address, REACH_SECONDS)
         except Unavailable as error:
-            why = f"broker {told.node_id} cannot be reached where its advertised.listeners say, from the controller"
+            why = f"broker {request.node_id} cannot be reached where its advertised.listeners say, from the controller"
             raise Refused(Code.BROKER_NOT_AVAILABLE, f"{why} (broker {self.node_id}): {error}") from None
 
-    def _who(self) -> tuple[int, str]:
+    def _current_controller(self) -> tuple[int, str]:
         return self.image.controller, self.image.controller_incarnation
 
-    def _reigning(self) -> Reign:
-        if self.reign is None or self._ended:
+    def _require_active(self) -> ActiveController:
+        if self.active_controller is None or self._ended:
             raise Refused(Code.NOT_CONTROLLER, f"broker {self.node_id} is not the controller")
-        return self.reign
+        return self.active_controller
 
-    def _unable_ms(self) -> int:
-        since = self._metadata.undecided_since_ns
+    def _store_stalled_ms(self) -> int:
+        since = self._metadata.unconfirmed_since_ns
         return (self.clock.mono_ns() - since) // 1_000_000 if since >= 0 else 0
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    async def begin(self, image: Image) -> None:
+    async def start(self, image: Image) -> None:
         """Finds the controller of `image`, just read from the bucket, or becomes it. Does not end before."""
-        self.committed.cluster_id = self._metadata.cluster_id
-        self.committed.jump(image)
-        while self.reign is None:
-            if self.following.is_alone():
-                await self.try_to_take()
-            elif await self.following.ask(wait_ms=0):
+        self.loader.cluster_id = self._metadata.cluster_id
+        self.loader.load_image(image)
+        while self.active_controller is None:
+            if self.standby.is_alone():
+                await self.try_take_over()
+            elif await self.standby.fetch_metadata(wait_ms=0):
                 break
             else:
-                await self.following.miss()
-        self.committed.begin(image)
+                await self.standby.on_controller_lost()
+        self.loader.start_from(image)
 
     async def run(self) -> None:
         """Follows or reigns until it is cancelled."""
         try:
             while True:
-                if self.reign is not None:
-                    await self._reign(self.reign)
+                if self.active_controller is not None:
+                    await self._run_active(self.active_controller)
                 elif self.peers is None:
                     raise Fenced("another controller writes to this store")
-                elif not await self.following.ask(self._node.settings.broker_heartbeat_interval_ms):
-                    await self.following.miss()
+                elif not await self.standby.fetch_metadata(self._node.settings.broker_heartbeat_interval_ms):
+                    await self.standby.on_controller_lost()
         finally:
             self._ended = True
-            self.committed.end()
+            self.loader.end()
 
-    async def watch(self) -> None:
+    async def check_store(self) -> None:
         """Asks the bucket whether it still holds this cluster, and a controller whether another one has written since.
         One request; `Unavailable`, `Corrupt`, `Refused` for another cluster."""
-        if self.reign is None:
-            await self._metadata.prove_cluster()
+        if self.active_controller is None:
+            await self._metadata.verify_cluster()
             return
         try:
-            await self._metadata.watch()
+            await self._metadata.check_superseded()
         except Fenced:
-            if self.reign is not None:
-                self.reign.doubt()
+            if self.active_controller is not None:
+                self.active_controller.on_newer_controller()
 
-    async def try_to_take(self) -> None:
+    async def try_take_over(self) -> None:
         """Stands for controller, for a while. What is given up may still land: as the next entry, or nowhere."""
         try:
             async with asyncio.timeout(2 * self.session_ms / 1000):
-                await self._take()
+                await self._take_over()
         except TimeoutError:
-            log.warning("the bucket did not take a candidacy in time why=%s", self._metadata.trouble)
+            log.warning("the bucket did not take a candidacy in time why=%s", self._metadata.last_error)
         except Fenced as error:
             log.info("another broker is controller why=%s", error)
-            await self.following.catch_up_if_it_can()
+            await self.standby.try_catch_up()
 
-    async def _take(self) -> None:
-        node, silent = self._node, Silent(self.image.controller, self.following.silent_ms)
-        await self._metadata.take(self.image, self.node_id, self.incarnation)
-        self.committed.learn(self._metadata.taken)  # and so others need no bucket to follow
+    async def _take_over(self) -> None:
+        node, last_contact = self._node, LastContact(self.image.controller, self.standby.silent_ms)
+        await self._metadata.take_over(self.image, self.node_id, self.incarnation)
+        self.loader.append_entries(self._metadata.takeover_entries)  # and so others need no bucket to follow
         image = self.image
         controller = Controller(image, node.started_with, lambda: text_id(node.draw_uuid()))
-        self.reign = Reign(self, controller, self._metadata, silent)
+        self.active_controller = ActiveController(self, controller, self._metadata, last_contact)
 
-    async def _reign(self, reign: Reign) -> None:
+    async def _run_active(self, active: ActiveController) -> None:
         """Until another one has a slot that this controller wanted."""
         try:
-            await reign.run()
+            await active.run()
         except Fenced as error:
-            log.warning("controller steps down epoch=%d why=%s", reign.epoch, error)
+            log.warning("controller steps down epoch=%d why=%s", active.epoch, error)
         finally:
-            self.reign = None
-            self.following.reset(followed=reign.followed)
-            self.committed.wake()
+            self.active_controller = None
+            self.standby.reset(was_followed=active.was_followed)
+            self.loader.wake_waiters()
         with suppress(TimeoutError):  # where the bucket says nothing, others say who is controller now
             async with asyncio.timeout(self.session_ms / 1000):
-                await self.following.catch_up_if_it_can()
+                await self.standby.try_catch_up()
 
-    async def written(self, changes: Sequence[Change], slot: int) -> None:
+    async def on_entry_committed(self, changes: Sequence[Change], slot: int) -> None:
         """An entry of this controller is in the log."""
-        self.committed.add(changes, slot, self._metadata.newest)
+        self.loader.append_own(changes, slot, self._metadata.newest_body)
 
-    def _grown(self) -> None:
-        for asked, who in list(self._asking.items()):
-            if who != self._who():  # all that it wrote is known: it has answered, or will not
-                del self._asking[asked]
+    def _on_image(self) -> None:
+        for asked, who in list(self._forwarded.items()):
+            if who != self._current_controller():  # all that it wrote is known: it has answered, or will not
+                del self._forwarded[asked]
                 asked.reschedule(0)
-        if self.reign is not None:
-            self.reign.grown()
+        if self.active_controller is not None:
+            self.active_controller.on_image()

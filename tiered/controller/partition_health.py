@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tiered.controller.leaders import live_ids
-from tiered.controller.partition_transitions import awaited
+from tiered.controller.partition_transitions import awaited_replicas
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
@@ -19,54 +19,54 @@ from tiered.metadata.image import BrokerImage, Image, Loss, PartitionImage
 
 
 @dataclass(slots=True)
-class Standing:
+class PartitionHealth:
     """Of all partitions: how many there are, those without a leader, and those whose first replica does not lead. Of
     those that `node_id` leads or holds: how many, and who lacks what."""
 
     node_id: int
-    partitions: int = 0
+    partition_count: int = 0
     leaderless: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
-    not_preferred: int = 0
-    led: int = 0
-    held: int = 0
+    not_preferred_count: int = 0
+    leader_count: int = 0
+    replica_count: int = 0
     under_replicated: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
     under_min_isr: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
-    at_min_isr: int = 0
+    at_min_isr_count: int = 0
 
 
-def standing(image: Image, node_id: int) -> Standing:
+def assess_partitions(image: Image, node_id: int) -> PartitionHealth:
     """As of an image, for one broker."""
-    made = Standing(node_id)
+    health = PartitionHealth(node_id)
     brokers = image.brokers
     default = cluster_min_isr(image)
     for topic in image.topics.values():
-        asked = int(topic.configs.get(MIN_ISR, default))
-        made.partitions += len(topic.partitions)
+        min_isr = int(topic.configs.get(MIN_ISR, default))
+        health.partition_count += len(topic.partitions)
         for number, each in enumerate(topic.partitions):
-            made.held += node_id in each.replicas
+            health.replica_count += node_id in each.replicas
             leader = brokers.get(each.leader)
             if leader is None or not leader.live:
-                made.leaderless[TopicPartition(topic.name, number)] = each
-                made.not_preferred += 1
+                health.leaderless[TopicPartition(topic.name, number)] = each
+                health.not_preferred_count += 1
                 continue
-            made.not_preferred += each.leader != each.replicas[0]
+            health.not_preferred_count += each.leader != each.replicas[0]
             if each.leader == node_id:
-                _count_led(made, TopicPartition(topic.name, number), each, asked)
-    return made
+                _count_leader(health, TopicPartition(topic.name, number), each, min_isr)
+    return health
 
 
-def _count_led(made: Standing, at: TopicPartition, each: PartitionImage, asked: int) -> None:
-    made.led += 1
-    in_sync, wanted = len(each.isr), len(each.replicas) - len(each.adding)  # a move that is under way lacks nothing
-    least = min(asked, len(each.replicas))
-    if in_sync < wanted:
-        made.under_replicated[at] = each
-    if in_sync < least:
-        made.under_min_isr[at] = each
-    made.at_min_isr += in_sync == least
+def _count_leader(health: PartitionHealth, at: TopicPartition, each: PartitionImage, min_isr: int) -> None:
+    health.leader_count += 1
+    in_sync, target_count = len(each.isr), len(each.replicas) - len(each.adding)  # a move that is under way lacks nothing
+    needed = min(min_isr, len(each.replicas))
+    if in_sync < target_count:
+        health.under_replicated[at] = each
+    if in_sync < needed:
+        health.under_min_isr[at] = each
+    health.at_min_isr_count += in_sync == needed
 
 
-def losses(image: Image) -> dict[TopicPartition, Loss]:
+def unacknowledged_losses(image: Image) -> dict[TopicPartition, Loss]:
     """The losses that no operator has acknowledged, one for each partition, in order of their names. It reaches as far
     back as any of them, was told when the first was, and is of the epoch of the last."""
     found = {
@@ -79,37 +79,37 @@ def losses(image: Image) -> dict[TopicPartition, Loss]:
     return dict(sorted(found.items()))
 
 
-def why_leaderless(image: Image, each: PartitionImage) -> str:
+def describe_leaderless(image: Image, each: PartitionImage) -> str:
     """Whom the election of a partition waits for."""
     if each.leader != NO_LEADER:
-        return f"its leader {each.leader} is {_state(image, each.leader)}"
+        return f"its leader {each.leader} is {_broker_state(image, each.leader)}"
     eligible = [node for node in each.replicas if node in each.isr or node in each.elr]
     if eligible:
-        return f"waits for {_named(image, eligible, 'or')}"
+        return f"waits for {_format_brokers(image, eligible, 'or')}"
     if each.last_known:
-        asked = awaited(each, live_ids(image))
-        nodes = [node for node in each.replicas if node in asked] or each.last_known
-        return f"waits until {_named(image, nodes, 'and')} have said what is left of their logs"
+        awaited_ids = awaited_replicas(each, live_ids(image))
+        nodes = [node for node in each.replicas if node in awaited_ids] or each.last_known
+        return f"waits until {_format_brokers(image, nodes, 'and')} have said what is left of their logs"
     return "no broker is known that has its records"
 
 
-def not_in_sync(image: Image, each: PartitionImage) -> str:
+def describe_out_of_sync(image: Image, each: PartitionImage) -> str:
     """Which replicas of a partition are not in sync."""
-    return _named(image, [node for node in each.replicas if node not in each.isr], "and")
+    return _format_brokers(image, [node for node in each.replicas if node not in each.isr], "and")
 
 
-def resized(changes: Iterable[Change], before: Image, after: Image, node_id: int) -> tuple[int, int]:
+def count_isr_changes(changes: Iterable[Change], before: Image, after: Image, node_id: int) -> tuple[int, int]:
     """Of the partitions that `node_id` leads: how many in-sync sets have lost a member by these changes, and how many
     have won one."""
-    shrunk = grown = 0
-    for now, was in _pairs(changes, before, after):
+    shrunk = expanded = 0
+    for now, was in _changed_partitions(changes, before, after):
         if node_id in (now.leader, was.leader if now.leader == NO_LEADER else NO_LEADER):
             shrunk += any(node not in now.isr for node in was.isr)
-            grown += any(node not in was.isr for node in now.isr)
-    return shrunk, grown
+            expanded += any(node not in was.isr for node in now.isr)
+    return shrunk, expanded
 
 
-def _pairs(changes: Iterable[Change], before: Image, after: Image) -> Iterator[tuple[PartitionImage, PartitionImage]]:
+def _changed_partitions(changes: Iterable[Change], before: Image, after: Image) -> Iterator[tuple[PartitionImage, PartitionImage]]:
     """Each partition that changes once, as it is and as it was; new ones and deleted ones are left out."""
     seen: set[tuple[TopicId, int]] = set()
     for change in changes:
@@ -121,17 +121,17 @@ def _pairs(changes: Iterable[Change], before: Image, after: Image) -> Iterator[t
             yield now.partitions[change.partition], was.partitions[change.partition]
 
 
-def state_of(broker: BrokerImage) -> str:
+def broker_state(broker: BrokerImage) -> str:
     """A word for it."""
     return "live" if broker.live else "fenced" if broker.alive else "stopped"
 
 
-def _named(image: Image, nodes: Sequence[int], word: str) -> str:
+def _format_brokers(image: Image, nodes: Sequence[int], word: str) -> str:
     """Live ones by their numbers, others with their states."""
-    each = [f"{node}" if (now := _state(image, node)) == "live" else f"{node} ({now})" for node in nodes]
+    each = [f"{node}" if (now := _broker_state(image, node)) == "live" else f"{node} ({now})" for node in nodes]
     return f"broker{'s' if len(each) > 1 else ''} " + f" {word} ".join(each)
 
 
-def _state(image: Image, node_id: int) -> str:
+def _broker_state(image: Image, node_id: int) -> str:
     known = image.brokers.get(node_id)
-    return "unknown" if known is None else state_of(known)
+    return "unknown" if known is None else broker_state(known)

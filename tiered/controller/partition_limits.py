@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.effective_config import broker_settings
 from tiered.metadata.image import Image
 
@@ -24,12 +24,12 @@ class PartitionLimits:
     counts until it is gone. `settings` are those that the controller was started with."""
 
     def __init__(self, image: Image, settings: Settings) -> None:
-        in_force = broker_settings(image, settings, CLUSTER)
+        in_force = broker_settings(image, settings, ALL_BROKERS)
         self._broker_configs = image.broker_configs
         self._cluster_max = in_force.tiered_partitions_max
         self._broker_max = in_force.tiered_partitions_max_per_broker
-        self._partitions = image.partitions
-        self._replicas = Counter(image.replicas)
+        self._partitions = image.partition_count
+        self._replicas = Counter(image.replica_counts)
 
     def add_partitions(self, assignments: Iterable[Sequence[int]]) -> None:
         """Counts new partitions, given by their replicas. `Refused(POLICY_VIOLATION)` counts none of them."""

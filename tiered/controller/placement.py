@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tiered.errors import Code, Refused
 
 
-def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int = 0, first: int = 0) -> list[list[int]]:
+def place_replicas(racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0) -> list[list[int]]:
     """Replicas of the partitions [first, first + partitions); the first of each is its preferred leader.
 
     Replica j of partition k is the broker `(start + j + k) mod n` of the brokers in an order that alternates racks; one
@@ -15,22 +15,22 @@ def place(racks: Mapping[int, str], partitions: int, copies: int, *, start: int 
     """
     if not racks:
         raise Refused(Code.INVALID_REPLICATION_FACTOR, "no live broker takes new replicas: all are cordoned")
-    if not 1 <= copies <= len(racks):
+    if not 1 <= replication_factor <= len(racks):
         raise Refused(
             Code.INVALID_REPLICATION_FACTOR,
-            f"replication factor {copies} is not in 1..{len(racks)}, the number of live brokers that take new replicas",
+            f"replication factor {replication_factor} is not in 1..{len(racks)}, the number of live brokers that take new replicas",
         )
-    order = _alternate(racks)
-    return [_replicas(order, racks, copies, start + k) for k in range(first, first + partitions)]
+    order = _alternate_racks(racks)
+    return [_choose_replicas(order, racks, replication_factor, start + k) for k in range(first_partition, first_partition + partitions)]
 
 
 def start_of(racks: Mapping[int, str], broker: int) -> int:
     """The `start` with which the first replica of partition 0 is on `broker`; 0 when that broker is not there."""
-    order = _alternate(racks)
+    order = _alternate_racks(racks)
     return order.index(broker) if broker in order else 0
 
 
-def check(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
+def check_assignments(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
     """Refuses an assignment made by hand that is empty, uneven, repeats a broker or names one that is not there."""
     known = set(brokers)
     for partition, replicas in enumerate(assignments):
@@ -43,7 +43,7 @@ def check(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"partition {partition}: no such broker: {missing}")
 
 
-def _alternate(racks: Mapping[int, str]) -> list[int]:
+def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -51,8 +51,8 @@ def _alternate(racks: Mapping[int, str]) -> list[int]:
     return [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
 
 
-def _replicas(order: Sequence[int], racks: Mapping[int, str], copies: int, turn: int) -> list[int]:
-    ring = [order[(turn + j) % len(order)] for j in range(len(order))]
+def _choose_replicas(order: Sequence[int], racks: Mapping[int, str], replication_factor: int, start: int) -> list[int]:
+    ring = [order[(start + j) % len(order)] for j in range(len(order))]
     chosen: list[int] = []
     used: set[str] = set()
     for broker in ring:
@@ -60,4 +60,4 @@ def _replicas(order: Sequence[int], racks: Mapping[int, str], copies: int, turn:
             chosen.append(broker)
             used.add(racks[broker])
     rest = [broker for broker in ring if broker not in chosen]
-    return (chosen + rest)[:copies]
+    return (chosen + rest)[:replication_factor]

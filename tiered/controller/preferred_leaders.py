@@ -13,23 +13,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller.leaders import misplaced
+from tiered.controller.leaders import plan_preferred_leaders
 from tiered.controller.requests import ElectLeaders
 from tiered.errors import Refused
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered.ports import Clock
 
-At = tuple[TopicId, int]
+TopicIdPartition = tuple[TopicId, int]
 
 log = logging.getLogger(__name__)
 
-CALM_SECONDS = 2.0
-AT_ONCE = 1_000
+SETTLE_SECONDS = 2.0
+BATCH_MAX = 1_000
 """Leaderships in one request."""
 
 
-class Preferring:
+class PreferredLeaderBalancer:
     """Of one controller. `submit` asks it; `image` is what is committed."""
 
     def __init__(
@@ -45,33 +45,33 @@ class Preferring:
         self._clock = clock
         self._wake = asyncio.Event()
 
-    def grown(self) -> None:
+    def on_image(self) -> None:
         """The image has."""
         self._wake.set()
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        waiting: set[At] = set()
+        waiting: set[TopicIdPartition] = set()
         while True:
             if waiting:
-                await self._clock.sleep(CALM_SECONDS)
+                await self._clock.sleep(SETTLE_SECONDS)
             else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._settings().leader_imbalance_check_interval_seconds):
                         await self._wake.wait()
             self._wake.clear()
-            found = self._found()
+            found = self._plan()
             due = tuple(each for each in found if each in waiting)
-            for start in range(0, len(due), AT_ONCE):
-                await self._give_back(due[start : start + AT_ONCE])
-            waiting = set(self._found() if due else found)
+            for start in range(0, len(due), BATCH_MAX):
+                await self._elect_preferred(due[start : start + BATCH_MAX])
+            waiting = set(self._plan() if due else found)
 
-    def _found(self) -> tuple[At, ...]:
+    def _plan(self) -> tuple[TopicIdPartition, ...]:
         if not self._settings().auto_leader_rebalance_enable:
             return ()
-        return misplaced(self._image())
+        return plan_preferred_leaders(self._image())
 
-    async def _give_back(self, due: tuple[At, ...]) -> None:
+    async def _elect_preferred(self, due: tuple[TopicIdPartition, ...]) -> None:
         try:
             await self._submit(ElectLeaders(preferred=True, partitions=due))
         except Refused as refused:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from tiered.config.settings import Settings
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import Decision
-from tiered.controller.leaders import TermsOf
+from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
-from tiered.controller.partition_transitions import Terms
+from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image, PartitionImage
 
-WHY = {
+REASONS = {
     Code.NO_REASSIGNMENT_IN_PROGRESS: "No partition reassignment is in progress.",
     Code.INVALID_REPLICA_ASSIGNMENT: "nobody of those who would stay has all that was acknowledged",
 }
@@ -24,52 +24,52 @@ def reassign(
     image: Image, settings: Settings, request: requests.Reassign, now_ms: int
 ) -> Decision[tuple[Refused | None, ...]]:
     """Each move is judged alone; those that can be are made together."""
-    terms_of = TermsOf(image, settings, leaders.live_ids(image), now_ms)
+    contexts = PartitionContexts(image, settings, leaders.live_ids(image), now_ms)
     limits = PartitionLimits(image, settings)
     made: list[Change] = []
-    answers: list[Refused | None] = []
+    results: list[Refused | None] = []
     decided: set[tuple[TopicId, int]] = set()
     for move in request.moves:
-        place = (move.topic_id, move.partition)
+        key = (move.topic_id, move.partition)
         try:
             topic = image.topics_by_id.get(move.topic_id)
             if topic is None or not 0 <= move.partition < len(topic.partitions):
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
-            if place in decided:
+            if key in decided:
                 raise Refused(Code.INVALID_REQUEST, "the partition is named twice")
-            decided.add(place)
+            decided.add(key)
             old = topic.partitions[move.partition]
-            new = _moved(image, old, move.replicas, terms_of(topic), other_counts=request.other_counts)
+            new = _reassign_partition(image, old, move.replicas, contexts(topic), other_counts=request.other_counts)
             limits.add_replicas(set(new.replicas) - set(old.replicas))
         except Refused as refused:
-            answers.append(refused)
+            results.append(refused)
             continue
-        answers.append(None)
-        made += partition_transitions.changes(*place, old, new, terms_of(topic))
-    return Decision(tuple(made), tuple(answers))
+        results.append(None)
+        made += partition_transitions.to_changes(*key, old, new, contexts(topic))
+    return Decision(tuple(made), tuple(results))
 
 
-def _moved(
-    image: Image, old: PartitionImage, target: tuple[int, ...] | None, terms: Terms, *, other_counts: bool
+def _reassign_partition(
+    image: Image, old: PartitionImage, target: tuple[int, ...] | None, context: PartitionContext, *, other_counts: bool
 ) -> PartitionImage:
     if target is None:
-        stays = partition_transitions.stayed(old, terms)
-        if isinstance(stays, Code):
-            raise Refused(stays, WHY[stays])
-        return stays
-    _check(image, old, target)
-    if not other_counts and len(target) != len(old.target):
-        why = f"the number of replicas would change from {len(old.target)} to {len(target)}"
+        cancelled = partition_transitions.cancel_reassignment(old, context)
+        if isinstance(cancelled, Code):
+            raise Refused(cancelled, REASONS[cancelled])
+        return cancelled
+    _check_target(image, old, target)
+    if not other_counts and len(target) != len(old.target_replicas):
+        why = f"the number of replicas would change from {len(old.target_replicas)} to {len(target)}"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
-    if not old.moving:
-        return partition_transitions.moved(old, target, terms)
-    if target != old.target:
-        why = f"the partition is on its way to {list(old.target)}; that must end, or be called off, before"
+    if not old.is_reassigning:
+        return partition_transitions.start_reassignment(old, target, context)
+    if target != old.target_replicas:
+        why = f"the partition is on its way to {list(old.target_replicas)}; that must end, or be called off, before"
         raise Refused(Code.REASSIGNMENT_IN_PROGRESS, why)
     return old
 
 
-def _check(image: Image, old: PartitionImage, target: tuple[int, ...]) -> None:
+def _check_target(image: Image, old: PartitionImage, target: tuple[int, ...]) -> None:
     """`Refused` with Kafka's words for what Kafka refuses too. Who is added must be there: else it never ends."""
     what = "The manual partition assignment includes"
     if not target:
@@ -82,5 +82,5 @@ def _check(image: Image, old: PartitionImage, target: tuple[int, ...]) -> None:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {node} more than once.")
         if node not in old.replicas and not known.live:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is away.")
-        if node not in old.replicas and leaders.cordoned(image, node):
+        if node not in old.replicas and leaders.is_cordoned(image, node):
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is cordoned.")

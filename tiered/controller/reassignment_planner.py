@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Refused
 
 
-class At(NamedTuple):
+class PartitionName(NamedTuple):
     """A partition by the name of its topic."""
 
     topic: str
@@ -23,105 +23,105 @@ class At(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-Placed = Mapping[At, tuple[int, ...]]
-Moves = dict[At, tuple[int, ...]]
+Assignments = Mapping[PartitionName, tuple[int, ...]]
+Reassignments = dict[PartitionName, tuple[int, ...]]
 
 
-def drained(placed: Placed, racks: Mapping[int, str], leaving: int, leaderless: Iterable[At] = ()) -> Moves:
+def plan_drain(assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()) -> Reassignments:
     """New replicas for all partitions that `leaving` has one of: another live broker takes its place in each. `racks`:
     live broker -> rack. `Refused` where too few brokers are left, or nobody leads a partition that has to go: then
     nothing can copy it, and `leaving` may have the last of it."""
     others = {node: rack for node, rack in racks.items() if node != leaving}
-    held = {at: replicas for at, replicas in placed.items() if leaving in replicas}
+    held = {at: replicas for at, replicas in assignments.items() if leaving in replicas}
     stuck = sorted(at for at in leaderless if at in held)
     if stuck:
-        why = f"{_some(stuck)} has no leader to copy from: broker {leaving} may have the last copy"
+        why = f"{_format_names(stuck)} has no leader to copy from: broker {leaving} may have the last copy"
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
     short = sorted(at for at, replicas in held.items() if not others.keys() - set(replicas))
     if short:
-        why = f"{_some(short)} would have too few brokers: {len(others)} others are live and take new ones"
+        why = f"{_format_names(short)} would have too few brokers: {len(others)} others are live and take new ones"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
-    loads, firsts = _loads(placed), _firsts(placed)
-    made: Moves = {}
+    replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
+    made: Reassignments = {}
     for at in sorted(held):
         replicas = held[at]
         used = {others[node] for node in replicas if others.get(node)}
-        heirs = sorted(
+        candidates = sorted(
             others.keys() - set(replicas),
-            key=lambda node: (others[node] in used, loads[node], firsts[node], node),
+            key=lambda node: (others[node] in used, replica_counts[node], leader_counts[node], node),
         )
-        made[at] = _put(replicas, leaving, heirs[0])
-        loads[heirs[0]] += 1
-        firsts[heirs[0]] += replicas[0] == leaving
+        made[at] = _replace_replica(replicas, leaving, candidates[0])
+        replica_counts[candidates[0]] += 1
+        leader_counts[candidates[0]] += replicas[0] == leaving
     return made
 
 
-def balanced(placed: Placed, racks: Mapping[int, str]) -> Moves:
+def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassignments:
     """What to change so that no live broker has two replicas more than another, where racks allow it, and leaders are
     spread as well. No partition comes to stand in fewer racks; one that has a replica elsewhere stays as it is."""
-    now = {at: replicas for at, replicas in sorted(placed.items()) if all(node in racks for node in replicas)}
-    loads, firsts = _loads(placed), _firsts(placed)
-    held: dict[int, dict[At, None]] = {node: {} for node in racks}
-    for at, replicas in now.items():
+    planned = {at: replicas for at, replicas in sorted(assignments.items()) if all(node in racks for node in replicas)}
+    replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
+    held: dict[int, dict[PartitionName, None]] = {node: {} for node in racks}
+    for at, replicas in planned.items():
         for node in replicas:
             held[node][at] = None
-    while (found := _relief(now, held, loads, racks)) is not None:
+    while (found := _find_move(planned, held, replica_counts, racks)) is not None:
         at, crowded, free = found
-        firsts[crowded] -= now[at][0] == crowded
-        firsts[free] += now[at][0] == crowded
-        now[at] = _put(now[at], crowded, free)
+        leader_counts[crowded] -= planned[at][0] == crowded
+        leader_counts[free] += planned[at][0] == crowded
+        planned[at] = _replace_replica(planned[at], crowded, free)
         del held[crowded][at]
         held[free][at] = None
-        loads[crowded] -= 1
-        loads[free] += 1
-    _lead_evenly(now, firsts)
-    return {at: replicas for at, replicas in now.items() if replicas != placed[at]}
+        replica_counts[crowded] -= 1
+        replica_counts[free] += 1
+    _balance_leaders(planned, leader_counts)
+    return {at: replicas for at, replicas in planned.items() if replicas != assignments[at]}
 
 
-def _relief(
-    now: Placed, held: Mapping[int, Iterable[At]], loads: Counter[int], racks: Mapping[int, str]
-) -> tuple[At, int, int] | None:
+def _find_move(
+    planned: Assignments, held: Mapping[int, Iterable[PartitionName]], replica_counts: Counter[int], racks: Mapping[int, str]
+) -> tuple[PartitionName, int, int] | None:
     """A partition that can go from a broker with many to one with few."""
-    order = sorted(racks, key=lambda node: (loads[node], node))
+    order = sorted(racks, key=lambda node: (replica_counts[node], node))
     for crowded in reversed(order):
         for free in order:
-            if loads[crowded] - loads[free] < 2:
+            if replica_counts[crowded] - replica_counts[free] < 2:
                 break
             for at in held[crowded]:
-                if free not in now[at] and _spread(_put(now[at], crowded, free), racks) >= _spread(now[at], racks):
+                if free not in planned[at] and _count_racks(_replace_replica(planned[at], crowded, free), racks) >= _count_racks(planned[at], racks):
                     return at, crowded, free
     return None
 
 
-def _lead_evenly(now: Moves, firsts: Counter[int]) -> None:
+def _balance_leaders(planned: Reassignments, leader_counts: Counter[int]) -> None:
     """Another order moves nothing but leaderships."""
     changed = True
     while changed:
         changed = False
-        for at, replicas in now.items():
-            heir = min(replicas, key=lambda node: (firsts[node], node))
-            if firsts[replicas[0]] - firsts[heir] >= 2:
-                firsts[replicas[0]] -= 1
-                firsts[heir] += 1
-                now[at] = (heir, *(node for node in replicas if node != heir))
+        for at, replicas in planned.items():
+            leader = min(replicas, key=lambda node: (leader_counts[node], node))
+            if leader_counts[replicas[0]] - leader_counts[leader] >= 2:
+                leader_counts[replicas[0]] -= 1
+                leader_counts[leader] += 1
+                planned[at] = (leader, *(node for node in replicas if node != leader))
                 changed = True
 
 
-def _spread(replicas: tuple[int, ...], racks: Mapping[int, str]) -> int:
+def _count_racks(replicas: tuple[int, ...], racks: Mapping[int, str]) -> int:
     return len({racks[node] for node in replicas})
 
 
-def _put(replicas: tuple[int, ...], out: int, into: int) -> tuple[int, ...]:
+def _replace_replica(replicas: tuple[int, ...], out: int, into: int) -> tuple[int, ...]:
     return tuple(into if node == out else node for node in replicas)
 
 
-def _loads(placed: Placed) -> Counter[int]:
-    return Counter(node for replicas in placed.values() for node in replicas)
+def _count_replicas(assignments: Assignments) -> Counter[int]:
+    return Counter(node for replicas in assignments.values() for node in replicas)
 
 
-def _firsts(placed: Placed) -> Counter[int]:
-    return Counter(replicas[0] for replicas in placed.values())
+def _count_preferred_leaders(assignments: Assignments) -> Counter[int]:
+    return Counter(replicas[0] for replicas in assignments.values())
 
 
-def _some(named: list[At]) -> str:
+def _format_names(named: list[PartitionName]) -> str:
     return str(named[0]) if len(named) == 1 else f"{named[0]} (and {len(named) - 1} more)"

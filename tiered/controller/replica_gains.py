@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller.leaders import racks
-from tiered.controller.missing_replicas import gains
+from tiered.controller.leaders import placement_racks
+from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.requests import Reassign
 from tiered.errors import Refused
 from tiered.metadata.image import Image
@@ -17,13 +17,13 @@ from tiered.ports import Clock
 
 log = logging.getLogger(__name__)
 
-CALM_SECONDS = 2.0
+SETTLE_SECONDS = 2.0
 """Brokers that start together are one look."""
-AT_ONCE = 500
+BATCH_MAX = 500
 """Partitions in one request."""
 
 
-class Gaining:
+class MissingReplicaBalancer:
     """Of one controller. `submit` asks it; `image` is what is committed. It looks only when other brokers are there
     than before: so a move that somebody calls off is not begun again at once."""
 
@@ -39,26 +39,26 @@ class Gaining:
         self._settings = settings
         self._clock = clock
         self._wake = asyncio.Event()
-        self._seen: frozenset[int] = frozenset()
+        self._known_brokers: frozenset[int] = frozenset()
 
-    def grown(self) -> None:
+    def on_image(self) -> None:
         """The image has."""
         image = self._image()
-        there = frozenset(racks(image))
-        joined, self._seen = there - self._seen, there
-        if joined and gains(image, self._settings()):
+        placeable = frozenset(placement_racks(image))
+        joined, self._known_brokers = placeable - self._known_brokers, placeable
+        if joined and plan_missing_replicas(image, self._settings()):
             self._wake.set()
 
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
             await self._wake.wait()
-            await self._clock.sleep(CALM_SECONDS)
+            await self._clock.sleep(SETTLE_SECONDS)
             self._wake.clear()
-            found = gains(self._image(), self._settings())
-            for start in range(0, len(found), AT_ONCE):
+            found = plan_missing_replicas(self._image(), self._settings())
+            for start in range(0, len(found), BATCH_MAX):
                 try:
-                    await self._submit(Reassign(found[start : start + AT_ONCE]))
+                    await self._submit(Reassign(found[start : start + BATCH_MAX]))
                 except Refused as refused:
                     log.warning("partitions gain replicas later partitions=%d why=%s", len(found) - start, refused)
                     break

@@ -22,7 +22,7 @@ from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, Topic
 
 DEPTH_MAX = 16
 _PLAIN = (str, int, bool, type(None))
-_INSIDE = (
+_NESTED = (
     ListEdit,
     requests.ReplicaEnd,
     requests.AwaitedEnd,
@@ -32,17 +32,17 @@ _INSIDE = (
     requests.StoredEnd,
 )
 _REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated)
-KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_INSIDE, *_REPLIES)}
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 
 def encode_request(request: Request) -> bytes:
     """A request as `decode_request` takes it."""
-    return orjson.dumps(_written(request))
+    return orjson.dumps(_to_plain(request))
 
 
 def decode_request(body: bytes) -> Request:
     """The request in `body`; lists come out as tuples. `Corrupt` when there is none that this version knows."""
-    found = _decoded(body)
+    found = _decode(body)
     if not isinstance(found, get_args(Request)):
         raise Corrupt(f"{type(found).__name__} is no request")
     known: Request = found
@@ -51,44 +51,44 @@ def decode_request(body: bytes) -> Request:
 
 def encode_reply(reply: object) -> bytes:
     """What the controller answered, as `decode_reply` takes it."""
-    return orjson.dumps(_written(reply))
+    return orjson.dumps(_to_plain(reply))
 
 
 def decode_reply(body: bytes) -> Any:
     """The reply in `body`, of the type that its request names. `Corrupt` when it is none."""
-    return _decoded(body)
+    return _decode(body)
 
 
-def _written(value: object) -> Any:
+def _to_plain(value: object) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
     known: Any = KINDS.get(kind.__name__)
     if known == kind:
-        return {"kind": kind.__name__} | {name: _written(getattr(value, name)) for name in _hints(known)}
+        return {"kind": kind.__name__} | {name: _to_plain(getattr(value, name)) for name in _field_checks(known)}
     if isinstance(value, Code):
         return {"kind": "Code", "of": value.name}
     if isinstance(value, Refused):
         return {"kind": "Refused", "code": value.code.name, "why": value.why}
     if isinstance(value, Mapping):
-        return {"kind": "map", "of": {name: _written(each) for name, each in value.items()}}
+        return {"kind": "map", "of": {name: _to_plain(each) for name, each in value.items()}}
     if isinstance(value, tuple | list):
-        return [_written(each) for each in value]
+        return [_to_plain(each) for each in value]
     raise TypeError(f"{kind.__name__} is nothing that brokers say to each other")
 
 
-def _decoded(body: bytes) -> Any:
+def _decode(body: bytes) -> Any:
     try:
-        return _read(orjson.loads(body), DEPTH_MAX)
+        return _from_plain(orjson.loads(body), DEPTH_MAX)
     except orjson.JSONDecodeError as error:
         raise Corrupt(f"not a message between brokers: {error}") from None
 
 
-def _read(data: Any, depth: int) -> Any:
+def _from_plain(data: Any, depth: int) -> Any:
     if depth == 0:
         raise Corrupt(f"a message between brokers is nested deeper than {DEPTH_MAX}")
     if isinstance(data, list):
-        return tuple(_read(each, depth - 1) for each in data)
+        return tuple(_from_plain(each, depth - 1) for each in data)
     if not isinstance(data, dict):
         if type(data) not in _PLAIN:
             raise Corrupt(f"a message between brokers holds {data!r}")
@@ -96,7 +96,7 @@ def _read(data: Any, depth: int) -> Any:
     name = data.pop("kind", None)
     match name, data:
         case "map", {"of": dict(of), **rest} if not rest:
-            return {key: _read(each, depth - 1) for key, each in of.items()}
+            return {key: _from_plain(each, depth - 1) for key, each in of.items()}
         case "Code", {"of": str(code), **rest} if not rest:
             return _code(code)
         case "Refused", {"code": str(code), "why": str(why), **rest} if not rest:
@@ -104,11 +104,11 @@ def _read(data: Any, depth: int) -> Any:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise Corrupt(f"unknown kind between brokers: {str(name)[:60]!r}")
-    return _made(kind, {key: _read(each, depth - 1) for key, each in data.items()})
+    return _build(kind, {key: _from_plain(each, depth - 1) for key, each in data.items()})
 
 
-def _made(kind: Any, given: dict[str, Any]) -> Any:
-    fits = _hints(kind)
+def _build(kind: Any, given: dict[str, Any]) -> Any:
+    fits = _field_checks(kind)
     if given.keys() != fits.keys():
         raise Corrupt(f"{kind.__name__} between brokers has the fields {sorted(given)}")
     for name, value in given.items():
@@ -124,28 +124,28 @@ def _code(name: str) -> Code:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Callable[[Any], bool]]:
+def _field_checks(kind: Any) -> dict[str, Callable[[Any], bool]]:
     """The fields of a kind, each with what may stand in it."""
     names = [each.name for each in fields(kind)] if is_dataclass(kind) else list(kind._fields)
     hints = get_type_hints(kind)
-    return {name: _fits(hints[name]) for name in names}
+    return {name: _type_check(hints[name]) for name in names}
 
 
-def _fits(hint: Any) -> Callable[[Any], bool]:
+def _type_check(hint: Any) -> Callable[[Any], bool]:
     """Whether a value is what an annotation says; of the annotations that occur here."""
     hint = getattr(hint, "__supertype__", hint)  # TopicId is a str
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        any_of = [_fits(each) for each in inner]
+        any_of = [_type_check(each) for each in inner]
         return lambda value: any(fits(value) for fits in any_of)
     if origin is Mapping:
-        of = _fits(inner[1])
+        of = _type_check(inner[1])
         return lambda value: type(value) is dict and all(of(each) for each in value.values())
     if origin is Sequence or (origin is tuple and inner[-1] is ...):
-        item = _fits(inner[0])
+        item = _type_check(inner[0])
         return lambda value: type(value) is tuple and all(item(each) for each in value)
     if origin is tuple:
-        items = [_fits(each) for each in inner]
+        items = [_type_check(each) for each in inner]
         return lambda value: (
             type(value) is tuple
             and len(value) == len(items)

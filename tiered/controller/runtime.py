@@ -22,7 +22,7 @@ RequestT = TypeVar("RequestT")
 PENDING_MAX = 1_000
 ENTRY_CHANGES_MAX = 2_000
 
-Committed = Callable[[Sequence[Change], int], Awaitable[None]]
+OnCommitted = Callable[[Sequence[Change], int], Awaitable[None]]
 
 
 class ChangeLog(Protocol):
@@ -31,25 +31,25 @@ class ChangeLog(Protocol):
     async def append(self, changes: Sequence[Change]) -> int: ...
 
 
-class _Parked(NamedTuple):
+class _ParkedRequest(NamedTuple):
     decision: Decision[Any]
-    answer: asyncio.Future[Any]
+    reply: asyncio.Future[Any]
 
     def refuse(self, why: Refused) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(why)
+        if not self.reply.done():
+            self.reply.set_exception(why)
 
 
 class Runtime(Generic[RequestT]):
     """A shard, its log, and the callers that wait for a commit. `committed` runs before they are answered."""
 
-    def __init__(self, shard: Shard[RequestT], log: ChangeLog, clock: Clock, committed: Committed) -> None:
+    def __init__(self, shard: Shard[RequestT], log: ChangeLog, clock: Clock, on_committed: OnCommitted) -> None:
         self._shard = shard
         self._log = log
         self._clock = clock
-        self._committed = committed
-        self._parked: list[_Parked] = []
-        self._in_flight: list[_Parked] = []
+        self._on_committed = on_committed
+        self._parked: list[_ParkedRequest] = []
+        self._in_flight: list[_ParkedRequest] = []
         self._wake = asyncio.Event()
         self._ended = False
 
@@ -69,12 +69,12 @@ class Runtime(Generic[RequestT]):
         if not decision.changes and not self.pending:
             return decision.reply
         self._shard.apply(decision.changes)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._parked.append(_Parked(decision, answer))
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked.append(_ParkedRequest(decision, reply))
         self._wake.set()
         try:
             async with asyncio.timeout(timeout):
-                return await answer
+                return await reply
         except TimeoutError:
             raise Refused(
                 Code.REQUEST_TIMED_OUT, f"the metadata log did not confirm the change within {timeout:g} s; it may yet"
@@ -82,8 +82,8 @@ class Runtime(Generic[RequestT]):
 
     async def run(self) -> None:
         """Commits until it is cancelled or fenced; `Fenced` leaves it, after all callers are answered."""
-        never = Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
-        in_flight = Refused(
+        not_controller = Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
+        outcome_unknown = Refused(
             Code.REQUEST_TIMED_OUT, "this broker stopped being the controller; the change may be in, or come to be"
         )
         try:
@@ -94,14 +94,14 @@ class Runtime(Generic[RequestT]):
                     await self._commit()
         except Fenced as error:
             log.error("controller fenced why=%s", error)
-            in_flight = never  # the slot is another's: what was to be in it is nowhere
+            outcome_unknown = not_controller  # the slot is another's: what was to be in it is nowhere
             raise
         finally:
             self._ended = True
             for parked in self._in_flight:
-                parked.refuse(in_flight)
+                parked.refuse(outcome_unknown)
             for parked in self._parked:
-                parked.refuse(never)
+                parked.refuse(not_controller)
 
     async def _commit(self) -> None:
         count, changes = 0, list[Change]()
@@ -113,8 +113,8 @@ class Runtime(Generic[RequestT]):
         self._in_flight, self._parked = self._parked[:count], self._parked[count:]
         if changes:
             slot = await self._log.append(changes)
-            await self._committed(changes, slot)
+            await self._on_committed(changes, slot)
         for parked in self._in_flight:
-            if not parked.answer.done():
-                parked.answer.set_result(parked.decision.reply)
+            if not parked.reply.done():
+                parked.reply.set_result(parked.decision.reply)
         self._in_flight = []

@@ -13,205 +13,205 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import Waning
-from tiered.metadata.candidacy import Silence, Stand, Wait, next_step, next_step_of_unable
+from tiered.metadata.candidacy import ContactLoss, BecomeCandidate, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.log_reader import load, prove_cluster, read_boundary, read_from
+from tiered.metadata.log_reader import load_metadata, verify_cluster, read_boundary, read_entries
 from tiered.peers import FollowAsk, HeardAnswer, Peers
 from tiered.ports import ObjectStore
 
 if TYPE_CHECKING:
-    from tiered.controller.member import Cluster
+    from tiered.controller.member import ClusterMember
 
 log = logging.getLogger(__name__)
 
-NEVER = -1
-ASK_SECONDS = 1.0
+NO_CONTACT = -1
+QUERY_SECONDS = 1.0
 """How long another broker may take to say what it knows of the controller."""
 JITTER_MS = 20
 PAUSE_SECONDS = 0.5
-ACT_SECONDS = 0.2
+APPLY_WAIT_SECONDS = 0.2
 """How long a request waits until this broker has acted on the last answer, so that it can say so."""
 
 
-class Following:
+class StandbyController:
     """Follows for one cluster object. Without `peers` there is nobody to follow: who starts takes the controller's
     place at once."""
 
-    def __init__(self, cluster: Cluster, peers: Peers | None, store: ObjectStore) -> None:
+    def __init__(self, cluster: ClusterMember, peers: Peers | None, store: ObjectStore) -> None:
         self._cluster = cluster
         self._peers = peers
         self._store = store
         self._clock = cluster.clock
-        self._chance = cluster.chance
-        self._heard_ns = self._news_ns = self._clock.mono_ns()
-        self._unable_ms = 0
-        self._in_vain = 0
-        self._waning = Waning(self._clock)
-        self._reads = True
+        self._rng = cluster.rng
+        self._contact_ns = self._activity_ns = self._clock.mono_ns()
+        self._store_stalled_ms = 0
+        self._unfollowed_epochs = 0
+        self._read_failure_log = Waning(self._clock)
+        self._store_readable = True
         """True if the bucket told the rest of the log when it was asked last."""
-        self._missed = False
-        self._replaced = False
+        self._controller_lost = False
+        self._awaits_successor = False
         """Whether this broker was controller, and has not heard the next one yet."""
-        self._behind = False
+        self._is_behind = False
         """Whether the controller that was heard last knows more than this broker, which could not read it yet."""
 
     @property
-    def in_touch(self) -> bool:
+    def has_controller_contact(self) -> bool:
         """Whether a controller was heard within a session, and with it all that it knew (rule R6): a broker that is
         behind may have been fenced, and lead what another one leads."""
-        return not (self._replaced or self._behind) and self.silent_ms < self._cluster.session_ms
+        return not (self._awaits_successor or self._is_behind) and self.silent_ms < self._cluster.session_ms
 
     @property
     def silent_ms(self) -> int:
         """Since when no controller was heard."""
-        return (self._clock.mono_ns() - self._heard_ns) // 1_000_000
+        return (self._clock.mono_ns() - self._contact_ns) // 1_000_000
 
-    def what_is_heard(self) -> HeardAnswer:
+    def controller_view(self) -> HeardAnswer:
         """For another broker that misses the controller. One that does not answer us either is not heard."""
         image = self._cluster.image
-        return HeardAnswer(image.controller_epoch, image.controller, NEVER if self._missed else self.silent_ms)
+        return HeardAnswer(image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms)
 
-    def reset(self, *, followed: bool) -> None:
+    def reset(self, *, was_followed: bool) -> None:
         """This broker was controller until now, and others followed it, or nobody did. It stands for that place no
         sooner than who has heard a controller just now; yet it has heard none."""
-        self._hears(0)
-        self._replaced = True
-        self._in_vain = 0 if followed else self._in_vain + 1
+        self._on_contact(0)
+        self._awaits_successor = True
+        self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
 
-    def _hears(self, unable_ms: int) -> None:
-        self._heard_ns = self._news_ns = self._clock.mono_ns()
-        self._missed, self._replaced, self._unable_ms = False, False, unable_ms
+    def _on_contact(self, store_stalled_ms: int) -> None:
+        self._contact_ns = self._activity_ns = self._clock.mono_ns()
+        self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def ask(self, wait_ms: int) -> bool:
+    async def fetch_metadata(self, wait_ms: int) -> bool:
         """Whether the controller answered, and can do its work; what it sent is committed."""
         if wait_ms:
-            await self._cluster.committed.until_applied(self._cluster.image.slot, ACT_SECONDS)
-        return await self._ask_at(self._cluster.controller_address, wait_ms)
+            await self._cluster.loader.wait_until_applied(self._cluster.image.slot, APPLY_WAIT_SECONDS)
+        return await self._fetch_metadata_from(self._cluster.controller_address, wait_ms)
 
-    async def _ask_at(self, address: str, wait_ms: int) -> bool:
+    async def _fetch_metadata_from(self, address: str, wait_ms: int) -> bool:
         image = self._cluster.image
-        self._unable_ms = 0  # what it said before says nothing of one that answers no more, nor of the next one
+        self._store_stalled_ms = 0  # what it said before says nothing of one that answers no more, nor of the next one
         if self._peers is None or not address:
             return False
         # Not much beyond its session: who waits longer misses it later.
-        left_ms = max(self._cluster.session_ms - self.silent_ms, int(ASK_SECONDS * 1000))
+        left_ms = max(self._cluster.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
         timeout_ms = min((wait_ms + self._cluster.session_ms) // 2, left_ms)
         wait_ms = min(wait_ms, timeout_ms // 2)
-        ask = FollowAsk(
-            self._cluster.node_id, self._cluster.incarnation, image.slot + 1, self._cluster.applied,
+        metadata_fetch = FollowAsk(
+            self._cluster.node_id, self._cluster.incarnation, image.slot + 1, self._cluster.applied_slot,
             image.controller_epoch, wait_ms,
         )  # fmt: skip
         try:
-            answer = await self._peers.follow(address, ask, timeout_ms / 1000)
-            if answer.controller_epoch < image.controller_epoch:
+            reply = await self._peers.follow(address, metadata_fetch, timeout_ms / 1000)
+            if reply.controller_epoch < image.controller_epoch:
                 return False
-            if not answer.too_old:
-                self._cluster.committed.learn(answer.entries)
+            if not reply.too_old:
+                self._cluster.loader.append_entries(reply.entries)
         except (Unavailable, Refused, Corrupt) as error:
             log.info("controller does not answer node_id=%d why=%s", image.controller, error)
             return False
-        self._hears(answer.store_age_ms)
-        self._in_vain = 0
-        self._behind = self._cluster.image.slot + 1 < answer.next_slot
-        if answer.too_old and await self.catch_up_if_it_can():
-            self._behind = self._cluster.image.slot + 1 < answer.next_slot
-        return next_step_of_unable(self._silence(), self._cluster.session_ms) is None
+        self._on_contact(reply.store_age_ms)
+        self._unfollowed_epochs = 0
+        self._is_behind = self._cluster.image.slot + 1 < reply.next_slot
+        if reply.too_old and await self.try_catch_up():
+            self._is_behind = self._cluster.image.slot + 1 < reply.next_slot
+        return decide_if_store_stalled(self._contact_loss(), self._cluster.session_ms) is None
 
-    async def miss(self) -> None:
+    async def on_controller_lost(self) -> None:
         """The controller does not answer, or cannot write: waits, or stands for its place."""
         image, session_ms = self._cluster.image, self._cluster.session_ms
-        unable = next_step_of_unable(self._silence(), session_ms)
-        self._missed = unable is None
+        stalled_step = decide_if_store_stalled(self._contact_loss(), session_ms)
+        self._controller_lost = stalled_step is None
         # Named is an earlier incarnation of this broker, or a candidacy that it gave up: nobody else reigns.
         gone = self._peers is None or image.controller in (self._cluster.node_id, NO_LEADER)
-        asking = self._others()
-        ended, others = await asyncio.gather(self._is_gone(), self._ask_others(asking))
-        newest = max(others, key=lambda each: each.controller_epoch, default=None)
+        addresses = self._other_addresses()
+        ended, views = await asyncio.gather(self._is_controller_gone(), self._query_others(addresses))
+        newest = max(views, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
-            if not await self._ask_at(self._cluster.address_of(newest.controller), 0):
-                await self.catch_up_if_it_can()
+            if not await self._fetch_metadata_from(self._cluster.address_of(newest.controller), 0):
+                await self.try_catch_up()
             return
         # Who hears an older controller says nothing of this one.
-        same = [each for each in others if each.controller_epoch == image.controller_epoch]
+        same = [each for each in views if each.controller_epoch == image.controller_epoch]
         ages = [each.heard_ms_ago for each in same if each.heard_ms_ago >= 0]
 
-        def step() -> Wait | Stand:
-            silence = self._silence(gone or ended, ages)._replace(asked=len(asking), answered=len(others))
-            return unable or next_step(silence, session_ms)
+        def step() -> Wait | BecomeCandidate:
+            loss = self._contact_loss(gone or ended, ages)._replace(asked=len(addresses), answered=len(views))
+            return stalled_step or decide_candidacy(loss, session_ms)
 
         match step():
             case Wait(ms):
-                await self._clock.sleep(ms / 1000 * (0.5 + self._chance.random() / 2))
-                await self.catch_up_if_it_can()
-            case Stand(after_ms):
-                await self._stand(after_ms, step)
+                await self._clock.sleep(ms / 1000 * (0.5 + self._rng.random() / 2))
+                await self.try_catch_up()
+            case BecomeCandidate(after_ms):
+                await self._become_candidate(after_ms, step)
 
-    async def _stand(self, after_ms: int, step: Callable[[], Wait | Stand]) -> None:
+    async def _become_candidate(self, delay_ms: int, step: Callable[[], Wait | BecomeCandidate]) -> None:
         """Unless the log says by then that a newer controller is there, or that the last one fenced this broker."""
-        before = self._cluster.image.controller_epoch
-        await self._clock.sleep((after_ms + JITTER_MS * self._chance.random()) / 1000)
-        if not await self.catch_up_if_it_can():
+        last_epoch = self._cluster.image.controller_epoch
+        await self._clock.sleep((delay_ms + JITTER_MS * self._rng.random()) / 1000)
+        if not await self.try_catch_up():
             return
-        if self._cluster.image.controller_epoch == before and isinstance(step(), Stand):
-            log.warning("broker stands for controller node_id=%d after_epoch=%d", self._cluster.node_id, before)
-            await self._cluster.try_to_take()
+        if self._cluster.image.controller_epoch == last_epoch and isinstance(step(), BecomeCandidate):
+            log.warning("broker stands for controller node_id=%d after_epoch=%d", self._cluster.node_id, last_epoch)
+            await self._cluster.try_take_over()
 
-    async def _is_gone(self) -> bool:
+    async def _is_controller_gone(self) -> bool:
         """Whether the process of the controller has ended."""
         address = self._cluster.controller_address
-        return self._peers is not None and bool(address) and await self._peers.is_gone(address, ASK_SECONDS)
+        return self._peers is not None and bool(address) and await self._peers.is_gone(address, QUERY_SECONDS)
 
-    def _others(self) -> list[str]:
+    def _other_addresses(self) -> list[str]:
         """Addresses of who else may know a controller; also of who is fenced."""
         image = self._cluster.image
         skipped = (self._cluster.node_id, image.controller)
         others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
         return [address for address in map(self._cluster.address_of, others) if address]
 
-    async def _ask_others(self, addresses: Sequence[str]) -> list[HeardAnswer]:
+    async def _query_others(self, addresses: Sequence[str]) -> list[HeardAnswer]:
         """What those say that answer."""
-        found = await asyncio.gather(*(self._ask_other(each) for each in addresses))
+        found = await asyncio.gather(*(self._query_other(each) for each in addresses))
         return [each for each in found if each is not None]
 
-    async def _ask_other(self, address: str) -> HeardAnswer | None:
+    async def _query_other(self, address: str) -> HeardAnswer | None:
         if self._peers is None:
             return None
         try:
-            return await self._peers.heard(address, ASK_SECONDS)
+            return await self._peers.heard(address, QUERY_SECONDS)
         except (Unavailable, Refused, Corrupt) as error:
             log.info("broker does not say whom it hears address=%s why=%s", address, error)
             return None
 
     # -- reading the bucket -------------------------------------------------------------------------------------------
 
-    async def catch_up_if_it_can(self) -> bool:
+    async def try_catch_up(self) -> bool:
         """Whether the bucket told the rest of the log; after a pause when it did not."""
         try:
             await self.catch_up()
         except (Unavailable, Corrupt) as error:
-            seconds = self._waning.lasts(begins=self._reads)
-            self._reads = False
+            seconds = self._read_failure_log.lasts(begins=self._store_readable)
+            self._store_readable = False
             if seconds is not None:
                 log.warning("the metadata log cannot be read seconds=%d why=%s", seconds, error)
-            await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._chance.random() / 2))
+            await self._clock.sleep(PAUSE_SECONDS * (0.5 + self._rng.random() / 2))
             return False
-        self._reads = True
+        self._store_readable = True
         return True
 
     async def catch_up(self) -> None:
         """Reads what the bucket has beyond the image, the boundary after the entries (rule M3)."""
-        committed = self._cluster.committed
-        entries, _ = await read_from(self._store, committed.image.slot + 1)
+        loader = self._cluster.loader
+        entries, _ = await read_entries(self._store, loader.image.slot + 1)
         boundary, _ = await read_boundary(self._store)
-        if entries or boundary.collected > committed.image.slot:
-            self._news_ns = self._clock.mono_ns()
-        if boundary.collected > committed.image.slot:
-            await prove_cluster(self._store, committed.cluster_id)
-            committed.jump((await load(self._store, committed.cluster_id)).image)
+        if entries or boundary.collected > loader.image.slot:
+            self._activity_ns = self._clock.mono_ns()
+        if boundary.collected > loader.image.slot:
+            await verify_cluster(self._store, loader.cluster_id)
+            loader.load_image((await load_metadata(self._store, loader.cluster_id)).image)
         else:
-            committed.read(entries)
+            loader.append_from_bucket(entries)
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
@@ -224,14 +224,14 @@ class Following:
         starting = last is None or last.incarnation != image.controller_incarnation
         return self._peers is None or image.controller in (own, NO_LEADER) or not starting
 
-    def _silence(self, gone: bool = False, others: Sequence[int] = ()) -> Silence:
+    def _contact_loss(self, process_gone: bool = False, others_contact_ms: Sequence[int] = ()) -> ContactLoss:
         image, own = self._cluster.image, self._cluster.node_id
         live = sorted(each.node_id for each in image.brokers.values() if each.live and each.node_id != image.controller)
         rank = live.index(own) if own in live else len(live)
         known = image.brokers.get(own)
         fenced = known is not None and known.fenced and known.incarnation == self._cluster.incarnation
-        quiet_ms = (self._clock.mono_ns() - self._news_ns) // 1_000_000
-        return Silence(
-            self.silent_ms, gone, others, rank, self._unable_ms,
-            fenced=fenced, quiet_ms=quiet_ms, in_vain=self._in_vain,
+        inactive_ms = (self._clock.mono_ns() - self._activity_ns) // 1_000_000
+        return ContactLoss(
+            self.silent_ms, process_gone, others_contact_ms, rank, self._store_stalled_ms,
+            fenced=fenced, inactive_ms=inactive_ms, unfollowed_epochs=self._unfollowed_epochs,
         )  # fmt: skip

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.controller import leaders, requests
 from tiered.controller.decision import Decision
-from tiered.controller.leaders import TermsOf
+from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
-from tiered.controller.partition_transitions import Terms
-from tiered.controller.placement import check, place, start_of
+from tiered.controller.partition_transitions import PartitionContext
+from tiered.controller.placement import check_assignments, place_replicas, start_of
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
-from tiered.metadata.effective_config import broker_settings, edited
+from tiered.metadata.effective_config import broker_settings, apply_edits
 from tiered.metadata.image import DeletedTopic, Image, TopicImage
-from tiered.metadata.internal_topics import check_changeable, check_configs, own_configs
+from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
 
 PARTITIONS_MAX = 10_000
@@ -33,29 +33,29 @@ class Topics:
     settings: Settings
     draw_id: Callable[[], TopicId]
 
-    def create(self, wanted: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
+    def create(self, topic_requests: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
         """Those that can be made are made together."""
-        defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
+        defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
         names, number = TopicNames(self.image.topics), len(self.image.topics)
-        judged: list[TopicId | Refused] = []
+        results: list[TopicId | Refused] = []
         changes: list[Change] = []
-        unwanted: list[Change] = []
-        for each in wanted:
+        validated_only: list[Change] = []
+        for each in topic_requests:
             try:
-                made = self._creation(each, now_ms, defaults, names, number, limits)
+                made = self._topic_changes(each, now_ms, defaults, names, number, limits)
             except Refused as why:
-                judged.append(why)
+                results.append(why)
             else:
-                judged.append(made[0].topic_id)
+                results.append(made[0].topic_id)
                 names.add(each.name)
                 number += 1
-                (unwanted if each.validate_only else changes).extend(made)
-        after = self.image.apply([*changes, *unwanted]).topics_by_id
-        replies = (each if isinstance(each, Refused) else after[each] for each in judged)
+                (validated_only if each.validate_only else changes).extend(made)
+        after = self.image.apply([*changes, *validated_only]).topics_by_id
+        replies = (each if isinstance(each, Refused) else after[each] for each in results)
         return Decision(tuple(changes), tuple(replies))
 
-    def _creation(
+    def _topic_changes(
         self,
         request: requests.CreateTopic,
         now_ms: int,
@@ -69,20 +69,20 @@ class Topics:
         if request.name in names:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
         names.check_collision(request.name)
-        configs = {**request.configs, **own_configs(request.name, self.settings)}
+        configs = {**request.configs, **internal_topic_configs(request.name, self.settings)}
         if configs:
             TopicConfig.from_strings(configs, defaults=defaults)
         assignments = self._assignments(request, number)
-        if not self._is_usual_internal(request.name, len(assignments)):
+        if not self._is_default_internal(request.name, len(assignments)):
             limits.add_partitions(assignments)
         topic_id = self.draw_id()
         wanted = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
         short = by_default and len(assignments[0]) < wanted
         created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms, wanted if short else 0)
-        return created, *self._first_leaders(topic_id, 0, assignments)
+        return created, *self._new_partition_changes(topic_id, 0, assignments)
 
-    def _is_usual_internal(self, name: str, partitions: int) -> bool:
+    def _is_default_internal(self, name: str, partitions: int) -> bool:
         """True if it is a topic that groups need, of the usual size: that one no limit refuses."""
         return name in INTERNAL and partitions <= self.settings.offsets_topic_num_partitions
 
@@ -95,47 +95,47 @@ class Topics:
                 )
             if not 1 <= len(request.assignments) <= PARTITIONS_MAX:
                 raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "an assignment names at least one partition")
-            self._check(request.assignments)
+            self._check_assignments(request.assignments)
             return tuple(tuple(replicas) for replicas in request.assignments)
         partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
-        copies = request.replication_factor
-        if copies == -1:
+        replication_factor = request.replication_factor
+        if replication_factor == -1:
             # With too few brokers for all of them it begins with some (`gaining`).
-            copies = min(self.settings.default_replication_factor, max(1, len(leaders.racks(self.image))))
+            replication_factor = min(self.settings.default_replication_factor, max(1, len(leaders.placement_racks(self.image))))
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
-        return self._place(partitions, copies, start=number, first=0)
+        return self._place_replicas(partitions, replication_factor, start=number, first_partition=0)
 
-    def _check(self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None) -> None:
+    def _check_assignments(self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None) -> None:
         """What was named by hand, of partitions behind one that has the replicas `first`."""
-        check(assignments if first is None else [first, *assignments], list(self.image.brokers))
+        check_assignments(assignments if first is None else [first, *assignments], list(self.image.brokers))
         named = sorted({node for replicas in assignments for node in replicas})
-        if closed := [node for node in named if leaders.cordoned(self.image, node)]:
+        if closed := [node for node in named if leaders.is_cordoned(self.image, node)]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {closed}")
 
-    def _place(self, partitions: int, copies: int, *, start: int, first: int) -> tuple[tuple[int, ...], ...]:
-        placed = place(leaders.racks(self.image), partitions, copies, start=start, first=first)
+    def _place_replicas(self, partitions: int, replication_factor: int, *, start: int, first_partition: int) -> tuple[tuple[int, ...], ...]:
+        placed = place_replicas(leaders.placement_racks(self.image), partitions, replication_factor, start=start, first_partition=first_partition)
         return tuple(tuple(replicas) for replicas in placed)
 
-    def _first_leaders(
-        self, topic_id: TopicId, first: int, assignments: Sequence[tuple[int, ...]]
+    def _new_partition_changes(
+        self, topic_id: TopicId, first_partition: int, assignments: Sequence[tuple[int, ...]]
     ) -> Iterator[kinds.PartitionChanged]:
-        terms = Terms(leaders.live_ids(self.image), stopping=leaders.stopping(self.image))
-        for p, replicas in enumerate(assignments, first):
-            yield leaders.first(topic_id, p, replicas, terms)
+        context = PartitionContext(leaders.live_ids(self.image), stopping=leaders.stopping_ids(self.image))
+        for p, replicas in enumerate(assignments, first_partition):
+            yield leaders.new_partition_change(topic_id, p, replicas, context)
 
     def delete(self, request: requests.DeleteTopic, now_ms: int) -> Decision[DeletedTopic]:
         """The name is free at once."""
-        topic = self._topic(request.name)
+        topic = self._find_topic(request.name)
         check_changeable(topic.name)
         if request.topic_id not in (None, topic.topic_id):
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
-        return Decision(changes, self.image.apply(changes).deleted[topic.topic_id])
+        return Decision(changes, self.image.apply(changes).deleted_topics[topic.topic_id])
 
-    def grow(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
+    def add_partitions(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
         """More partitions, at the end."""
-        topic = self._topic(request.name)
+        topic = self._find_topic(request.name)
         check_changeable(topic.name)
         have = len(topic.partitions)
         if not have < request.count <= PARTITIONS_MAX:
@@ -143,48 +143,48 @@ class Topics:
                 Code.INVALID_PARTITIONS,
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
-        added = self._added(request, topic)
+        added = self._added_assignments(request, topic)
         PartitionLimits(self.image, self.settings).add_partitions(added)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
-            *self._first_leaders(topic.topic_id, have, added),
+            *self._new_partition_changes(topic.topic_id, have, added),
         )
         return self._topic_decision(request.name, changes, request.validate_only)
 
-    def _added(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
-        have, first = len(topic.partitions), topic.partitions[0].target
+    def _added_assignments(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
+        have, first = len(topic.partitions), topic.partitions[0].target_replicas
         if request.assignments is None:
-            start = start_of(leaders.racks(self.image), first[0])
-            return self._place(request.count - have, len(first), start=start, first=have)
+            start = start_of(leaders.placement_racks(self.image), first[0])
+            return self._place_replicas(request.count - have, len(first), start=start, first_partition=have)
         if len(request.assignments) != request.count - have:
             raise Refused(
                 Code.INVALID_REPLICA_ASSIGNMENT,
                 f"{request.count - have} partitions are added, {len(request.assignments)} assignments are given",
             )
-        self._check(request.assignments, first)
+        self._check_assignments(request.assignments, first)
         return tuple(tuple(replicas) for replicas in request.assignments)
 
-    def alter(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:
+    def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:
         """Settings of a topic, and whoever is eligible or leads by them."""
-        topic = self._topic(request.name)
-        defaults = broker_settings(self.image, self.settings, kinds.CLUSTER).topic_defaults()
+        topic = self._find_topic(request.name)
+        defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         in_force = {**defaults.to_strings(), **topic.configs}
-        edits = edited(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
+        edits = apply_edits(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
         changes: tuple[Change, ...] = (kinds.TopicConfigChanged(topic.topic_id, edits),)
         after = self.image.apply(changes).topics[request.name]
         TopicConfig.from_strings(dict(after.configs), defaults=defaults)
         check_configs(request.name, after.configs)
         if after.configs == topic.configs:
             return Decision((), after)
-        terms_of = TermsOf(self.image, self.settings, leaders.live_ids(self.image), now_ms)
+        contexts = PartitionContexts(self.image, self.settings, leaders.live_ids(self.image), now_ms)
         return self._topic_decision(
-            request.name, (*changes, *leaders.resettled([after], terms_of)), request.validate_only
+            request.name, (*changes, *leaders.reevaluate_partitions([after], contexts)), request.validate_only
         )
 
     def _topic_decision(self, name: str, changes: tuple[Change, ...], validate_only: bool) -> Decision[TopicImage]:
         return Decision(() if validate_only else changes, self.image.apply(changes).topics[name])
 
-    def _topic(self, name: str) -> TopicImage:
+    def _find_topic(self, name: str) -> TopicImage:
         topic = self.image.topics.get(name)
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name[:249]!r}")

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-RANK_MS = 150
+RANK_DELAY_MS = 150
 """Between two candidates who miss the same controller, so that the first has the slot before the next one tries."""
 RETRY_MS = 500
-ALONE = 1.5
+ISOLATED_SESSIONS = 1.5
 """Sessions of silence after which a broker stands that was answered by no other one: it is more likely cut off itself,
 and the controller has fenced it by then."""
-FENCED_ALONE = 30
+FENCED_SESSIONS = 30
 """Sessions without a sign of any controller, on the wire or in the log, after which a broker stands that was fenced and
 is answered by nobody: others may go on without it. Twice as many each time that nobody followed it."""
-FENCED_ALONE_MAX_MS = 3_600_000
+FENCED_MAX_MS = 3_600_000
 
 
-class Silence(NamedTuple):
+class ContactLoss(NamedTuple):
     """What a broker knows that does not hear the controller.
 
     `silent_ms`: since it heard it last. `gone`: nothing listens at the controller's address any more, its process has
@@ -33,15 +33,15 @@ class Silence(NamedTuple):
     """
 
     silent_ms: int
-    gone: bool
-    others_ms: Sequence[int]
+    process_gone: bool
+    others_contact_ms: Sequence[int]
     rank: int
-    unable_ms: int = 0
-    asked: int = 0
-    answered: int = 0
+    store_stalled_ms: int = 0
+    brokers_queried: int = 0
+    brokers_replied: int = 0
     fenced: bool = False
-    quiet_ms: int = 0
-    in_vain: int = 0
+    inactive_ms: int = 0
+    unfollowed_epochs: int = 0
 
 
 class Wait(NamedTuple):
@@ -50,33 +50,33 @@ class Wait(NamedTuple):
     ms: int
 
 
-class Stand(NamedTuple):
+class BecomeCandidate(NamedTuple):
     """Take the next slot after so long, unless a newer controller shows up by then."""
 
-    after_ms: int
+    delay_ms: int
 
 
-def next_step(silence: Silence, session_ms: int) -> Wait | Stand:
+def decide_candidacy(loss: ContactLoss, session_ms: int) -> Wait | BecomeCandidate:
     """A controller whose process has ended is replaced at once; one that is only silent when nobody has heard it for a
     session. What others heard before the process ended says nothing. Who may be cut off itself leaves it to others."""
-    if silence.gone:
-        return Stand(silence.rank * RANK_MS)
-    if silence.silent_ms < session_ms:
-        return Wait(min(RETRY_MS, session_ms - silence.silent_ms))
-    if any(heard < session_ms for heard in silence.others_ms):
+    if loss.process_gone:
+        return BecomeCandidate(loss.rank * RANK_DELAY_MS)
+    if loss.silent_ms < session_ms:
+        return Wait(min(RETRY_MS, session_ms - loss.silent_ms))
+    if any(contact_ms < session_ms for contact_ms in loss.others_contact_ms):
         return Wait(RETRY_MS)
-    if not silence.answered and _may_be_cut_off(silence, session_ms):
+    if not loss.brokers_replied and _may_be_isolated(loss, session_ms):
         return Wait(RETRY_MS)
-    return Stand(silence.rank * RANK_MS)
+    return BecomeCandidate(loss.rank * RANK_DELAY_MS)
 
 
-def _may_be_cut_off(silence: Silence, session_ms: int) -> bool:
-    if silence.fenced:
-        return silence.quiet_ms < min(FENCED_ALONE * session_ms << min(silence.in_vain, 20), FENCED_ALONE_MAX_MS)
-    return silence.asked > 0 and silence.silent_ms < ALONE * session_ms
+def _may_be_isolated(loss: ContactLoss, session_ms: int) -> bool:
+    if loss.fenced:
+        return loss.inactive_ms < min(FENCED_SESSIONS * session_ms << min(loss.unfollowed_epochs, 20), FENCED_MAX_MS)
+    return loss.brokers_queried > 0 and loss.silent_ms < ISOLATED_SESSIONS * session_ms
 
 
-def next_step_of_unable(silence: Silence, session_ms: int) -> Stand | None:
+def decide_if_store_stalled(loss: ContactLoss, session_ms: int) -> BecomeCandidate | None:
     """A controller that answers but cannot write makes room for one that can, if there is one: whoever stands finds the
     bucket."""
-    return Stand(silence.rank * RANK_MS) if silence.unable_ms >= 2 * session_ms else None
+    return BecomeCandidate(loss.rank * RANK_DELAY_MS) if loss.store_stalled_ms >= 2 * session_ms else None

@@ -15,15 +15,15 @@ NAMES_MAX = 5
 """Of one kind in one entry; of more their number is told."""
 
 
-LOST_MAX = 100
+LOSSES_SHOWN_MAX = 100
 """Partitions in a line about losses; the image has them all."""
-MORE = 2**63
+ABOVE_ALL_OFFSETS = 2**63
 """Above every offset."""
 
 
-def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
+def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
     """Lines for a log, in the order of the changes' kinds."""
-    created, grown, deleted, altered = list[str](), list[str](), list[str](), list[str]()
+    created, extended, deleted, altered = list[str](), list[str](), list[str](), list[str]()
     brokers, changed = list[str](), dict[tuple[TopicId, int], None]()
     for change in changes:
         match change:
@@ -32,14 +32,14 @@ def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str
                 created.append(f"{change.name} partitions={len(change.assignments)}{configs}")
             case kinds.PartitionsAdded() if change.topic_id in after.topics_by_id:
                 topic = after.topics_by_id[change.topic_id]
-                grown.append(f"{topic.name} partitions={len(topic.partitions)}")
+                extended.append(f"{topic.name} partitions={len(topic.partitions)}")
             case kinds.TopicDeleted() if change.topic_id in before.topics_by_id:
                 deleted.append(before.topics_by_id[change.topic_id].name)
             case kinds.TopicConfigChanged() if change.topic_id in after.topics_by_id:
-                altered.append(f"topic={after.topics_by_id[change.topic_id].name}{_settings(change.configs)}")
+                altered.append(f"topic={after.topics_by_id[change.topic_id].name}{_format_configs(change.configs)}")
             case kinds.BrokerConfigChanged():
-                who = "all" if change.node_id == kinds.CLUSTER else str(change.node_id)
-                altered.append(f"broker={who}{_settings(change.configs)}")
+                who = "all" if change.node_id == kinds.ALL_BROKERS else str(change.node_id)
+                altered.append(f"broker={who}{_format_configs(change.configs)}")
             case kinds.BrokerFenced():
                 brokers.append(f"broker fenced node_id={change.node_id}: it is not heard")
             case kinds.BrokerUnfenced():
@@ -50,45 +50,45 @@ def told(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str
                 brokers.append(f"broker is unregistered node_id={change.node_id}")
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
-    yield from _lines("topic created name=", created, "topics created count=")
-    yield from _lines("topic grew name=", grown, "topics grew count=")
-    yield from _lines("topic deleted name=", deleted, "topics deleted count=")
-    yield from _lines("settings changed ", altered, "settings changed count=")
+    yield from _format_lines("topic created name=", created, "topics created count=")
+    yield from _format_lines("topic grew name=", extended, "topics grew count=")
+    yield from _format_lines("topic deleted name=", deleted, "topics deleted count=")
+    yield from _format_lines("settings changed ", altered, "settings changed count=")
     yield from brokers
-    if _serves(before) and _serves(after):
-        lost, found = _leaderships(changed, before, after)
-        yield from _lines("partition has no leader name=", lost, "partitions have no leader count=")
-        yield from _lines("partition is led again name=", found, "partitions are led again count=")
+    if _has_live_brokers(before) and _has_live_brokers(after):
+        leaderless, led_again = _leader_changes(changed, before, after)
+        yield from _format_lines("partition has no leader name=", leaderless, "partitions have no leader count=")
+        yield from _format_lines("partition is led again name=", led_again, "partitions are led again count=")
 
 
-def lost_since(before: Image, after: Image) -> str:
+def summarize_losses(before: Image, after: Image) -> str:
     """A line about the losses that were told in between, or reach further back than they did; "" without any."""
     if before.losses == after.losses:
         return ""
     found = list[str]()
     for pid, losses in after.losses.items():
         known = {each.leader_epoch: each.from_offset for each in before.losses.get(pid, ())}
-        new = [each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, MORE)]
+        new = [each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)]
         topic = after.topics_by_id.get(pid.topic_id)
         if new and topic is not None:
             found.append(f"{topic.name}-{pid.partition}@{min(new)}")
     if not found:
         return ""
-    more = ",..." if len(found) > LOST_MAX else ""
+    more = ",..." if len(found) > LOSSES_SHOWN_MAX else ""
     return (
         f"acknowledged records may be gone from an offset on partitions={len(found)}"
-        f" partition@offset={','.join(found[:LOST_MAX])}{more}: see `tiered cluster losses`"
+        f" partition@offset={','.join(found[:LOSSES_SHOWN_MAX])}{more}: see `tiered cluster losses`"
     )
 
 
-def _serves(image: Image) -> bool:
+def _has_live_brokers(image: Image) -> bool:
     """A cluster of which nobody lives has nobody to miss a leader: one broker stops and starts without a word."""
     return any(broker.live for broker in image.brokers.values())
 
 
-def _leaderships(changed: Iterable[tuple[TopicId, int]], before: Image, after: Image) -> tuple[list[str], list[str]]:
+def _leader_changes(changed: Iterable[tuple[TopicId, int]], before: Image, after: Image) -> tuple[list[str], list[str]]:
     """The partitions that are without a leader now, and those that were."""
-    lost, found = list[str](), list[str]()
+    leaderless, led_again = list[str](), list[str]()
     for topic_id, p in changed:
         topic, known = after.topics_by_id.get(topic_id), before.topics_by_id.get(topic_id)
         if topic is None:
@@ -97,18 +97,18 @@ def _leaderships(changed: Iterable[tuple[TopicId, int]], before: Image, after: I
         was = known.partitions[p] if known is not None and p < len(known.partitions) else None
         if now.leader == NO_LEADER and (was is None or was.leader != NO_LEADER):
             waits_for = ",".join(map(str, now.elr or now.last_known or now.replicas))
-            lost.append(f"{topic.name}-{p} waits_for={waits_for}")
+            leaderless.append(f"{topic.name}-{p} waits_for={waits_for}")
         elif now.leader != NO_LEADER and was is not None and was.leader == NO_LEADER:
             loss = "" if now.loss is None or now.loss == was.loss else f" possible_loss_from={now.loss.from_offset}"
-            found.append(f"{topic.name}-{p} leader={now.leader}{loss}")
-    return lost, found
+            led_again.append(f"{topic.name}-{p} leader={now.leader}{loss}")
+    return leaderless, led_again
 
 
-def _settings(configs: Mapping[str, str | None]) -> str:
+def _format_configs(configs: Mapping[str, str | None]) -> str:
     return "".join(f" {name}={'(default)' if value is None else value}" for name, value in configs.items())
 
 
-def _lines(one: str, found: list[str], many: str) -> Iterator[str]:
+def _format_lines(one: str, found: list[str], many: str) -> Iterator[str]:
     if len(found) <= NAMES_MAX:
         yield from (one + each for each in found)
     else:

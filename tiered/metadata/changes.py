@@ -14,7 +14,7 @@ from tiered.errors import Corrupt
 from tiered.ids import TopicId
 
 NO_LEADER = -1
-CLUSTER = -1
+ALL_BROKERS = -1
 """The node id under which cluster-wide broker settings stand."""
 
 
@@ -243,7 +243,7 @@ KINDS: dict[str, type[Change]] = {
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in KINDS.values()}
-_ADDED = {kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()}
+_OPTIONAL = {kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()}
 """Fields that entries of earlier versions lack."""
 
 
@@ -259,11 +259,11 @@ def from_json(data: dict[str, Any]) -> Change:
     if kind is None:
         raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
     named = data.keys() - {"kind"}
-    if not set(_FIELDS[kind]) - _ADDED[kind] <= named <= set(_FIELDS[kind]):
+    if not set(_FIELDS[kind]) - _OPTIONAL[kind] <= named <= set(_FIELDS[kind]):
         raise Corrupt(f"metadata change {data['kind']} has the fields {sorted(data)}")
-    return kind(**{name: frozen(data[name]) for name in named})
+    return kind(**{name: freeze(data[name]) for name in named})
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """JSON lists as tuples, at every depth."""
-    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
+    return tuple(freeze(item) for item in value) if isinstance(value, list) else value

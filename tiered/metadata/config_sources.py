@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from tiered.config.setting import Row, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.effective_config import MIN_ISR
 from tiered.metadata.image import Image, TopicImage
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from."""
 
     DYNAMIC_TOPIC_CONFIG = 1
@@ -33,10 +33,10 @@ class Synonym(NamedTuple):
 
     name: str
     value: str
-    source: Source
+    source: ConfigSource
 
 
-class Shown(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One setting: `synonyms` is never empty, its first is in force."""
 
     row: Row
@@ -48,69 +48,69 @@ class Shown(NamedTuple):
         return self.synonyms[0].value
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ConfigSource:
         return self.synonyms[0].source
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigLayer:
     """Settings from one place, by their names there. `of` is the name there of each setting that it knows."""
 
-    source: Source
+    source: ConfigSource
     values: Mapping[str, str]
-    of: Mapping[str, str]
+    names: Mapping[str, str]
 
 
-class OfTopics:
+class TopicConfigEntries:
     """The settings of any topic, as the broker that was `started_with` these goes by them. What topics do not say
     themselves is the same for all, and worked out once."""
 
     def __init__(self, image: Image, started_with: Settings) -> None:
         names = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
-        layers = _layers(image, started_with, started_with.node_id)[:-1]
-        below = [Layer(each.source, each.values, names) for each in layers]
+        layers = _broker_layers(image, started_with, started_with.node_id)[:-1]
+        below = [ConfigLayer(each.source, each.values, names) for each in layers]
         fallback = {name: names.get(name, name) for name in topic_rows()}
         defaults = {fallback[name]: text_of(row.default) for name, row in topic_rows().items()}
-        default = Layer(Source.DEFAULT_CONFIG, defaults, fallback)
-        self._shown = _shown(topic_rows(), [*below, default], is_topic=True)
+        default = ConfigLayer(ConfigSource.DEFAULT_CONFIG, defaults, fallback)
+        self._default_entries = _build_entries(topic_rows(), [*below, default], is_topic=True)
 
-    def of(self, topic: TopicImage) -> list[Shown]:
+    def entries_of(self, topic: TopicImage) -> list[ConfigEntry]:
         """All settings of a topic, by name; those that it does not set are the same objects for every topic."""
         own = topic.configs
         if not own:
-            return self._shown
-        return [_set(each, own[each.row.name]) if each.row.name in own else each for each in self._shown]
+            return self._default_entries
+        return [_with_topic_value(each, own[each.row.name]) if each.row.name in own else each for each in self._default_entries]
 
 
-def _set(shown: Shown, value: str) -> Shown:
-    return shown._replace(synonyms=(Synonym(shown.row.name, value, Source.DYNAMIC_TOPIC_CONFIG), *shown.synonyms))
+def _with_topic_value(entry: ConfigEntry, value: str) -> ConfigEntry:
+    return entry._replace(synonyms=(Synonym(entry.row.name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG), *entry.synonyms))
 
 
-def of_topic(image: Image, started_with: Settings, topic: TopicImage) -> list[Shown]:
+def topic_config_entries(image: Image, started_with: Settings, topic: TopicImage) -> list[ConfigEntry]:
     """All settings of one topic, by name."""
-    return OfTopics(image, started_with).of(topic)
+    return TopicConfigEntries(image, started_with).entries_of(topic)
 
 
-def of_broker(image: Image, started_with: Settings, node_id: int) -> list[Shown]:
+def broker_config_entries(image: Image, started_with: Settings, node_id: int) -> list[ConfigEntry]:
     """All settings of a broker, by name; those of another broker as far as the cluster knows them."""
-    return _shown(broker_rows(), _layers(image, started_with, node_id), is_topic=False)
+    return _build_entries(broker_rows(), _broker_layers(image, started_with, node_id), is_topic=False)
 
 
-def of_all_brokers(image: Image) -> list[Shown]:
+def cluster_config_entries(image: Image) -> list[ConfigEntry]:
     """What is set for all brokers, by name."""
-    return _shown(broker_rows(), _dynamic(image, CLUSTER), is_topic=False)
+    return _build_entries(broker_rows(), _dynamic_layers(image, ALL_BROKERS), is_topic=False)
 
 
-def _dynamic(image: Image, node_id: int) -> list[Layer]:
+def _dynamic_layers(image: Image, node_id: int) -> list[ConfigLayer]:
     same = {name: name for name in broker_rows()}
-    of_one = image.broker_configs.get(node_id, {}) if node_id != CLUSTER else {}
+    broker_configs = image.broker_configs.get(node_id, {}) if node_id != ALL_BROKERS else {}
     return [
-        Layer(Source.DYNAMIC_BROKER_CONFIG, of_one, same),
-        Layer(Source.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_configs.get(CLUSTER, {}), same),
+        ConfigLayer(ConfigSource.DYNAMIC_BROKER_CONFIG, broker_configs, same),
+        ConfigLayer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, image.broker_configs.get(ALL_BROKERS, {}), same),
     ]
 
 
-def _layers(image: Image, started_with: Settings, node_id: int) -> list[Layer]:
+def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[ConfigLayer]:
     """Where a broker setting may come from, the strongest first."""
     same = {name: name for name in broker_rows()}
     defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
@@ -120,21 +120,21 @@ def _layers(image: Image, started_with: Settings, node_id: int) -> list[Layer]:
     if not started_with.remote_log_storage_system_enable:
         static["log.remote.storage.enable"] = "false"
     return [
-        *_dynamic(image, node_id),
-        Layer(Source.STATIC_BROKER_CONFIG, static, same),
-        Layer(Source.DEFAULT_CONFIG, defaults, same),
+        *_dynamic_layers(image, node_id),
+        ConfigLayer(ConfigSource.STATIC_BROKER_CONFIG, static, same),
+        ConfigLayer(ConfigSource.DEFAULT_CONFIG, defaults, same),
     ]
 
 
-def _shown(rows: Mapping[str, Row], layers: Iterable[Layer], *, is_topic: bool) -> list[Shown]:
+def _build_entries(rows: Mapping[str, Row], layers: Iterable[ConfigLayer], *, is_topic: bool) -> list[ConfigEntry]:
     layers = tuple(layers)
     made = []
     for name, row in sorted(rows.items()):
         synonyms = tuple(
-            Synonym(layer.of[name], layer.values[layer.of[name]], layer.source)
+            Synonym(layer.names[name], layer.values[layer.names[name]], layer.source)
             for layer in layers
-            if layer.of.get(name) in layer.values
+            if layer.names.get(name) in layer.values
         )
         if synonyms:
-            made.append(Shown(row, synonyms, not is_topic and not row.dynamic))
+            made.append(ConfigEntry(row, synonyms, not is_topic and not row.dynamic))
     return made

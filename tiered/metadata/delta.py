@@ -18,8 +18,8 @@ class Lead:
     at: TopicPartition
     topic_id: TopicId
     leader_epoch: int
-    fresh: bool
-    heir: bool = False
+    is_new: bool
+    was_in_sync: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Follow:
     topic_id: TopicId
     leader: int
     leader_epoch: int
-    fresh: bool = False
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,53 +42,53 @@ class Delta:
 
     dropped: tuple[TopicPartition, ...] = ()
     resigned: tuple[TopicPartition, ...] = ()
-    led: tuple[Lead, ...] = ()
-    configured: tuple[str, ...] = ()
-    lost: tuple[tuple[TopicPartition, Loss | None], ...] = ()
-    brokers_configured: bool = False
-    followed: tuple[Follow, ...] = ()
-    in_sync: tuple[tuple[TopicPartition, PartitionImage], ...] = ()
+    leaders: tuple[Lead, ...] = ()
+    configured_topics: tuple[str, ...] = ()
+    loss_changes: tuple[tuple[TopicPartition, Loss | None], ...] = ()
+    broker_configs_changed: bool = False
+    followers: tuple[Follow, ...] = ()
+    isr_changed: tuple[tuple[TopicPartition, PartitionImage], ...] = ()
 
 
 @dataclass(slots=True)
-class _Draft:
+class _DeltaBuilder:
     """The difference as it is found. `was_here` and `is_here` say whether the incarnation had its place in either
     image: without it, it holds logs but neither leads nor follows."""
 
     node_id: int
-    was_here: bool
-    is_here: bool
+    was_registered: bool
+    is_registered: bool
     dropped: list[TopicPartition] = field(default_factory=list)
     resigned: list[TopicPartition] = field(default_factory=list)
-    led: list[Lead] = field(default_factory=list)
-    followed: list[Follow] = field(default_factory=list)
-    in_sync: list[tuple[TopicPartition, PartitionImage]] = field(default_factory=list)
+    leaders: list[Lead] = field(default_factory=list)
+    followers: list[Follow] = field(default_factory=list)
+    isr_changed: list[tuple[TopicPartition, PartitionImage]] = field(default_factory=list)
 
-    def partition(self, at: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage) -> None:
+    def add_partition(self, at: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage) -> None:
         node = self.node_id
-        fresh = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
-        before = was if self.was_here else None
-        leads = self.is_here and now.leader == node
-        led = before is not None and before.leader == node
-        same = before is not None and (before.leader, before.leader_epoch) == (now.leader, now.leader_epoch)
-        if led and not leads:
+        is_new = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
+        before = was if self.was_registered else None
+        is_leader = self.is_registered and now.leader == node
+        was_leader = before is not None and before.leader == node
+        same_leader = before is not None and (before.leader, before.leader_epoch) == (now.leader, now.leader_epoch)
+        if was_leader and not is_leader:
             self.resigned.append(at)
-        if leads and not same:
-            heir = before is not None and _inherits(before, now, node)
-            self.led.append(Lead(at, topic_id, now.leader_epoch, fresh, heir))
-        elif leads and before is not None and before.partition_epoch != now.partition_epoch:
-            self.in_sync.append((at, now))
-        held = before is not None and node in before.replicas
-        if self.is_here and not leads and node in now.replicas and not (same and held):
-            self.followed.append(Follow(at, topic_id, now.leader, now.leader_epoch, fresh))
+        if is_leader and not same_leader:
+            was_in_sync = before is not None and _was_in_sync(before, now, node)
+            self.leaders.append(Lead(at, topic_id, now.leader_epoch, is_new, was_in_sync))
+        elif is_leader and before is not None and before.partition_epoch != now.partition_epoch:
+            self.isr_changed.append((at, now))
+        was_replica = before is not None and node in before.replicas
+        if self.is_registered and not is_leader and node in now.replicas and not (same_leader and was_replica):
+            self.followers.append(Follow(at, topic_id, now.leader, now.leader_epoch, is_new))
         if was is not None and node in was.replicas and node not in now.replicas:
             self.dropped.append(at)
 
 
-def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
+def compute_delta(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
     """What this incarnation of `node_id` has to do when `old` becomes `new`; in the step in which it appears, that is
     to lead or follow all it holds. Topics that are the same object in both cost nothing."""
-    draft = _Draft(node_id, _has_place(old, node_id, incarnation), _has_place(new, node_id, incarnation))
+    draft = _DeltaBuilder(node_id, _is_registered(old, node_id, incarnation), _is_registered(new, node_id, incarnation))
     configured: list[str] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
@@ -96,28 +96,28 @@ def between(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
             draft.dropped += [TopicPartition(topic.name, p) for p in held]
     for topic_id, topic in new.topics_by_id.items():
         before = old.topics_by_id.get(topic_id)
-        if before is topic and draft.was_here == draft.is_here:
+        if before is topic and draft.was_registered == draft.is_registered:
             continue
-        for p, (was, now) in enumerate(_pairs(before, topic)):
-            if was is now and draft.was_here == draft.is_here:
+        for p, (was, now) in enumerate(_pair_partitions(before, topic)):
+            if was is now and draft.was_registered == draft.is_registered:
                 continue
             at = TopicPartition(topic.name, p)
-            draft.partition(at, topic_id, was, now)
+            draft.add_partition(at, topic_id, was, now)
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
         tuple(draft.dropped),
         tuple(draft.resigned),
-        tuple(draft.led),
+        tuple(draft.leaders),
         tuple(configured),
-        tuple(_lost(old, new)),
+        tuple(_loss_changes(old, new)),
         old.broker_configs != new.broker_configs,
-        tuple(draft.followed),
-        tuple(draft.in_sync),
+        tuple(draft.followers),
+        tuple(draft.isr_changed),
     )
 
 
-def _lost(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss | None]]:
+def _loss_changes(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss | None]]:
     if old.losses == new.losses:
         return
     for topic_id, p in dict.fromkeys((*old.losses, *new.losses)):
@@ -127,23 +127,23 @@ def _lost(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss | None]
             yield TopicPartition(topic.name, p), now[-1] if now else None
 
 
-def _inherits(was: PartitionImage, now: PartitionImage, node_id: int) -> bool:
+def _was_in_sync(was: PartitionImage, now: PartitionImage, node_id: int) -> bool:
     """One step may be looked at alone; of several at once, one may have put it out of sync before it was elected."""
-    led = was.leader not in (NO_LEADER, node_id)
-    return led and node_id in was.isr and now.partition_epoch == was.partition_epoch + 1
+    had_other_leader = was.leader not in (NO_LEADER, node_id)
+    return had_other_leader and node_id in was.isr and now.partition_epoch == was.partition_epoch + 1
 
 
-def _has_place(image: Image, node_id: int, incarnation: str) -> bool:
+def _is_registered(image: Image, node_id: int, incarnation: str) -> bool:
     broker = image.brokers.get(node_id)
     return broker is not None and broker.alive and broker.incarnation == incarnation
 
 
-def _pairs(before: TopicImage | None, now: TopicImage) -> list[tuple[PartitionImage | None, PartitionImage]]:
+def _pair_partitions(before: TopicImage | None, now: TopicImage) -> list[tuple[PartitionImage | None, PartitionImage]]:
     known = before.partitions if before else ()
     return [(known[p] if p < len(known) else None, each) for p, each in enumerate(now.partitions)]
 
 
-def held(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
+def hosted_partitions(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
     """The partitions that have a replica on a broker."""
     for topic in image.topics.values():
         for p, partition in enumerate(topic.partitions):

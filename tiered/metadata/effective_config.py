@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tiered.config.setting import Row, unknown
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
-from tiered.metadata.changes import CLUSTER, ListEdit
+from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image, TopicImage
 
 MIN_ISR = "min.insync.replicas"
@@ -16,22 +16,22 @@ MIN_ISR = "min.insync.replicas"
 def cluster_min_isr(image: Image) -> int:
     """Returns `min.insync.replicas` of topics that do not set it: what the metadata log says of all brokers, else the
     default. Leader and controller both go by it and by nothing else, or the eligible replicas are not (KIP-966)."""
-    return int(image.broker_configs.get(CLUSTER, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
+    return int(image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
 
 
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
     """What `node_id` goes by; the narrower statement wins, and `cluster_min_isr` over what the broker was started with.
     `Refused` when they contradict each other."""
-    given = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    given = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
     return Settings.from_strings(given, defaults=own) if given else own
 
 
-def overruled(image: Image, own: Settings, node_id: int) -> dict[str, tuple[object, str]]:
+def overridden_settings(image: Image, own: Settings, node_id: int) -> dict[str, tuple[object, str]]:
     """What a broker was started with and does not go by, because the cluster says something else: by name, the given
     value and that in force."""
-    said = {**image.broker_configs.get(CLUSTER, {}), **image.broker_configs.get(node_id, {})}
+    said = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
     said[MIN_ISR] = str(cluster_min_isr(image))
     now, stock, found = broker_settings(image, own, node_id), Settings(), {}
     for name, text in sorted(said.items()):
@@ -49,9 +49,9 @@ def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
         raise Refused(refused.code, f"topic {topic.name}: {refused.why}") from None
 
 
-def edited(
+def apply_edits(
     edits: Mapping[str, str | ListEdit | None],
-    own: Mapping[str, str],
+    current: Mapping[str, str],
     in_force: Mapping[str, str],
     table: Mapping[str, Row],
     *,
@@ -59,7 +59,7 @@ def edited(
 ) -> dict[str, str | None]:
     """What `edits` come to where `own` is set and `in_force` goes: values that set, None for the default. With
     `replace` whatever of `own` is not named goes back to the default. `Refused` for words that join no list."""
-    made: dict[str, str | None] = dict.fromkeys(own) if replace else {}
+    made: dict[str, str | None] = dict.fromkeys(current) if replace else {}
     for name, edit in edits.items():
         if isinstance(edit, ListEdit):
             row = table.get(name)

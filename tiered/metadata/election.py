@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 
-class Outcome(Enum):
+class SlotOutcome(Enum):
     """What a lost slot means."""
 
     NEXT_SLOT = "an older controller was still writing: apply its entry and stand again"
-    ENDED = "an equal or higher epoch is there: another one leads"
+    SUPERSEDED = "an equal or higher epoch is there: another one leads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Candidacy:
     epoch: int
     slot: int
 
-    def lost_to(self, epoch: int) -> tuple[Outcome, Candidacy]:
+    def on_slot_lost(self, epoch: int) -> tuple[SlotOutcome, Candidacy]:
         """What follows when `slot` turned out to hold an entry of `epoch`."""
         if epoch >= self.epoch:
-            return Outcome.ENDED, self
-        return Outcome.NEXT_SLOT, replace(self, slot=self.slot + 1)
+            return SlotOutcome.SUPERSEDED, self
+        return SlotOutcome.NEXT_SLOT, replace(self, slot=self.slot + 1)
 
 
-def stand(highest_epoch: int, next_slot: int) -> Candidacy:
+def new_candidacy(highest_epoch: int, next_slot: int) -> Candidacy:
     """A candidacy of one who has read everything below `next_slot`."""
     return Candidacy(highest_epoch + 1, next_slot)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from tiered.errors import Corrupt
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import NO_LEADER, Change, frozen
+from tiered.metadata.changes import NO_LEADER, Change, freeze
 
-LOSSES_KEPT = 4
+LOSSES_MAX = 4
 """Of one partition that nobody has acknowledged; of more, the two oldest become one."""
 
 
@@ -58,12 +58,12 @@ class PartitionImage:
     stored_end: int = UNKNOWN_END
 
     @property
-    def moving(self) -> bool:
+    def is_reassigning(self) -> bool:
         """Whether its replicas are being changed."""
         return bool(self.adding or self.removing)
 
     @property
-    def target(self) -> tuple[int, ...]:
+    def target_replicas(self) -> tuple[int, ...]:
         """The replicas once it has moved."""
         return tuple(node for node in self.replicas if node not in self.removing) if self.removing else self.replicas
 
@@ -81,7 +81,7 @@ class TopicImage:
     """How many replicas it is to have once there are as many brokers; 0: as many as it has."""
 
 
-def address_in(listeners: Mapping[str, str], name: str) -> str:
+def inter_broker_address(listeners: Mapping[str, str], name: str) -> str:
     """Where other brokers reach one that has these listeners: by that of this name, else the first; "" for none."""
     return listeners.get(name) or next(iter(listeners.values()), "")
 
@@ -113,7 +113,7 @@ class BrokerImage:
 
     def address(self, listener: str) -> str:
         """HOST:PORT where other brokers reach it, see `address_in`."""
-        return address_in(self.listeners, listener)
+        return inter_broker_address(self.listeners, listener)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +139,24 @@ class Image:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
     broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    deleted: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
+    deleted_topics: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
     losses: Mapping[PartitionId, tuple[Loss, ...]] = field(default_factory=dict)
     """Losses that no operator has acknowledged, the oldest first."""
-    partitions: int = field(default=0, compare=False)
+    partition_count: int = field(default=0, compare=False)
     """How many all topics have together."""
-    replicas: Mapping[int, int] = field(default_factory=dict, compare=False)
+    replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
     """How many each broker has, with those that come and those that go."""
 
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""
-        draft = _Draft(self)
+        draft = _ImageBuilder(self)
         for change in changes:
             draft.apply(change)
         return draft.finish(self.slot if slot is None else slot)
 
 
-class _Draft:
+class _ImageBuilder:
     """An image while changes go in; topics that change are taken apart once and put together at the end."""
 
     def __init__(self, image: Image) -> None:
@@ -165,20 +165,20 @@ class _Draft:
         self.controller_incarnation = image.controller_incarnation
         self.brokers = dict(image.brokers)
         self.topics = dict(image.topics)
-        self.by_id = dict(image.topics_by_id)
+        self.topics_by_id = dict(image.topics_by_id)
         self.broker_configs = dict(image.broker_configs)
-        self.deleted = dict(image.deleted)
+        self.deleted_topics = dict(image.deleted_topics)
         self.next_producer_id = image.next_producer_id
         self.losses = dict(image.losses)
-        self.count, self.replicas = image.partitions, Counter(image.replicas)
-        self.partitions: dict[TopicId, list[PartitionImage]] = {}
+        self.partition_count, self.replica_counts = image.partition_count, Counter(image.replica_counts)
+        self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
 
     def finish(self, slot: int) -> Image:
-        for topic_id in self.partitions:
-            self._put(replace(self.by_id[topic_id], partitions=tuple(self.partitions[topic_id])))
+        for topic_id in self.changed_partitions:
+            self._put_topic(replace(self.topics_by_id[topic_id], partitions=tuple(self.changed_partitions[topic_id])))
         return Image(
-            slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.by_id,
-            self.broker_configs, self.deleted, self.next_producer_id, self.losses, self.count, self.replicas,
+            slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.topics_by_id,
+            self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses, self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -196,28 +196,28 @@ class _Draft:
                 | kinds.BrokerStopping()
                 | kinds.BrokerUnregistered()
             ):
-                self._broker(change)
+                self._apply_broker(change)
             case kinds.TopicCreated():
-                self._create(change)
+                self._create_topic(change)
             case kinds.TopicDeleted():
-                self._delete(change)
+                self._delete_topic(change)
             case kinds.TopicForgotten():
-                self.deleted.pop(change.topic_id, None)
+                self.deleted_topics.pop(change.topic_id, None)
             case kinds.PartitionsAdded():
-                self._open(change.topic_id).extend(self._new(change.assignments))
+                self._mutable_partitions(change.topic_id).extend(self._new_partitions(change.assignments))
             case kinds.TopicConfigChanged():
-                topic = self._topic(change.topic_id)
-                self._put(replace(topic, configs=_merged(topic.configs, change.configs)))
+                topic = self._find_topic(change.topic_id)
+                self._put_topic(replace(topic, configs=_merge_configs(topic.configs, change.configs)))
             case kinds.BrokerConfigChanged():
                 old = self.broker_configs.get(change.node_id, {})
-                self.broker_configs[change.node_id] = _merged(old, change.configs)
+                self.broker_configs[change.node_id] = _merge_configs(old, change.configs)
             case kinds.PartitionChanged():
-                self._partition(change)
+                self._change_partition(change)
             case kinds.LossReported():
-                self._loss(change)
+                self._report_loss(change)
             case kinds.StoredEndsNoted():
                 for topic_id, partition, offset in change.ends:
-                    partitions, was = self._found(topic_id, partition)
+                    partitions, was = self._mutable_partition(topic_id, partition)
                     partitions[partition] = replace(was, stored_end=offset)
             case kinds.LossesAcknowledged():
                 for topic_id, partition, epoch in change.losses:
@@ -228,7 +228,7 @@ class _Draft:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
                 self.next_producer_id = change.first + change.count
 
-    def _broker(
+    def _apply_broker(
         self,
         change: kinds.BrokerRegistered
         | kinds.BrokerStopped
@@ -238,15 +238,15 @@ class _Draft:
         | kinds.BrokerUnregistered,
     ) -> None:
         known = self.brokers.get(change.node_id)
-        same = known is not None and known.incarnation == change.incarnation
+        is_same_incarnation = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
             # It may be the same one, with something else to say of itself.
-            fenced, stopping = (known.fenced, known.stopping) if known is not None and same else (False, False)
+            fenced, stopping = (known.fenced, known.stopping) if known is not None and is_same_incarnation else (False, False)
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
                 change.listeners, fenced, stopping, change.advertised_http,
             )  # fmt: skip
-        elif known is not None and same:
+        elif known is not None and is_same_incarnation:
             if isinstance(change, kinds.BrokerStopped):
                 self.brokers[change.node_id] = replace(known, alive=False)
             elif isinstance(change, kinds.BrokerUnregistered):
@@ -257,35 +257,35 @@ class _Draft:
             else:
                 self.brokers[change.node_id] = replace(known, fenced=isinstance(change, kinds.BrokerFenced))
 
-    def _create(self, change: kinds.TopicCreated) -> None:
+    def _create_topic(self, change: kinds.TopicCreated) -> None:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
-        partitions = self._new(change.assignments)
-        self._put(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted))
+        partitions = self._new_partitions(change.assignments)
+        self._put_topic(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted))
 
-    def _new(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
+    def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
         made = tuple(PartitionImage(replicas) for replicas in assignments)
-        self.count += len(made)
+        self.partition_count += len(made)
         for each in made:
-            self.replicas.update(each.replicas)
+            self.replica_counts.update(each.replicas)
         return made
 
-    def _delete(self, change: kinds.TopicDeleted) -> None:
-        topic = self._topic(change.topic_id)
-        partitions = self.partitions.pop(change.topic_id, topic.partitions)
-        self.count -= len(partitions)
+    def _delete_topic(self, change: kinds.TopicDeleted) -> None:
+        topic = self._find_topic(change.topic_id)
+        partitions = self.changed_partitions.pop(change.topic_id, topic.partitions)
+        self.partition_count -= len(partitions)
         for each in partitions:
-            self.replicas.subtract(each.replicas)
-        del self.topics[topic.name], self.by_id[change.topic_id]
-        self.deleted[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
+            self.replica_counts.subtract(each.replicas)
+        del self.topics[topic.name], self.topics_by_id[change.topic_id]
+        self.deleted_topics[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
         self.losses = {pid: each for pid, each in self.losses.items() if pid.topic_id != change.topic_id}
 
-    def _loss(self, change: kinds.LossReported) -> None:
-        partitions, old = self._found(change.topic_id, change.partition)
+    def _report_loss(self, change: kinds.LossReported) -> None:
+        partitions, old = self._mutable_partition(change.topic_id, change.partition)
         made = Loss(change.leader_epoch, change.from_offset, change.at_ms)
         partitions[change.partition] = replace(old, loss=made)
         pid = PartitionId(change.topic_id, change.partition)
-        self._put_losses(pid, unseen(self.losses.get(pid, ()), old, made))
+        self._put_losses(pid, add_loss(self.losses.get(pid, ()), old, made))
 
     def _put_losses(self, pid: PartitionId, losses: tuple[Loss, ...]) -> None:
         if losses:
@@ -293,8 +293,8 @@ class _Draft:
         else:
             self.losses.pop(pid, None)
 
-    def _partition(self, change: kinds.PartitionChanged) -> None:
-        partitions, old = self._found(change.topic_id, change.partition)
+    def _change_partition(self, change: kinds.PartitionChanged) -> None:
+        partitions, old = self._mutable_partition(change.topic_id, change.partition)
         if change.leader_epoch < old.leader_epoch:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
         ends = tuple(End(*each) for each in change.ends)
@@ -303,51 +303,51 @@ class _Draft:
             old.partition_epoch + 1, change.last_known, ends, change.adding, change.removing, old.stored_end,
         )  # fmt: skip
         if new.replicas != old.replicas:
-            self.replicas.subtract(old.replicas)
-            self.replicas.update(new.replicas)
-        topic = self._topic(change.topic_id)
-        if topic.wanted and not old.moving and len(new.target) < len(old.target):
-            self._put(replace(topic, wanted=0))  # somebody wants fewer: that is the last word
+            self.replica_counts.subtract(old.replicas)
+            self.replica_counts.update(new.replicas)
+        topic = self._find_topic(change.topic_id)
+        if topic.wanted and not old.is_reassigning and len(new.target_replicas) < len(old.target_replicas):
+            self._put_topic(replace(topic, wanted=0))  # somebody wants fewer: that is the last word
 
-    def _topic(self, topic_id: TopicId) -> TopicImage:
-        topic = self.by_id.get(topic_id)
+    def _find_topic(self, topic_id: TopicId) -> TopicImage:
+        topic = self.topics_by_id.get(topic_id)
         if topic is None:
             raise Corrupt(f"a change names the topic {topic_id}, which is not there")
         return topic
 
-    def _found(self, topic_id: TopicId, partition: int) -> tuple[list[PartitionImage], PartitionImage]:
+    def _mutable_partition(self, topic_id: TopicId, partition: int) -> tuple[list[PartitionImage], PartitionImage]:
         """A partition, and the list to put another one into."""
-        partitions = self._open(topic_id)
+        partitions = self._mutable_partitions(topic_id)
         if not 0 <= partition < len(partitions):
             raise Corrupt(f"no partition {partition} in topic {topic_id}")
         return partitions, partitions[partition]
 
-    def _open(self, topic_id: TopicId) -> list[PartitionImage]:
-        if topic_id not in self.partitions:
-            self.partitions[topic_id] = list(self._topic(topic_id).partitions)
-        return self.partitions[topic_id]
+    def _mutable_partitions(self, topic_id: TopicId) -> list[PartitionImage]:
+        if topic_id not in self.changed_partitions:
+            self.changed_partitions[topic_id] = list(self._find_topic(topic_id).partitions)
+        return self.changed_partitions[topic_id]
 
-    def _put(self, topic: TopicImage) -> None:
-        self.topics[topic.name] = self.by_id[topic.topic_id] = topic
+    def _put_topic(self, topic: TopicImage) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
 
 
-def unseen(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[Loss, ...]:
+def add_loss(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[Loss, ...]:
     """The losses of a partition that an operator has still to see, after one more was told of it as it was (`old`).
     Where all that was acknowledged is in the bucket, nothing is missing. The same loss may be told again: with an
     earlier offset it is seen anew, with a later one it only becomes smaller."""
     if any(each.leader_epoch == new.leader_epoch for each in known):
         return tuple(new if each.leader_epoch == new.leader_epoch else each for each in known)
-    same = old.loss is not None and old.loss[:2] <= new[:2] and old.loss.leader_epoch == new.leader_epoch
-    if same or old.stored_end != UNKNOWN_END:
+    is_same_loss = old.loss is not None and old.loss[:2] <= new[:2] and old.loss.leader_epoch == new.leader_epoch
+    if is_same_loss or old.stored_end != UNKNOWN_END:
         return known
-    if len(known) == LOSSES_KEPT:
+    if len(known) == LOSSES_MAX:
         first, second, *rest = known
         from_offset = min(first.from_offset, second.from_offset)
         known = (Loss(second.leader_epoch, from_offset, first.at_ms), *rest)
     return (*known, new)
 
 
-def _merged(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
+def _merge_configs(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
     kept = {key: value for key, value in old.items() if key not in new}
     return kept | {key: value for key, value in new.items() if value is not None}
 
@@ -359,19 +359,19 @@ def to_json(image: Image) -> dict[str, Any]:
         "epoch": image.controller_epoch,
         "controller": image.controller,
         "controller_incarnation": image.controller_incarnation,
-        "brokers": [_plain(broker) for broker in image.brokers.values()],
+        "brokers": [_fields_of(broker) for broker in image.brokers.values()],
         "topics": [
-            _plain(topic)
+            _fields_of(topic)
             | {
                 "partitions": [
-                    _plain(each) | {"loss": _loss(each), "ends": [list(end) for end in each.ends]}
+                    _fields_of(each) | {"loss": _loss_to_json(each), "ends": [list(end) for end in each.ends]}
                     for each in topic.partitions
                 ]
             }
             for topic in image.topics.values()
         ],
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
-        "deleted": [_plain(topic) for topic in image.deleted.values()],
+        "deleted": [_fields_of(topic) for topic in image.deleted_topics.values()],
         "next_producer_id": image.next_producer_id,
         "losses": [[*pid, [list(each) for each in losses]] for pid, losses in image.losses.items()],
     }
@@ -380,7 +380,7 @@ def to_json(image: Image) -> dict[str, Any]:
 def from_json(body: dict[str, Any]) -> Image:
     """The image of a snapshot's body. KeyError, TypeError or AttributeError when it is of another shape."""
     topics = [
-        TopicImage(**{**topic, "partitions": tuple(_partition(each) for each in topic["partitions"])})
+        TopicImage(**{**topic, "partitions": tuple(_partition_from_json(each) for each in topic["partitions"])})
         for topic in body["topics"]
     ]
     counts = Counter(node for topic in topics for each in topic.partitions for node in each.replicas)
@@ -404,15 +404,15 @@ def from_json(body: dict[str, Any]) -> Image:
     )
 
 
-def _plain(value: Any) -> dict[str, Any]:
+def _fields_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def _loss(partition: PartitionImage) -> list[int] | None:
+def _loss_to_json(partition: PartitionImage) -> list[int] | None:
     return list(partition.loss) if partition.loss else None
 
 
-def _partition(data: dict[str, Any]) -> PartitionImage:
+def _partition_from_json(data: dict[str, Any]) -> PartitionImage:
     loss, ends = data.pop("loss"), data.pop("ends", ())
-    known = {name: frozen(each) for name, each in data.items()}
+    known = {name: freeze(each) for name, each in data.items()}
     return PartitionImage(**known, loss=Loss(*loss) if loss else None, ends=tuple(End(*each) for each in ends))

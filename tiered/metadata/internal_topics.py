@@ -23,7 +23,7 @@ _FIXED = {
 }
 
 
-def own_configs(name: str, settings: Settings) -> dict[str, str]:
+def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
     """What a topic of the broker's own is created with, whoever creates it; a large group needs a large batch."""
     if name != OFFSETS_TOPIC:
         return {}

@@ -70,13 +70,13 @@ class Entry(NamedTuple):
     cluster_id: str = ""
     """"" in older entries."""
 
-    def prove_of(self, cluster_id: str) -> None:
+    def verify_cluster(self, cluster_id: str) -> None:
         """`Refused` for an entry of another cluster: nothing may be written beside it, nor taken from it."""
         if self.cluster_id and cluster_id and self.cluster_id != cluster_id:
-            raise another_cluster(slot_key(self.slot), self.cluster_id, cluster_id)
+            raise wrong_cluster_error(slot_key(self.slot), self.cluster_id, cluster_id)
 
 
-class Snapshot(NamedTuple):
+class SnapshotRef(NamedTuple):
     """A snapshot that the boundary names: the image after `slot`, at `key`."""
 
     slot: int
@@ -87,16 +87,16 @@ class Snapshot(NamedTuple):
 class Boundary:
     """Slots up to and with `collected` may be gone; `snapshots`, oldest first, replace them. `sequence` only grows."""
 
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[SnapshotRef, ...] = ()
     collected: int = -1
     sequence: int = 0
     nonce: str = ""
 
-    def advance(self, snapshot: Snapshot, nonce: str) -> Boundary:
+    def advance(self, snapshot: SnapshotRef, nonce: str) -> Boundary:
         """The boundary once `snapshot` is written: two snapshots hold, and the slots up to the older one may go."""
-        held = (*self.snapshots, snapshot)[-2:]
-        collected = held[0].slot if len(held) == 2 else self.collected
-        return Boundary(held, max(collected, self.collected), self.sequence + 1, nonce)
+        kept = (*self.snapshots, snapshot)[-2:]
+        collected = kept[0].slot if len(kept) == 2 else self.collected
+        return Boundary(kept, max(collected, self.collected), self.sequence + 1, nonce)
 
 
 def encode_format(value: Format) -> bytes:
@@ -114,7 +114,7 @@ def decode_format(data: bytes) -> Format:
             return Format(version, "", "")
         return Format(version, str(body["cluster_id"]), str(body["nonce"]))
 
-    return _shaped(FORMAT_KEY, build)
+    return _build_or_corrupt(FORMAT_KEY, build)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -136,13 +136,13 @@ def decode_entry(data: bytes, slot: int) -> Entry:
         cluster_id = str(body.get("cluster_id", ""))
         return Entry(int(body["slot"]), int(body["epoch"]), str(body["nonce"]), changes, cluster_id)
 
-    entry = _shaped(key, build)
+    entry = _build_or_corrupt(key, build)
     if entry.slot != slot:
         raise Corrupt(f"metadata entry says slot {entry.slot}", where=key)
     return entry
 
 
-def another_cluster(key: str, found: str, own: str) -> Refused:
+def wrong_cluster_error(key: str, found: str, own: str) -> Refused:
     """What ends a broker of cluster `own`: the prefix was emptied or given away under it."""
     why = f"{key} is of cluster {found}, this broker of {own}: two clusters cannot share a prefix"
     return Refused(Code.INCONSISTENT_CLUSTER_ID, why)
@@ -165,10 +165,10 @@ def decode_boundary(data: bytes) -> Boundary:
     body = unseal(data, BOUNDARY_KEY)
 
     def build() -> Boundary:
-        snapshots = tuple(Snapshot(int(each["slot"]), str(each["key"])) for each in body["snapshots"])
+        snapshots = tuple(SnapshotRef(int(each["slot"]), str(each["key"])) for each in body["snapshots"])
         return Boundary(snapshots, int(body["collected"]), int(body["sequence"]), str(body["nonce"]))
 
-    return _shaped(BOUNDARY_KEY, build)
+    return _build_or_corrupt(BOUNDARY_KEY, build)
 
 
 def encode_snapshot(image: Image) -> bytes:
@@ -179,7 +179,7 @@ def encode_snapshot(image: Image) -> bytes:
 def decode_snapshot(data: bytes, key: str) -> Image:
     """`Corrupt` when it is garbled."""
     body = unseal(data, key)
-    return _shaped(key, lambda: images.from_json(body))
+    return _build_or_corrupt(key, lambda: images.from_json(body))
 
 
 def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
@@ -197,7 +197,7 @@ def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
         raise Corrupt(error.why, where=where) from None
 
 
-def _shaped(key: str, build: Callable[[], T]) -> T:
+def _build_or_corrupt(key: str, build: Callable[[], T]) -> T:
     try:
         return build()
     except Corrupt as error:

@@ -14,106 +14,106 @@ from tiered.metadata import layout
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Entry
-from tiered.metadata.recent_entries import LogTail
+from tiered.metadata.recent_entries import RecentEntries
 
-Act = Callable[[Image, Image], Awaitable[None]]
-Told = Callable[[Sequence[Change], Image, Image], None]
+ApplyImage = Callable[[Image, Image], Awaitable[None]]
+OnChanges = Callable[[Sequence[Change], Image, Image], None]
 
 
-class Committed:
+class MetadataLoader:
     """`image` is the newest that is known, `applied` the slot up to which `act` has been called, `tail` the newest
     entries for brokers that ask. `told` hears of the changes of each entry; `grown` is called after each."""
 
-    def __init__(self, act: Act, told: Told, grown: Callable[[], None]) -> None:
+    def __init__(self, apply_image: ApplyImage, on_changes: OnChanges, on_image: Callable[[], None]) -> None:
         self.image = Image()
         self.cluster_id = ""
-        self.applied = -1
-        self.tail = LogTail()
-        self._act = act
-        self._told = told
-        self._call = grown
-        self._acted_on = self.image
-        self._more = asyncio.Event()
-        self._grown = asyncio.Event()
-        self._did = asyncio.Event()
+        self.applied_slot = -1
+        self.recent_entries = RecentEntries()
+        self._apply_image = apply_image
+        self._on_changes = on_changes
+        self._on_image = on_image
+        self._applied_image = self.image
+        self._image_pending = asyncio.Event()
+        self._image_changed = asyncio.Event()
+        self._slot_applied = asyncio.Event()
         self._ended = False
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
-    def jump(self, image: Image) -> None:
+    def load_image(self, image: Image) -> None:
         """To an image of which not every entry on the way is known."""
-        self.tail.begin(image.slot + 1)
-        self._grow(image, ())
+        self.recent_entries.restart_at(image.slot + 1)
+        self._set_image(image, ())
 
-    def add(self, changes: Sequence[Change], slot: int, body: bytes) -> None:
+    def append_own(self, changes: Sequence[Change], slot: int, body: bytes) -> None:
         """The next entry, written by this broker."""
-        self.tail.add(slot, body)
-        self._grow(self.image.apply(changes, slot), changes)
+        self.recent_entries.add(slot, body)
+        self._set_image(self.image.apply(changes, slot), changes)
 
-    def learn(self, bodies: Sequence[bytes]) -> None:
+    def append_entries(self, bodies: Sequence[bytes]) -> None:
         """The next entries, as a controller sent them. `Corrupt` when they do not follow, `Refused` when they are
         another cluster's."""
         for body in bodies:
             entry = layout.decode_entry(body, self.image.slot + 1)
-            entry.prove_of(self.cluster_id)
-            self.tail.add(entry.slot, body)
-            self._grow(layout.apply_entries(self.image, (entry,)), entry.changes)
+            entry.verify_cluster(self.cluster_id)
+            self.recent_entries.add(entry.slot, body)
+            self._set_image(layout.apply_entries(self.image, (entry,)), entry.changes)
 
-    def read(self, entries: Sequence[Entry]) -> None:
+    def append_from_bucket(self, entries: Sequence[Entry]) -> None:
         """The next entries, as the bucket has them."""
-        self.learn([layout.encode_entry(entry) for entry in entries])
+        self.append_entries([layout.encode_entry(entry) for entry in entries])
 
-    async def until(self, slot: int, timeout: float) -> None:
+    async def wait_for_slot(self, slot: int, timeout: float) -> None:
         """Returns once the image is at `slot` or beyond, or the time is over, or nothing is heard any more."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.image.slot < slot and not self._ended:
-                    await self._grown.wait()
+                    await self._image_changed.wait()
 
-    def _grow(self, image: Image, changes: Sequence[Change]) -> None:
+    def _set_image(self, image: Image, changes: Sequence[Change]) -> None:
         before, self.image = self.image, image
-        self._told(changes, before, image)
-        self.wake()
-        self._more.set()
-        self._call()
+        self._on_changes(changes, before, image)
+        self.wake_waiters()
+        self._image_pending.set()
+        self._on_image()
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Everybody who waits for something new has a look."""
-        grown, self._grown = self._grown, asyncio.Event()
+        grown, self._image_changed = self._image_changed, asyncio.Event()
         grown.set()
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def begin(self, opened: Image) -> None:
+    def start_from(self, image: Image) -> None:
         """A start opened its logs by this image: what has changed since is to be acted on."""
-        self.applied, self._acted_on = opened.slot, opened
-        self._more.set()
+        self.applied_slot, self._applied_image = image.slot, image
+        self._image_pending.set()
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         """Acts on what is committed, until it is cancelled."""
         while True:
-            await self._more.wait()
-            self._more.clear()
+            await self._image_pending.wait()
+            self._image_pending.clear()
             target = self.image
-            if target is not self._acted_on:
-                await self._act(self._acted_on, target)
-                self._acted_on = target
-                self._done(target.slot)
+            if target is not self._applied_image:
+                await self._apply_image(self._applied_image, target)
+                self._applied_image = target
+                self._set_applied_slot(target.slot)
 
-    async def until_applied(self, slot: int, timeout: float) -> None:
+    async def wait_until_applied(self, slot: int, timeout: float) -> None:
         """Returns once this broker has acted on `slot`, or the time is over, or it will not any more."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(timeout, 0.0)):
-                while self.applied < slot and not self._ended:
-                    await self._did.wait()
+                while self.applied_slot < slot and not self._ended:
+                    await self._slot_applied.wait()
 
     def end(self) -> None:
         """Nothing more is heard or done: who waits goes on."""
         self._ended = True
-        self.wake()
-        self._done(self.applied)
+        self.wake_waiters()
+        self._set_applied_slot(self.applied_slot)
 
-    def _done(self, slot: int) -> None:
-        self.applied = slot
-        did, self._did = self._did, asyncio.Event()
+    def _set_applied_slot(self, slot: int) -> None:
+        self.applied_slot = slot
+        did, self._slot_applied = self._slot_applied, asyncio.Event()
         did.set()

@@ -26,7 +26,7 @@ _ATTEMPTS = 8
 _WINDOW_MAX = 32
 
 
-class Loaded(NamedTuple):
+class LoadedMetadata(NamedTuple):
     """The committed image, and the boundary with its version in the store ("" when there is none yet)."""
 
     image: Image
@@ -39,12 +39,12 @@ async def load_image(store: ObjectStore) -> Image:
     """The cluster as of the last committed slot. `Refused` when the store holds no cluster or a newer format."""
     if await read_format(store) is None:
         raise Refused(Code.INVALID_CONFIG, f"there is no cluster in {store.url}: no object {layout.FORMAT_KEY}")
-    return (await load(store)).image
+    return (await load_metadata(store)).image
 
 
 async def read_format(store: ObjectStore) -> Format | None:
     """`meta/FORMAT`, or None in an empty store. `Refused` for a version that this program does not know."""
-    got = await proved(store, layout.FORMAT_KEY, layout.decode_format)
+    got = await get_verified(store, layout.FORMAT_KEY, layout.decode_format)
     if got is None:
         return None
     found = got[0]
@@ -59,38 +59,38 @@ async def read_format(store: ObjectStore) -> Format | None:
     return found
 
 
-async def prove_cluster(store: ObjectStore, cluster_id: str) -> None:
+async def verify_cluster(store: ObjectStore, cluster_id: str) -> None:
     """`Refused` when the store holds another cluster now, `Corrupt` when it holds none. One request. `Unavailable`."""
     found = await read_format(store)
     if found is None:
         raise Corrupt("what the store holds is not said any more", where=layout.FORMAT_KEY)
     if found.cluster_id != cluster_id:
-        raise layout.another_cluster(layout.FORMAT_KEY, found.cluster_id, cluster_id)
+        raise layout.wrong_cluster_error(layout.FORMAT_KEY, found.cluster_id, cluster_id)
 
 
-async def load(store: ObjectStore, cluster_id: str = "") -> Loaded:
+async def load_metadata(store: ObjectStore, cluster_id: str = "") -> LoadedMetadata:
     """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails; `Corrupt` names
     the object that is garbled or missing; `Refused` when an entry is not of `cluster_id`."""
     last = ""
     for _ in range(_ATTEMPTS):
         boundary, _ = await read_boundary(store)
-        image = await _snapshot(store, boundary)
+        image = await _read_snapshot(store, boundary)
         if image is None:
             if boundary.nonce == last:  # nobody collected it meanwhile
                 raise Corrupt("metadata snapshot is missing", where=boundary.snapshots[-1].key)
             last = boundary.nonce
             continue
-        entries, size = await read_from(store, image.slot + 1)
+        entries, size = await read_entries(store, image.slot + 1)
         newer, version = await read_boundary(store)
         if newer.collected > image.slot:
             continue
         for each in entries:
-            each.prove_of(cluster_id)
-        return Loaded(layout.apply_entries(image, entries), newer, version, size)
+            each.verify_cluster(cluster_id)
+        return LoadedMetadata(layout.apply_entries(image, entries), newer, version, size)
     raise Unavailable(f"the metadata log in {store.url} was collected {_ATTEMPTS} times while it was read")
 
 
-async def proved(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, Got] | None:
+async def get_verified(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, Got] | None:
     """An object, decoded; None when it is not there. A get that fails, or whose bytes do not prove themselves, is made
     again: the way to the bucket may be at fault. Then `Unavailable` or `Corrupt`."""
     for attempt in range(READS_MAX):
@@ -105,17 +105,17 @@ async def proved(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> 
 
 async def read_boundary(store: ObjectStore) -> tuple[Boundary, str]:
     """The boundary and its version; the first one of all, and "", when none was written yet."""
-    got = await proved(store, layout.BOUNDARY_KEY, layout.decode_boundary)
+    got = await get_verified(store, layout.BOUNDARY_KEY, layout.decode_boundary)
     return (got[0], got[1].version) if got is not None else (Boundary(), "")
 
 
 async def read_entry(store: ObjectStore, slot: int) -> tuple[Entry, int] | None:
     """The entry of a slot and its size, or None at the end of the log (or below the boundary: the caller asks)."""
-    got = await proved(store, layout.slot_key(slot), lambda data: layout.decode_entry(data, slot))
+    got = await get_verified(store, layout.slot_key(slot), lambda data: layout.decode_entry(data, slot))
     return (got[0], got[1].size) if got is not None else None
 
 
-async def read_from(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
+async def read_entries(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
     """The entries from `slot` to the end of the log and their bytes; more at a time as it turns out to be long."""
     entries: list[Entry] = []
     size, window = 0, 1
@@ -130,13 +130,13 @@ async def read_from(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
         window = min(window * 4, _WINDOW_MAX)
 
 
-async def _snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
+async def _read_snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
     """The newest snapshot that is there and proves itself: the log still has every entry behind the older one, and all
     of them while nothing is collected. None when neither is there; `Corrupt` when none proves itself."""
     fault: Corrupt | None = None
     for slot, key in reversed(boundary.snapshots):
         try:
-            image = await _one_snapshot(store, slot, key)
+            image = await _read_one_snapshot(store, slot, key)
         except Corrupt as error:
             fault = fault or error
             log.error("metadata snapshot is not used key=%s why=%s", key, error)
@@ -150,8 +150,8 @@ async def _snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
     return None
 
 
-async def _one_snapshot(store: ObjectStore, slot: int, key: str) -> Image | None:
-    got = await proved(store, key, lambda data: layout.decode_snapshot(data, key))
+async def _read_one_snapshot(store: ObjectStore, slot: int, key: str) -> Image | None:
+    got = await get_verified(store, key, lambda data: layout.decode_snapshot(data, key))
     if got is None:
         return None
     if got[0].slot != slot:

@@ -12,7 +12,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL = frozenset({OFFSETS_TOPIC})
 """Topics of the broker's own: clients neither write nor delete them."""
 
-WAYS_MAX = 5
+PARTS_MAX = 5
 """Parts of a name between dots and underlines, of which all ways to join them are looked up."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -38,33 +38,33 @@ class TopicNames:
 
     def __init__(self, existing: Mapping[str, object]) -> None:
         self._existing = existing
-        self._alike: dict[str, str] | None = None
+        self._by_folded_name: dict[str, str] | None = None
         """A name by what all have in common that are like it; made once many ways would have to be looked up."""
         self._added: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._existing or self._added.get(_folded(name)) == name
+        return name in self._existing or self._added.get(_fold_separators(name)) == name
 
     def add(self, name: str) -> None:
         """Takes a name that was checked."""
-        self._added[_folded(name)] = name
+        self._added[_fold_separators(name)] = name
 
     def check_collision(self, name: str) -> None:
         """Refuses a name that differs from one that is taken in dots and underlines only."""
-        other = self._added.get(_folded(name)) or self._existing_like(name)
+        other = self._added.get(_fold_separators(name)) or self._find_collision(name)
         if other is not None and other != name:
             raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic name {name!r} collides with {other!r} ('.' equals '_')")
 
-    def _existing_like(self, name: str) -> str | None:
+    def _find_collision(self, name: str) -> str | None:
         parts = re.split(r"[._]", name)
-        if self._alike is None and len(parts) <= WAYS_MAX:
+        if self._by_folded_name is None and len(parts) <= PARTS_MAX:
             joints = product("._", repeat=len(parts) - 1)
-            ways = ("".join(a + b for a, b in zip(parts, (*joint, ""), strict=True)) for joint in joints)
-            return next((way for way in ways if way != name and way in self._existing), None)
-        if self._alike is None:
-            self._alike = {_folded(each): each for each in self._existing}
-        return self._alike.get(_folded(name))
+            variants = ("".join(a + b for a, b in zip(parts, (*joint, ""), strict=True)) for joint in joints)
+            return next((way for way in variants if way != name and way in self._existing), None)
+        if self._by_folded_name is None:
+            self._by_folded_name = {_fold_separators(each): each for each in self._existing}
+        return self._by_folded_name.get(_fold_separators(name))
 
 
-def _folded(name: str) -> str:
+def _fold_separators(name: str) -> str:
     return name.replace(".", "_")

@@ -104,7 +104,7 @@ class BrokerChanges:
     def _held(self, node_id: int) -> dict[TopicPartition, Replicas]:
         """Where it has a place, and who is to have the replicas in the end."""
         return {
-            TopicPartition(topic.name, number): each.target
+            TopicPartition(topic.name, number): each.target_replicas
             for topic in self._image().topics.values()
             for number, each in enumerate(topic.partitions)
             if node_id in each.replicas

@@ -20,7 +20,7 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.changes import CLUSTER, PartitionChanged
+from tiered.metadata.changes import ALL_BROKERS, PartitionChanged
 from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import decode_entry
@@ -202,7 +202,7 @@ class Truth(BucketRules):
         if seen is self.image:
             return self._configs[topic_id]
         self._seen_by[topic_id] = self.image
-        topic, for_all = self.image.topics_by_id[topic_id], self.image.broker_configs.get(CLUSTER, NOTHING)
+        topic, for_all = self.image.topics_by_id[topic_id], self.image.broker_configs.get(ALL_BROKERS, NOTHING)
         known, last = self._configs.setdefault(topic_id, []), self._goes_by.get(topic_id)
         if last is None or last != (topic.configs, for_all):
             self._goes_by[topic_id] = topic.configs, for_all
@@ -213,7 +213,7 @@ class Truth(BucketRules):
 
     def _defaults_by(self, for_all: Mapping[str, str]) -> TopicConfig:
         if self._defaults[0] is not for_all:
-            self._defaults = for_all, broker_settings(self.image, self._settings, CLUSTER).topic_defaults()
+            self._defaults = for_all, broker_settings(self.image, self._settings, ALL_BROKERS).topic_defaults()
         return self._defaults[1]
 
     def _judge(self) -> None:

@@ -58,7 +58,7 @@ class Operators:
 
     def moving(self) -> int:
         """How many partitions are on their way."""
-        return sum(each.moving for topic in self._truth.image.topics.values() for each in topic.partitions)
+        return sum(each.is_reassigning for topic in self._truth.image.topics.values() for each in topic.partitions)
 
     def _brokers(self) -> list[int]:
         return [host.node_id for host in self.present()]

@@ -32,7 +32,7 @@ from tests.sim.cluster.world import Host, World
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import Image
 from tiered.replication.follower_replica import FollowerReplica
 
@@ -66,7 +66,7 @@ class Run:
         self.expected = Expected(
             lambda name: self.truth.image.topics.get(name),
             self._manifest_start,
-            lambda: self.truth.image.broker_configs.get(CLUSTER, {}),
+            lambda: self.truth.image.broker_configs.get(ALL_BROKERS, {}),
             {} if options.min_isr == 1 else {"min.insync.replicas": str(options.min_isr)},
         )
         self.truth.clocks_apart_ms = self.nemesis.clocks_apart_ms
@@ -326,12 +326,12 @@ class Run:
     def _acted(self, node: int) -> int:
         """Up to which slot a broker has acted on the metadata log."""
         known = self.world.hosts[node].node if node in self.world.hosts else None
-        return known.cluster.committed.applied if known is not None else -1
+        return known.cluster.loader.applied_slot if known is not None else -1
 
     def _controls(self, node: int) -> bool:
         """Whether a broker takes itself for the controller."""
         known = self.world.hosts[node].node if node in self.world.hosts else None
-        return known is not None and known.cluster.reigns
+        return known is not None and known.cluster.is_controller
 
     def is_live(self) -> bool:
         """Whether everything works again."""

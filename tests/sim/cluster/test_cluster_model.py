@@ -17,7 +17,7 @@ from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_codec import encode
 from tiered.metadata.changes import (
-    CLUSTER,
+    ALL_BROKERS,
     BrokerConfigChanged,
     BrokerRegistered,
     Change,
@@ -28,7 +28,7 @@ from tiered.metadata.changes import (
     TopicDeleted,
 )
 from tiered.metadata.image import Image
-from tiered.metadata.layout import BOUNDARY_KEY, Boundary, Entry, Snapshot, encode_boundary, encode_entry, slot_key
+from tiered.metadata.layout import BOUNDARY_KEY, Boundary, Entry, SnapshotRef, encode_boundary, encode_entry, slot_key
 
 BEGINNING: tuple[Change, ...] = (
     ControllerElected(1, 1, "a"),
@@ -72,7 +72,7 @@ class Kept:
     def slot(self, slot: int, *changes: Change, epoch: int = 1, nonce: str = "n") -> None:
         self.put(slot_key(slot), encode_entry(Entry(slot, epoch, nonce, changes)))
 
-    def bound(self, sequence: int, collected: int = -1, *snapshots: Snapshot) -> None:
+    def bound(self, sequence: int, collected: int = -1, *snapshots: SnapshotRef) -> None:
         self.put(BOUNDARY_KEY, encode_boundary(Boundary(snapshots, collected, sequence)))
 
     def name(self, made: Manifest) -> None:
@@ -229,7 +229,7 @@ def test_m3_the_boundary_only_grows(sequence: int, collected: int, red: list[str
 
 def test_i23_the_boundary_names_what_is_there_and_stays() -> None:
     kept = Kept()
-    snapshot = Snapshot(0, "meta/snap/0")
+    snapshot = SnapshotRef(0, "meta/snap/0")
     kept.bound(1, -1, snapshot)
     assert kept.red == ["I23"]
     kept = Kept()
@@ -293,7 +293,7 @@ def test_r3_a_leader_goes_by_what_the_log_says_or_said_when_it_acted_last() -> N
     assert kept.red == [], "it has not acted on the change yet, or is about to"
     assert kept.truth.min_isr(PID, 1, 2, 1) == 1, "of one replica"
     kept.now = 5
-    kept.slot(2, BrokerConfigChanged(CLUSTER, {"log.flush": "ack"}))
+    kept.slot(2, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"}))
     acted[0] = 1
     kept.truth.min_isr(PID, 1, 1, 3)
     assert kept.red == ["R3"]
@@ -303,7 +303,7 @@ def test_what_a_topic_goes_by_follows_the_log() -> None:
     kept = Kept()
     assert kept.truth.flush(PID) == {"none"}
     kept.now = 5
-    kept.slot(1, BrokerConfigChanged(CLUSTER, {"log.flush": "ack", "min.insync.replicas": "2"}))
+    kept.slot(1, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack", "min.insync.replicas": "2"}))
     assert kept.truth.flush(PID) == {"none", "ack"}
     assert kept.truth.config(PID.topic_id).min_insync_replicas == 2
     kept.slot(2, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "1"}))

@@ -18,7 +18,7 @@ from tests.sim.cluster.options import Options
 from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import peace
 from tests.sim.cluster.told import Told
-from tiered.controller.heartbeats import Sessions
+from tiered.controller.heartbeats import BrokerHeartbeats
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.errors import Code
 from tiered.hot.producer_state import ProducerStateEntry
@@ -185,7 +185,7 @@ def seed_of(how: str) -> int:
     [
         (ProducerStateEntry, "find", last_only, 3, calm, "I11"),
         (CoordinatorRuntime, "_idle", lambda original: lambda self: True, 1, grouped, "I18"),
-        (Sessions, "expired", lambda original: lambda self, now_ns: [], seed_of("freeze"), calm, "I19"),
+        (BrokerHeartbeats, "expired", lambda original: lambda self, now_ns: [], seed_of("freeze"), calm, "I19"),
     ],
 )
 def test_a_broker_that_breaks_it_is_found(

@@ -11,8 +11,8 @@ from tiered.broker.tiering import Tiering
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopics, DeleteTopic
-from tiered.controller.runtime import Runtime, _Parked
-from tiered.controller.standby import Following
+from tiered.controller.runtime import Runtime, _ParkedRequest
+from tiered.controller.standby import StandbyController
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Unavailable
 from tiered.hot import retention
@@ -21,7 +21,7 @@ from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
 from tiered.ids import PartitionId
 from tiered.metadata.election import Candidacy
-from tiered.metadata.log_reader import read_from
+from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import Diverging, FetchFrom
 from tiered.replication.divergence import LeaderLog
@@ -104,12 +104,12 @@ def never_looks_at_the_boundary(original: Any) -> Any:
 
 
 def obeys_whatever_slot_is_there(original: Any) -> Any:
-    async def catch_up(self: Following) -> None:
-        committed = self._cluster.committed
-        entries, _ = await read_from(self._store, committed.image.slot + 1)
+    async def catch_up(self: StandbyController) -> None:
+        committed = self._cluster.loader
+        entries, _ = await read_entries(self._store, committed.image.slot + 1)
         if not entries:
             return cast("None", await original(self))
-        committed.read(entries)
+        committed.append_from_bucket(entries)
 
     return catch_up
 
@@ -319,7 +319,7 @@ def answers_at_once(original: Any) -> Any:
         if isinstance(request, CreateTopics | DeleteTopic | CreatePartitions | AlterTopicConfigs):
             decision = self._shard.decide(request, self._clock.wall_ms())
             self._shard.apply(decision.changes)
-            self._parked.append(_Parked(decision, asyncio.get_running_loop().create_future()))
+            self._parked.append(_ParkedRequest(decision, asyncio.get_running_loop().create_future()))
             self._wake.set()
             return decision.reply
         return await original(self, request, timeout)

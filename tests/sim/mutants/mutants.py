@@ -25,7 +25,7 @@ from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
-from tiered.controller.standby import Following
+from tiered.controller.standby import StandbyController
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.groups import join
 from tiered.groups import offsets as commits
@@ -216,7 +216,7 @@ PLANTS = {
         ),
         Plant(
             "recreated_slot", "a reader obeys a collected slot that was written again", ("I9", "I24"),
-            ((Following, "catch_up", bugs.obeys_whatever_slot_is_there),), _zombies,
+            ((StandbyController, "catch_up", bugs.obeys_whatever_slot_is_there),), _zombies,
         ),
         Plant(
             "equal_epochs", "a candidate stands with the epoch that it read", ("I24", "I25"),

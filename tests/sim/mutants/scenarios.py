@@ -24,10 +24,10 @@ def a_collected_slot_is_written_again_before_a_slow_reader_comes_by() -> None:
         three.loop.freeze(reader.process)
         for name in ("a", "b"):
             await leader.node.submit(CreateTopic(name, 1, 1))
-            await leader.node._metadata.snapshot(leader.node.image)
+            await leader.node._metadata.write_snapshot(leader.node.image)
         assert slot_key(slot) not in three.bucket.objects, "collected"
         await leader.machine.store.put(slot_key(slot), encode_entry(Entry(slot, epoch, "late", ())), if_absent=True)
-        await reader.node.cluster.following.catch_up()
+        await reader.node.cluster.standby.catch_up()
         images[:] = leader.node.image, reader.node.image
         three.loop.resume(reader.process)
 

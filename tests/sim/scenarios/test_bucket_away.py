@@ -192,7 +192,7 @@ def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> 
         assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
         bucket_is(three, away=False)
-        await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.in_touch, SOON)
+        await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.has_controller_contact, SOON)
         assert await acked(leader, "t", ACKS_ALL)
 
     told(story)

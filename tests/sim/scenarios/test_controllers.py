@@ -74,7 +74,7 @@ def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
         assert survivors[0].node.image.controller_epoch == survivors[1].node.image.controller_epoch == 2
         await old.start()
         await three.until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
-        assert old.node.cluster.reign is None, "who comes back follows"
+        assert old.node.cluster.active_controller is None, "who comes back follows"
 
     told(story, seed)
 
@@ -94,13 +94,13 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
             three.network.cut(target.name, second.name)
         took = await three.until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
         assert took > SESSION / 2
-        assert not second.node.cluster.in_touch
+        assert not second.node.cluster.has_controller_contact
         with pytest.raises(Refused) as caught:
             second.node.replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
         second.node.replica("t", 0).append_now(batch([b"of no account"]), 1)
         three.network.heal()
-        await three.until(lambda: second.node.cluster.in_touch, 5)
+        await three.until(lambda: second.node.cluster.has_controller_contact, 5)
         await three.until(lambda: controller.node.image.brokers[second.node_id].live, 5)
 
     told(story)
@@ -119,7 +119,7 @@ def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
         three.loop.resume(old.process)
         with suppress(Refused):
             await old.node.submit(CreateTopic("by-the-old-one"))
-        await three.until(lambda: old.node.cluster.reign is None, 5)
+        await three.until(lambda: old.node.cluster.active_controller is None, 5)
         await three.until(lambda: "while-asleep" in old.node.image.topics, 5)
         await three.until(three.all_known, 10)
         assert len(three.controllers()) == 1
@@ -156,7 +156,7 @@ def test_a_new_controller_is_followed_without_the_bucket() -> None:
         first, second = three.others()
         second.machine.faults.outage = True
         await old.kill()
-        await three.until(lambda: first.node.cluster.reign is not None, 3 * SESSION)
+        await three.until(lambda: first.node.cluster.active_controller is not None, 3 * SESSION)
         await first.node.submit(CreateTopic("t"))
         await three.until(lambda: "t" in second.node.image.topics, SESSION)
         assert second.node.image.brokers[second.node_id].live
@@ -172,7 +172,7 @@ def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None
         waiting = asyncio.create_task(three.others()[0].node.submit(CreateTopic("later"), timeout=120))
         await asyncio.sleep(60)
         assert not waiting.done()
-        assert all(each.node.cluster.in_touch for each in three.brokers.values())
+        assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
         assert {each.node.image.controller_epoch for each in three.brokers.values()} == {epoch}
         assert len(three.controllers()) == 1
         for each in three.brokers.values():
@@ -198,8 +198,8 @@ def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
         dead, heir = three.others()
         old.machine.faults.outage = True
         await dead.kill()
-        await three.until(lambda: heir.node.cluster.reign is not None, 5 * SESSION)
-        await three.until(lambda: old.node.cluster.reign is None, 3 * SESSION)
+        await three.until(lambda: heir.node.cluster.active_controller is not None, 5 * SESSION)
+        await three.until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
         old.machine.faults.outage = False
         await three.until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
 
@@ -213,9 +213,9 @@ def test_a_controller_that_alone_cannot_write_makes_room() -> None:
         with suppress(Refused):
             await three.others()[0].node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
         survivors = [each for each in three.brokers.values() if each is not old]
-        await three.until(lambda: any(each.node.cluster.reign for each in survivors), 5 * SESSION)
+        await three.until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
         old.machine.faults.outage = False
-        await three.until(lambda: old.node.cluster.reign is None and old.node.cluster.in_touch, 30)
+        await three.until(lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30)
         await three.until(three.all_known, 10)
 
     told(story)
@@ -230,20 +230,20 @@ def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None
             three.network.cut(source.name, target.name)
         away.machine.faults.outage = True
         slot = away.node.image.slot + 1
-        node, reign = controller.node, controller.node.cluster.reign
+        node, reign = controller.node, controller.node.cluster.active_controller
         assert reign is not None
         for name in ("a", "b", "c"):
             await node.submit(CreateTopic(name))
-            await reign._metadata.snapshot(node.image)
+            await reign._metadata.write_snapshot(node.image)
         boundary, _ = await read_boundary(node.store)
         assert away.node.image.slot < slot < boundary.collected
-        told, heard = away.node.cluster.committed._told, set[str]()
+        told, heard = away.node.cluster.loader._on_changes, set[str]()
 
         def note(changes: Sequence[Change], before: Image, image: Image) -> None:
             heard.update(image.topics)
             told(changes, before, image)
 
-        away.node.cluster.committed._told = note
+        away.node.cluster.loader._on_changes = note
         late = TopicCreated("late", TopicId("A" * 21 + "Q"), ((away.node_id,),), {}, 0)
         entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
         assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
@@ -263,9 +263,9 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
         async with slow.node.partitions._moving:
             await controller.node.submit(CreateTopic("t"))
             three.network.heal()
-            await three.until(lambda: "t" in slow.node.image.topics and slow.node.cluster.in_touch, 2 * SESSION)
+            await three.until(lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION)
             await asyncio.sleep(SESSION)
-            assert slow.node.cluster.applied < slow.node.image.slot
+            assert slow.node.cluster.applied_slot < slow.node.image.slot
             assert controller.node.image.brokers[slow.node_id].fenced
         await three.until(three.all_known, 5)
 
@@ -338,7 +338,7 @@ def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> 
             raise Fenced("a newer controller is there")
 
         controller = three.controller
-        reign, main = controller.node.cluster.reign, controller.node._main
+        reign, main = controller.node.cluster.active_controller, controller.node._main
         assert reign is not None and reign._group is not None and main is not None
         reign._group.create_task(another())
         main.cancel()

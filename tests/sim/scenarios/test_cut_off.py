@@ -12,7 +12,7 @@ from tests.sim.scenarios.three import SESSION, Broker, Three, told
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.metadata.candidacy import FENCED_ALONE
+from tiered.metadata.candidacy import FENCED_SESSIONS
 from tiered.metadata.changes import ControllerElected
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.replication.leader_replica import ACKS_ALL
@@ -71,7 +71,7 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> Non
         others = cut_off(three, old)
         took = await all_taken(three, old, SESSION + 2)
         assert took > SESSION / 2
-        assert old.node.cluster.reign is None
+        assert old.node.cluster.active_controller is None
         assert leaders(old) <= {each.node_id for each in others}
 
     told(story, seed)
@@ -134,8 +134,8 @@ def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: i
         for each in others:
             three.loop.freeze(each.process)
         await asyncio.sleep(2 * SESSION)
-        assert lost.node.cluster.reign is None, "others may just not be reachable from here"
-        await three.until(lambda: lost.node.cluster.reign is not None, (FENCED_ALONE + 5) * SESSION)
+        assert lost.node.cluster.active_controller is None, "others may just not be reachable from here"
+        await three.until(lambda: lost.node.cluster.active_controller is not None, (FENCED_SESSIONS + 5) * SESSION)
         for each in others:
             three.loop.resume(each.process)
 
@@ -169,10 +169,10 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         await control.node.submit(DeleteTopic("t", replica.topic_id))
         took = await three.until(writing.done, 60)
         assert took < SESSION + 1 and replica.is_stopped
-        assert lonely.node.cluster.following.silent_ms > took * 900, "no other broker told it"
-        await three.until(lambda: not control.node.image.deleted, 600)
+        assert lonely.node.cluster.standby.silent_ms > took * 900, "no other broker told it"
+        await three.until(lambda: not control.node.image.deleted_topics, 600)
         await asyncio.sleep(60)
-        assert not lonely.node.cluster.in_touch and stored() == []
+        assert not lonely.node.cluster.has_controller_contact and stored() == []
 
     told(story)
 
@@ -204,12 +204,12 @@ def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another
         elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
         await old.machine.store.put(slot_key(slot), encode_entry(elected), if_absent=True)
         await asyncio.sleep(2)
-        assert old.node.cluster.reign is not None, "nothing told it"
+        assert old.node.cluster.active_controller is not None, "nothing told it"
         assert asker.node.peers is not None
         before = three.bucket.memory.requests
         for _ in range(5):
             await asker.node.peers.heard(f"{old.name}:9092", 5)
-        await three.until(lambda: old.node.cluster.reign is None, 1)
+        await three.until(lambda: old.node.cluster.active_controller is None, 1)
         assert three.bucket.memory.requests - before < 10
 
     told(story)
@@ -244,13 +244,13 @@ def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the
     async def story(three: Three) -> None:
         old = three.controller
         cut_off(three, old)
-        await three.until(lambda: not old.node.cluster.reigns, 30)
+        await three.until(lambda: not old.node.cluster.is_controller, 30)
         seen = three.now
         while three.now - seen < 3 * SESSION:
-            assert not old.node.cluster.in_touch, f"after {three.now - seen} s"
+            assert not old.node.cluster.has_controller_contact, f"after {three.now - seen} s"
             await asyncio.sleep(0.01)
         three.network.heal()
-        await three.until(lambda: old.node.cluster.in_touch, 10)
+        await three.until(lambda: old.node.cluster.has_controller_contact, 10)
 
     told(story)
 
@@ -262,7 +262,7 @@ def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> 
         victim = three.others()[0]
         others = cut_off(three, victim)
         victim.machine.faults.outage = True
-        await three.until(lambda: not victim.node.cluster.in_touch, 2 * SESSION)
+        await three.until(lambda: not victim.node.cluster.has_controller_contact, 2 * SESSION)
         await three.until(lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION)
         for each in others:
             await each.kill()
@@ -271,10 +271,10 @@ def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> 
         await three.until(lambda: len(three.controllers()) == 1, 30)
         known = three.controller.node.image
         three.network.heal()
-        await three.until(lambda: victim.node.cluster.following.silent_ms < 100, 30)
-        assert victim.node.image.slot < known.slot and not victim.node.cluster.in_touch
+        await three.until(lambda: victim.node.cluster.standby.silent_ms < 100, 30)
+        assert victim.node.image.slot < known.slot and not victim.node.cluster.has_controller_contact
         victim.machine.faults.outage = False
-        await three.until(lambda: victim.node.cluster.in_touch, 30)
+        await three.until(lambda: victim.node.cluster.has_controller_contact, 30)
         assert victim.node.image.slot >= known.slot
 
     told(story)
@@ -306,7 +306,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
         await three.until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
         three.network.heal()
         await three.until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
-        await three.until(lambda: slow.node.cluster.in_touch, 30)
+        await three.until(lambda: slow.node.cluster.has_controller_contact, 30)
         with pytest.raises(Refused) as caught:
             replica.append_now(batch([b"lost"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from tests.e2e.site import batch
 from tests.sim.scenarios.test_throttles import client_of
 from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
-from tiered.controller.heartbeats import SUSPECT_NS
+from tiered.controller.heartbeats import PROBE_AFTER_NS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
 from tiered.replication.leader_replica import ACKS_ALL
@@ -86,7 +86,7 @@ def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_conne
             await asyncio.sleep(0.0001)
         leader.machine.kill()
         took = await three.until(lambda: not seen.image.brokers[leader.node_id].live, SESSION)
-        assert took < SUSPECT_NS / 1e9 < SESSION / 10
+        assert took < PROBE_AFTER_NS / 1e9 < SESSION / 10
         await leader.clear()
         await answered
 

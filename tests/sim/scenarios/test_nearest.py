@@ -140,7 +140,7 @@ def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
         await write(three, 3)
         near = Reader(three, "b")
         assert (await near.ask(1, 0)).preferred_read_replica == 2
-        committed = leader.node.cluster.committed
+        committed = leader.node.cluster.loader
         fenced = dict(committed.image.brokers) | {2: replace(committed.image.brokers[2], fenced=True)}
         committed.image = replace(committed.image, brokers=fenced)  # the leader has not acted on it yet
         part = await near.ask(1, 0)

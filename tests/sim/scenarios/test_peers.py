@@ -31,7 +31,7 @@ class Small:
         self.waiting = 0
         self.refused: Refused | None = None
 
-    async def followed(self, ask: FollowAsk) -> FollowAnswer:
+    async def handle_metadata_fetch(self, ask: FollowAsk) -> FollowAnswer:
         self.asked.append(ask)
         if self.refused:
             raise self.refused
@@ -42,7 +42,7 @@ class Small:
             self.waiting -= 1
         return FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
 
-    async def submitted(self, request: bytes, timeout: float) -> SubmitAnswer:
+    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer:
         self.asked.append((request, timeout))
         if self.refused:
             raise self.refused
@@ -50,7 +50,7 @@ class Small:
             raise Corrupt("not a message between brokers")
         return SubmitAnswer(b"done " + request, 12)
 
-    def heard(self) -> HeardAnswer:
+    def controller_view(self) -> HeardAnswer:
         if self.refused:
             raise self.refused
         return HeardAnswer(6, 1, -1)

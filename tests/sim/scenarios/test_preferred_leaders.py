@@ -6,7 +6,7 @@ import asyncio
 
 from tests.sim.scenarios.three import Three, told
 from tests.unit.hot.fixtures import batch
-from tiered.controller.preferred_leaders import CALM_SECONDS
+from tiered.controller.preferred_leaders import SETTLE_SECONDS
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
@@ -36,8 +36,8 @@ def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
         await first.start()
         await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
         assert first.node_id not in leaders(three)
-        took = await three.until(lambda: leaders(three) == [first.node_id] * 4, 3 * CALM_SECONDS)
-        assert took > CALM_SECONDS / 2
+        took = await three.until(lambda: leaders(three) == [first.node_id] * 4, 3 * SETTLE_SECONDS)
+        assert took > SETTLE_SECONDS / 2
         assert three.controller.node.image.slot - slot < 12, "leaderships come back together"
         await three.until(lambda: all(first.node.replica("t", p).leader_epoch == 2 for p in range(4)), 2)
 
@@ -51,7 +51,7 @@ def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
         await first.node.hand_over()
         assert first.node_id not in leaders(three)
         slot = three.controller.node.image.slot
-        await asyncio.sleep(5 * CALM_SECONDS)
+        await asyncio.sleep(5 * SETTLE_SECONDS)
         assert first.node_id not in leaders(three) and three.controller.node.image.slot == slot
         await first.stop()
         await first.start()
@@ -73,7 +73,7 @@ def test_an_operator_may_forbid_it() -> None:
         await three.until(lambda: first.node_id not in leaders(three), 5)
         await first.start()
         await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
-        await asyncio.sleep(5 * CALM_SECONDS)
+        await asyncio.sleep(5 * SETTLE_SECONDS)
         assert first.node_id not in leaders(three)
 
     told(story)

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
 from tests.sim.scenarios.three import Broker, Three, told
-from tiered.controller.reassignment_planner import At, balanced, drained
+from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
@@ -73,7 +73,7 @@ def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> Non
         writing = asyncio.create_task(write(three, 100))
         await asyncio.sleep(0.5)
         assert await move(three, 3) is None
-        await three.until(lambda: not now(three).moving, 20)
+        await three.until(lambda: not now(three).is_reassigning, 20)
         acked = await writing
         done = now(three)
         assert (done.replicas, done.leader, done.isr) == ((3,), 3, (3,))
@@ -133,7 +133,7 @@ def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
         three.network.cut(f"b{goes}", f"b{stays}")
         assert (await three.controller.node.submit(asked)) == (None,)
         await asyncio.sleep(10)
-        assert now(three).moving and now(three).leader == stays
+        assert now(three).is_reassigning and now(three).leader == stays
         acked += await write(three, 5)
         (off,) = await three.controller.node.submit(Reassign((Move(image.topics["t"].topic_id, 0, None),)))
         assert off is None
@@ -159,7 +159,7 @@ def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(see
         image = three.controller.node.image
         asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
         assert (await three.controller.node.submit(asked)) == (None,)
-        await three.until(lambda: not now(three).moving and now(three).leader == two, 20)
+        await three.until(lambda: not now(three).is_reassigning and now(three).leader == two, 20)
         acked += await write(three, 10)
         await three.brokers[gone].start()
         await three.until(three.all_known, 5)
@@ -182,13 +182,13 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
         gone = three.others()[0].node_id
         client = Client(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
         before = await stand(client)
-        assert before.placed == {At("t", p): each.replicas for p, each in enumerate(made.partitions)}
-        await arrive(client, drained(before.placed, before.racks, gone, before.leaderless))
+        assert before.placed == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
+        await arrive(client, plan_drain(before.placed, before.racks, gone, before.leaderless))
         empty = await stand(client)
         assert held_by(empty, gone) == 0 and held_by(before, gone) == 4
         await three.until(lambda: not three.brokers[gone].node.partitions.held(), 5)
         acked += await write(three, 10)
-        await arrive(client, balanced(empty.placed, empty.racks))
+        await arrive(client, plan_balance(empty.placed, empty.racks))
         assert [held_by(await stand(client), node) for node in (1, 2, 3)] == [4, 4, 4]
         acked += await write(three, 10)
         (leader,) = (each for each in three.brokers.values() if leads(each))
@@ -198,7 +198,7 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
     told(story)
 
 
-async def arrive(client: Client, moves: dict[At, tuple[int, ...]]) -> None:
+async def arrive(client: Client, moves: dict[PartitionName, tuple[int, ...]]) -> None:
     assert set((await alter(client, moves)).values()) == {"OK"}
     async with asyncio.timeout(30):
         while await moving(client):

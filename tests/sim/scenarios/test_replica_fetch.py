@@ -274,7 +274,7 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
         write(leader, b"a")
         image = it.site.node.image
         stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
-        it.site.node.cluster.committed.image = replace(image, brokers=stopped)
+        it.site.node.cluster.loader.image = replace(image, brokers=stopped)
         with pytest.raises(Refused) as caught:
             await it.fetch(1)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
@@ -349,7 +349,7 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
         await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
         image = it.site.node.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
-        it.site.node.cluster.committed.image = replace(image, brokers=later)
+        it.site.node.cluster.loader.image = replace(image, brokers=later)
         write(leader, b"a")
         with pytest.raises(Refused) as caught:
             await waiting

@@ -15,7 +15,7 @@ from tiered.broker.data_directory import ROOT
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
 from tiered.hot.synced_logs import FILE
-from tiered.metadata.changes import CLUSTER, NO_LEADER
+from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL
 
 MIN_ISR = "min.insync.replicas"
@@ -46,8 +46,8 @@ def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
 
     async def whole(three: Three) -> None:
         for removed in (
-            AlterBrokerConfigs(CLUSTER, {MIN_ISR: None}),
-            AlterBrokerConfigs(CLUSTER, {"log.retention.ms": "-1"}, replace=True),
+            AlterBrokerConfigs(ALL_BROKERS, {MIN_ISR: None}),
+            AlterBrokerConfigs(ALL_BROKERS, {"log.retention.ms": "-1"}, replace=True),
         ):
             with pytest.raises(Refused, match=MIN_ISR) as refused:
                 await three.controller.node.submit(removed)
@@ -62,7 +62,7 @@ def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
 async def change_flush(three: Three, value: str, *, everywhere: bool = False) -> None:
     """Sets `flush` of the topic, or of all topics."""
     asked = (
-        AlterBrokerConfigs(CLUSTER, {"log.flush": value}) if everywhere else AlterTopicConfigs("t", {"flush": value})
+        AlterBrokerConfigs(ALL_BROKERS, {"log.flush": value}) if everywhere else AlterTopicConfigs("t", {"flush": value})
     )
     await three.controller.node.submit(asked)
 

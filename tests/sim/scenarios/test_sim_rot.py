@@ -223,7 +223,7 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
 
 def arrived(three: Three, nodes: tuple[int, ...]) -> bool:
     """All of these are in sync, and nothing moves."""
-    return now(three).isr == nodes and not now(three).moving
+    return now(three).isr == nodes and not now(three).is_reassigning
 
 
 def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:

@@ -42,7 +42,7 @@ def test_a_request_that_finds_no_way_to_the_controller_is_asked_again_and_done_s
     async def story(three: Three) -> None:
         asker = three.others()[0]
         cut(three, asker)
-        await three.until(lambda: not asker.node.cluster.in_touch, 30)
+        await three.until(lambda: not asker.node.cluster.has_controller_contact, 30)
         asked = asyncio.create_task(asker.node.submit(CreateTopic("t")))
         await asyncio.sleep(10)
         assert not asked.done()

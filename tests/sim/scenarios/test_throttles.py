@@ -11,7 +11,7 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.scenarios.test_reassignments import AT, contents, leads, now, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, Copying, copying
 from tests.sim.scenarios.three import Broker, Three, told
-from tiered.controller.reassignment_planner import At, balanced, drained
+from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import (
     AlterBrokerConfigs,
     AlterTopicConfigs,
@@ -23,7 +23,7 @@ from tiered.controller.requests import (
     UnfenceBroker,
 )
 from tiered.errors import Refused
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import alter, moving, stand
 from tiered_api.cli.cluster.throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
@@ -98,7 +98,7 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
             await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
         size = leader.node.replica("t", 0).log.size_bytes
         client = client_of(three)
-        moves = {At("t", 0): ((1, 2), (1, 3))}
+        moves = {PartitionName("t", 0): ((1, 2), (1, 3))}
         await throttle(client, moves, size // 20)
         image = three.controller.node.image
         assert image.topics["t"].configs == {
@@ -106,11 +106,11 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
             "follower.replication.throttled.replicas": "0:3",
         }
         assert set(image.broker_configs) == {1, 2, 3} and set(image.broker_configs[3]) == set(RATES)
-        assert await alter(client, {At("t", 0): (1, 3)}) == {At("t", 0): "OK"}
+        assert await alter(client, {PartitionName("t", 0): (1, 3)}) == {PartitionName("t", 0): "OK"}
         began = three.now
         acked = await write(three, 10)
         assert three.now - began < 2, "who is in sync is not held"
-        await three.until(lambda: not now(three).moving, 60)
+        await three.until(lambda: not now(three).is_reassigning, 60)
         assert 12 < three.now - began < 40
         assert not await moving(client)
         await unthrottle(client, moves)
@@ -139,7 +139,7 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
         assert await cordoned(client, [1, 2, 3]) == {2}
         before = await stand(client)
         assert set(before.racks) == {1, 3}
-        assert (await alter(client, drained(before.placed, before.racks, 2))).keys()
+        assert (await alter(client, plan_drain(before.placed, before.racks, 2))).keys()
         made = await node.submit(CreateTopic("new", 9, 2))
         assert all(set(each.replicas) == {1, 3} for each in made.partitions)
         async with asyncio.timeout(60):
@@ -147,7 +147,7 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
                 await asyncio.sleep(0.1)
         seen = await stand(client)
         assert not any(2 in replicas for replicas in seen.placed.values())
-        assert not any(2 in to for to in balanced(seen.placed, seen.racks).values())
+        assert not any(2 in to for to in plan_balance(seen.placed, seen.racks).values())
         with pytest.raises(Refused, match=r"1\.\.2, the number of live brokers that take new replicas"):
             await node.submit(CreateTopic("three", 1, 3))
         for named in (CreateTopic("named", assignments=[[1, 2]]), CreatePartitions("new", 10, assignments=[[2, 1]])):
@@ -157,7 +157,7 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
         (answer,) = await node.submit(Reassign((Move(topic_id, 0, (1, 2)),)))
         assert answer is not None and "broker 2, which is cordoned" in answer.why
         with pytest.raises(Refused, match="set for one broker"):
-            await node.submit(AlterBrokerConfigs(CLUSTER, {"cordoned.log.dirs": "*"}))
+            await node.submit(AlterBrokerConfigs(ALL_BROKERS, {"cordoned.log.dirs": "*"}))
         await cordon(client, 2, lift=True)
         await node.submit(CreateTopic("three", 1, 3))
         await client.close()

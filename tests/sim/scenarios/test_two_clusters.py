@@ -15,7 +15,7 @@ from tiered.broker.broker import Node
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import layout
-from tiered.metadata.log_reader import load
+from tiered.metadata.log_reader import load_metadata
 from tiered.metrics import Metrics
 
 NOTICED = 3 * 61 + 5.0
@@ -133,7 +133,7 @@ def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
         node = await site.start()
         assert "old" in node.image.topics
         await site.create("new")
-        assert "new" in (await load(site.machine.store, node.cluster_id)).image.topics
+        assert "new" in (await load_metadata(site.machine.store, node.cluster_id)).image.topics
         await site.stop()
 
     run(story)

@@ -141,7 +141,7 @@ def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_
         (out,) = [each for each in three.brokers.values() if each not in both]
         await crash(both, how)
         await out.start()
-        await three.until(lambda: out.node.cluster.reign is not None, SECONDS)
+        await three.until(lambda: out.node.cluster.active_controller is not None, SECONDS)
         await asyncio.sleep(SECONDS)
         assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
         await asyncio.gather(*(each.start() for each in both))

@@ -91,7 +91,7 @@ class Three:
 
     def controllers(self) -> list[int]:
         """Those that take themselves for it."""
-        return [i for i, each in self.brokers.items() if each.node.cluster.reign is not None]
+        return [i for i, each in self.brokers.items() if each.node.cluster.active_controller is not None]
 
     @property
     def controller(self) -> Broker:
@@ -99,7 +99,7 @@ class Three:
         return self.brokers[one]
 
     def others(self) -> list[Broker]:
-        return [each for each in self.brokers.values() if each.node.cluster.reign is None]
+        return [each for each in self.brokers.values() if each.node.cluster.active_controller is None]
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> float:
         """How long it took."""

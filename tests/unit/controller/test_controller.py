@@ -15,7 +15,7 @@ from tiered.controller.topics import PARTITIONS_MAX
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, text_id
 from tiered.metadata.changes import (
-    CLUSTER,
+    ALL_BROKERS,
     NO_LEADER,
     BrokerConfigChanged,
     Change,
@@ -142,14 +142,14 @@ def test_settings_change_and_return_to_the_default() -> None:
 def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))
-    assert refusal(shard, requests.AlterBrokerConfigs(CLUSTER, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
-    decision = shard.decide(requests.AlterBrokerConfigs(CLUSTER, {"log.retention.bytes": "6000"}), 1000)
-    assert decision.changes == (BrokerConfigChanged(CLUSTER, {"log.retention.bytes": "6000"}),)
+    assert refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    decision = shard.decide(requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "6000"}), 1000)
+    assert decision.changes == (BrokerConfigChanged(ALL_BROKERS, {"log.retention.bytes": "6000"}),)
 
 
 def test_the_setting_of_one_broker_wins_over_that_of_all() -> None:
     shard = controller(1)
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"log.segment.bytes": "4096"}))
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.segment.bytes": "4096"}))
     decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
     assert broker_settings(shard.image, Settings(), 1).log_segment_bytes == 8192
     assert broker_settings(shard.image, Settings(), 2).log_segment_bytes == 4096
@@ -240,5 +240,5 @@ def test_a_forgotten_topic_is_forgotten_once() -> None:
     topic_id = shard.image.topics["t"].topic_id
     decide(shard, requests.DeleteTopic("t"))
     decide(shard, requests.ForgetTopic(topic_id))
-    assert shard.image.deleted == {}
+    assert shard.image.deleted_topics == {}
     assert shard.decide(requests.ForgetTopic(topic_id), 1000).changes == ()

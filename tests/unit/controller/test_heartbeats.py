@@ -4,132 +4,132 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.controller.heartbeats import SUSPECT_NS, Missing, Sessions
-from tiered.metadata.candidacy import RANK_MS, RETRY_MS, Silence, Stand, Wait, next_step, next_step_of_unable
-from tiered.metadata.recent_entries import ANSWER_BYTES, SLOTS_MAX, LogTail
+from tiered.controller.heartbeats import PROBE_AFTER_NS, UnreachableBrokers, BrokerHeartbeats
+from tiered.metadata.candidacy import RANK_DELAY_MS, RETRY_MS, ContactLoss, BecomeCandidate, Wait, decide_candidacy, decide_if_store_stalled
+from tiered.metadata.recent_entries import REPLY_BYTES, SLOTS_MAX, RecentEntries
 
 TIMEOUT = 6_000_000_000
 SESSION_MS = 6_000
 
 
-def sessions() -> Sessions:
-    made = Sessions(TIMEOUT)
-    made.expect([(1, "i1"), (2, "i2")], 0)
+def sessions() -> BrokerHeartbeats:
+    made = BrokerHeartbeats(TIMEOUT)
+    made.set_live_brokers([(1, "i1"), (2, "i2")], 0)
     return made
 
 
 def test_who_is_silent_for_the_whole_timeout_has_expired() -> None:
     heard = sessions()
-    assert heard.asks(1, "i1", 7, TIMEOUT - 1)
-    assert heard.expired(TIMEOUT - 1) == []
-    assert heard.expired(TIMEOUT) == [(2, "i2")]
+    assert heard.begin_fetch(1, "i1", 7, TIMEOUT - 1)
+    assert heard.expired_sessions(TIMEOUT - 1) == []
+    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_a_request_that_waits_does_not_stand_for_life() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 7, 0)
-    assert heard.expired(TIMEOUT) == [(1, "i1"), (2, "i2")]
+    heard.begin_fetch(1, "i1", 7, 0)
+    assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
 
 
 def test_an_answer_taken_is_a_sign_of_life_and_a_broken_connection_none() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 7, 0)
-    heard.answered(1, "i1", TIMEOUT - 1)
-    heard.asks(2, "i2", 7, 0)
-    heard.answered(2, "i2", TIMEOUT - 1, broken=True)
-    assert heard.expired(TIMEOUT) == [(2, "i2")]
+    heard.begin_fetch(1, "i1", 7, 0)
+    heard.end_fetch(1, "i1", TIMEOUT - 1)
+    heard.begin_fetch(2, "i2", 7, 0)
+    heard.end_fetch(2, "i2", TIMEOUT - 1, connection_lost=True)
+    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_another_incarnation_is_not_heard() -> None:
     heard = sessions()
-    assert not heard.asks(1, "later", 7, TIMEOUT - 1)
-    assert heard.expired(TIMEOUT) == [(1, "i1"), (2, "i2")]
-    heard.expect([(1, "later"), (2, "i2")], TIMEOUT)
-    assert heard.expired(TIMEOUT) == [(2, "i2")]
+    assert not heard.begin_fetch(1, "later", 7, TIMEOUT - 1)
+    assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
+    heard.set_live_brokers([(1, "later"), (2, "i2")], TIMEOUT)
+    assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
 def test_who_stops_asking_is_suspect_once_in_a_while() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 7, 0)
-    assert heard.suspects(SUSPECT_NS) == [2]
-    assert heard.suspects(SUSPECT_NS + 1) == []
-    heard.answered(1, "i1", SUSPECT_NS)
-    assert heard.suspects(2 * SUSPECT_NS) == [1, 2]
+    heard.begin_fetch(1, "i1", 7, 0)
+    assert heard.take_probes_due(PROBE_AFTER_NS) == [2]
+    assert heard.take_probes_due(PROBE_AFTER_NS + 1) == []
+    heard.end_fetch(1, "i1", PROBE_AFTER_NS)
+    assert heard.take_probes_due(2 * PROBE_AFTER_NS) == [1, 2]
 
 
 def test_silence_before_counts_for_who_has_not_been_heard_since() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 7, 0)
-    heard.was_silent(1, TIMEOUT, 0)
-    heard.was_silent(2, TIMEOUT, 0)
-    heard.was_silent(3, TIMEOUT, 0)
-    assert heard.expired(0) == [(2, "i2")]
+    heard.begin_fetch(1, "i1", 7, 0)
+    heard.backdate_contact(1, TIMEOUT, 0)
+    heard.backdate_contact(2, TIMEOUT, 0)
+    heard.backdate_contact(3, TIMEOUT, 0)
+    assert heard.expired_sessions(0) == [(2, "i2")]
 
 
 def test_who_is_silent_for_half_of_it_may_be_heard_by_somebody_else() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 7, 0)
-    heard.asks(2, "i2", 7, TIMEOUT // 2)
-    heard.answered(2, "i2", TIMEOUT // 2)
-    assert heard.silent(TIMEOUT - 1) == []
-    assert heard.silent(TIMEOUT) == [2], "1 has a question under way"
-    heard.answered(1, "i1", TIMEOUT // 2)
-    assert heard.silent(TIMEOUT) == [1, 2]
+    heard.begin_fetch(1, "i1", 7, 0)
+    heard.begin_fetch(2, "i2", 7, TIMEOUT // 2)
+    heard.end_fetch(2, "i2", TIMEOUT // 2)
+    assert heard.silent_brokers(TIMEOUT - 1) == []
+    assert heard.silent_brokers(TIMEOUT) == [2], "1 has a question under way"
+    heard.end_fetch(1, "i1", TIMEOUT // 2)
+    assert heard.silent_brokers(TIMEOUT) == [1, 2]
 
 
 def test_the_log_is_looked_at_ever_more_seldom_while_the_same_ones_are_missing() -> None:
-    missing, second = Missing(), 1_000_000_000
-    assert not missing.look_is_due([], 0)
-    looks = [s for s in range(600) if missing.look_is_due([1], s * second)]
+    missing, second = UnreachableBrokers(), 1_000_000_000
+    assert not missing.is_log_check_due([], 0)
+    looks = [s for s in range(600) if missing.is_log_check_due([1], s * second)]
     assert looks[:6] == [0, 1, 2, 3, 4, 5]
     assert len([s for s in looks if s >= 60]) < 20
     assert looks[-1] - looks[-2] == 60
-    assert not missing.look_is_due([1], 600 * second - 1 * second)
-    assert missing.look_is_due([1, 2], 600 * second + 1 * second), "another one is missed"
+    assert not missing.is_log_check_due([1], 600 * second - 1 * second)
+    assert missing.is_log_check_due([1, 2], 600 * second + 1 * second), "another one is missed"
 
 
 def test_all_have_applied_what_the_slowest_has() -> None:
     heard = sessions()
-    heard.asks(1, "i1", 9, 0)
-    heard.asks(2, "i2", 7, 0)
-    assert heard.applied_by_all(7)
-    assert not heard.applied_by_all(8)
-    heard.expect([(1, "i1")], 1)
-    assert heard.applied_by_all(9)
+    heard.begin_fetch(1, "i1", 9, 0)
+    heard.begin_fetch(2, "i2", 7, 0)
+    assert heard.is_applied_by_all(7)
+    assert not heard.is_applied_by_all(8)
+    heard.set_live_brokers([(1, "i1")], 1)
+    assert heard.is_applied_by_all(9)
 
 
 @pytest.mark.parametrize(
     ("silence", "step"),
     [
-        (Silence(100, True, (50,), 0), Stand(0)),
-        (Silence(100, True, (), 2), Stand(2 * RANK_MS)),
-        (Silence(100, False, (), 0), Wait(RETRY_MS)),
-        (Silence(SESSION_MS - 10, False, (), 0), Wait(10)),
-        (Silence(SESSION_MS, False, (SESSION_MS - 1, 9_000), 0), Wait(RETRY_MS)),
-        (Silence(SESSION_MS, False, (SESSION_MS, 9_000), 1), Stand(RANK_MS)),
-        (Silence(SESSION_MS, False, (), 0, asked=1), Wait(RETRY_MS)),
-        (Silence(SESSION_MS * 3 // 2, False, (), 0, asked=1), Stand(0)),
-        (Silence(SESSION_MS, False, (), 0, asked=2, answered=1), Stand(0)),
-        (Silence(100 * SESSION_MS, False, (), 0, asked=2, answered=1, fenced=True), Stand(0)),
-        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
-        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=30 * SESSION_MS), Stand(0)),
-        (Silence(100 * SESSION_MS, False, (), 0, fenced=True, quiet_ms=59 * SESSION_MS, in_vain=1), Wait(RETRY_MS)),
-        (Silence(3_600_000, False, (), 0, fenced=True, quiet_ms=3_600_000, in_vain=99), Stand(0)),
-        (Silence(100, True, (), 0, asked=1, fenced=True), Stand(0)),
+        (ContactLoss(100, True, (50,), 0), BecomeCandidate(0)),
+        (ContactLoss(100, True, (), 2), BecomeCandidate(2 * RANK_DELAY_MS)),
+        (ContactLoss(100, False, (), 0), Wait(RETRY_MS)),
+        (ContactLoss(SESSION_MS - 10, False, (), 0), Wait(10)),
+        (ContactLoss(SESSION_MS, False, (SESSION_MS - 1, 9_000), 0), Wait(RETRY_MS)),
+        (ContactLoss(SESSION_MS, False, (SESSION_MS, 9_000), 1), BecomeCandidate(RANK_DELAY_MS)),
+        (ContactLoss(SESSION_MS, False, (), 0, brokers_queried=1), Wait(RETRY_MS)),
+        (ContactLoss(SESSION_MS * 3 // 2, False, (), 0, brokers_queried=1), BecomeCandidate(0)),
+        (ContactLoss(SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1), BecomeCandidate(0)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1, fenced=True), BecomeCandidate(0)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS), BecomeCandidate(0)),
+        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=59 * SESSION_MS, unfollowed_epochs=1), Wait(RETRY_MS)),
+        (ContactLoss(3_600_000, False, (), 0, fenced=True, inactive_ms=3_600_000, unfollowed_epochs=99), BecomeCandidate(0)),
+        (ContactLoss(100, True, (), 0, brokers_queried=1, fenced=True), BecomeCandidate(0)),
     ],
 )
-def test_when_a_broker_stands(silence: Silence, step: Wait | Stand) -> None:
-    assert next_step(silence, SESSION_MS) == step
+def test_when_a_broker_stands(silence: ContactLoss, step: Wait | BecomeCandidate) -> None:
+    assert decide_candidacy(silence, SESSION_MS) == step
 
 
 def test_a_controller_that_cannot_write_makes_room() -> None:
-    assert next_step_of_unable(Silence(0, False, (), 1, 2 * SESSION_MS), SESSION_MS) == Stand(RANK_MS)
-    assert next_step_of_unable(Silence(0, False, (), 1, 2 * SESSION_MS - 1), SESSION_MS) is None
+    assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS), SESSION_MS) == BecomeCandidate(RANK_DELAY_MS)
+    assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS - 1), SESSION_MS) is None
 
 
 def test_the_tail_gives_what_follows_and_knows_what_it_forgot() -> None:
-    tail = LogTail()
-    tail.begin(5)
+    tail = RecentEntries()
+    tail.restart_at(5)
     assert tail.read(5) == []
     assert tail.read(4) is None
     tail.add(5, b"five")
@@ -142,11 +142,11 @@ def test_the_tail_gives_what_follows_and_knows_what_it_forgot() -> None:
 
 
 def test_the_tail_is_bounded_and_so_is_an_answer() -> None:
-    tail = LogTail()
+    tail = RecentEntries()
     for slot in range(SLOTS_MAX + 10):
         tail.add(slot, b"%d" % slot)
     assert tail.read(9) is None
     assert tail.read(10) == [b"%d" % slot for slot in range(10, SLOTS_MAX + 10)]
-    tail.add(SLOTS_MAX + 10, bytes(ANSWER_BYTES))
+    tail.add(SLOTS_MAX + 10, bytes(REPLY_BYTES))
     tail.add(SLOTS_MAX + 11, b"x")
     assert len(tail.read(SLOTS_MAX + 10) or []) == 1

@@ -17,7 +17,7 @@ from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaE
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number, text_id
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import CLUSTER, NO_LEADER
+from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import End, Image, Loss, PartitionImage
 
@@ -326,16 +326,16 @@ def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
     decide(shard, requests.CreateTopic("t", 1, 2))
     fence(shard, 2)
     assert states(shard) == (1, (1,), (2,))
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}))
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "1"}))
     assert states(shard) == (1, (1,), ())
 
 
 def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
     """Else a controller and a leader with other files would not mean the same by `min.insync.replicas`."""
     shard = cluster(1, settings=Settings(min_insync_replicas=2))
-    assert shard.image.broker_configs == {CLUSTER: TWO}
+    assert shard.image.broker_configs == {ALL_BROKERS: TWO}
     register(shard, 2)
-    assert shard.image.broker_configs == {CLUSTER: TWO}
+    assert shard.image.broker_configs == {ALL_BROKERS: TWO}
     assert cluster(1).image.broker_configs == {}
     assert refusal(shard, requests.AlterBrokerConfigs(1, {"min.insync.replicas": "1"})) is Code.INVALID_CONFIG
 
@@ -343,13 +343,13 @@ def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
 def test_min_insync_replicas_of_all_brokers_is_changed_and_never_removed() -> None:
     shard = cluster(1, settings=Settings(min_insync_replicas=2))
     for gone in ({"min.insync.replicas": None}, {}):
-        assert refusal(shard, requests.AlterBrokerConfigs(CLUSTER, gone, replace=True)) is Code.INVALID_CONFIG
-    assert shard.image.broker_configs == {CLUSTER: TWO}
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": "1"}, replace=True))
-    assert shard.image.broker_configs == {CLUSTER: {"min.insync.replicas": "1"}}
+        assert refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, gone, replace=True)) is Code.INVALID_CONFIG
+    assert shard.image.broker_configs == {ALL_BROKERS: TWO}
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "1"}, replace=True))
+    assert shard.image.broker_configs == {ALL_BROKERS: {"min.insync.replicas": "1"}}
     unset = cluster(1)
-    decide(unset, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": None}))
-    assert unset.image.broker_configs.get(CLUSTER, {}) == {}, "nothing was set, so nothing is removed"
+    decide(unset, requests.AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": None}))
+    assert unset.image.broker_configs.get(ALL_BROKERS, {}) == {}, "nothing was set, so nothing is removed"
 
 
 @pytest.mark.parametrize("said", [None, "1", "3"])
@@ -358,10 +358,10 @@ def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | 
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     if said is not None:
-        decide(shard, requests.AlterBrokerConfigs(CLUSTER, {"min.insync.replicas": said}))
+        decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": said}))
     started_with_2 = Settings(min_insync_replicas=2)
     (topic,) = shard.image.topics.values()
-    terms = leaders.TermsOf(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
+    terms = leaders.PartitionContexts(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
     leader = topic_config(topic, broker_settings(shard.image, started_with_2, 1).topic_defaults())
     assert leader.min_insync_replicas == terms.min_isr == int(said or 1)
 
@@ -375,7 +375,7 @@ def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> No
     unfence(shard, 2)
     assert states(shard) == (NO_LEADER, (), (1,))
     said = {"unclean.leader.election.enable": "true"}
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, said) if wide else requests.AlterTopicConfigs("t", said))
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, said) if wide else requests.AlterTopicConfigs("t", said))
     assert states(shard) == (2, (2,), ())
     assert partition(shard).loss == Loss(1, 0, 1000)
 
@@ -427,21 +427,21 @@ def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
     at = topic_id(shard)
-    assert leaders.misplaced(shard.image) == ()
+    assert leaders.plan_preferred_leaders(shard.image) == ()
     fence(shard, 1)
-    assert leaders.misplaced(shard.image) == (), "who is away cannot lead"
+    assert leaders.plan_preferred_leaders(shard.image) == (), "who is away cannot lead"
     unfence(shard, 1)
-    assert leaders.misplaced(shard.image) == (), "nor who is not in sync"
+    assert leaders.plan_preferred_leaders(shard.image) == (), "nor who is not in sync"
     for p, leader in ((0, 2), (3, 3)):
         old = partition(shard, p)
         isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
         wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
         assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
-    assert leaders.misplaced(shard.image) == ((at, 0), (at, 3))
+    assert leaders.plan_preferred_leaders(shard.image) == ((at, 0), (at, 3))
     about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)
-    assert leaders.misplaced(about_to_stop) == ()
+    assert leaders.plan_preferred_leaders(about_to_stop) == ()
     decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
-    assert leaders.misplaced(shard.image) == ((at, 0),)
+    assert leaders.plan_preferred_leaders(shard.image) == ((at, 0),)
 
 
 def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:

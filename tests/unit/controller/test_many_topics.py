@@ -12,7 +12,7 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ListEdit, TopicCreated
-from tiered.metadata.effective_config import edited
+from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import TopicNames
 
@@ -92,11 +92,11 @@ def test_replicas_of_new_partitions_may_be_given() -> None:
 def test_words_join_and_leave_a_list_in_force() -> None:
     in_force = {"listeners": "a,b", "cleanup.policy": "delete"}
     change = {"listeners": ListEdit(added=("c", "a"), removed=("b", "zz"))}
-    assert edited(change, {}, in_force, broker_rows(), replace=False) == {"listeners": "a,c"}
+    assert apply_edits(change, {}, in_force, broker_rows(), replace=False) == {"listeners": "a,c"}
     with pytest.raises(Refused, match="no list"):
-        edited({"retention.ms": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
+        apply_edits({"retention.ms": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
     with pytest.raises(Refused, match="unknown"):
-        edited({"no": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
+        apply_edits({"no": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
 
 
 def test_replacing_returns_what_is_not_named_to_its_default() -> None:

@@ -8,7 +8,7 @@ from tests.unit.controller.test_controller import controller as made
 from tests.unit.controller.test_controller import decide
 from tiered.config.settings import Settings
 from tiered.controller.controller import Controller
-from tiered.controller.missing_replicas import gains
+from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.requests import CreateTopic, FenceBroker, Move, Reassign, RegisterBroker
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -32,16 +32,16 @@ def test_topics_of_the_default_begin_with_the_brokers_that_are_there_and_gain_th
     decide(shard, CreateTopic("t", 4))
     topic = shard.image.topics["t"]
     assert [each.replicas for each in topic.partitions] == [(1,)] * 4 and topic.wanted == 3
-    assert gains(shard.image, SETTINGS) == ()
+    assert plan_missing_replicas(shard.image, SETTINGS) == ()
     join(shard, 2)
-    assert gains(shard.image, SETTINGS) == tuple(Move(topic.topic_id, p, (1, 2)) for p in range(4))
+    assert plan_missing_replicas(shard.image, SETTINGS) == tuple(Move(topic.topic_id, p, (1, 2)) for p in range(4))
     join(shard, 3, 4)
-    found = gains(shard.image, SETTINGS)
+    found = plan_missing_replicas(shard.image, SETTINGS)
     assert [len(each.replicas or ()) for each in found] == [3] * 4
     held = [node for each in found for node in each.replicas or ()]
     assert held.count(1) == 4 and {held.count(node) for node in (2, 3, 4)} == {2, 3}, "evenly"
     assert decide(shard, Reassign(found)) == (None,) * 4
-    assert gains(shard.image, SETTINGS) == (), "it is on its way"
+    assert plan_missing_replicas(shard.image, SETTINGS) == (), "it is on its way"
 
 
 def test_what_somebody_said_stays_and_so_does_what_has_enough() -> None:
@@ -50,7 +50,7 @@ def test_what_somebody_said_stays_and_so_does_what_has_enough() -> None:
     decide(shard, CreateTopic("assigned", assignments=[[1]]))
     join(shard, 2, 3)
     assert shard.image.topics["said"].wanted == 0
-    assert gains(shard.image, SETTINGS) == ()
+    assert plan_missing_replicas(shard.image, SETTINGS) == ()
 
 
 def test_a_topic_that_somebody_made_smaller_is_let_be_and_one_that_was_only_called_off_is_not() -> None:
@@ -58,13 +58,13 @@ def test_a_topic_that_somebody_made_smaller_is_let_be_and_one_that_was_only_call
     decide(shard, CreateTopic("t", 2))
     topic = shard.image.topics["t"]
     join(shard, 3)
-    found = gains(shard.image, SETTINGS)
+    found = plan_missing_replicas(shard.image, SETTINGS)
     assert len(found) == 2
     decide(shard, Reassign(found))
     decide(shard, Reassign(tuple(replace(each, replicas=None) for each in found)))
-    assert gains(shard.image, SETTINGS) == found
+    assert plan_missing_replicas(shard.image, SETTINGS) == found
     decide(shard, Reassign((Move(topic.topic_id, 1, topic.partitions[1].replicas[:1]),)))
-    assert gains(shard.image, SETTINGS) == ()
+    assert plan_missing_replicas(shard.image, SETTINGS) == ()
 
 
 def test_internal_topics_gain_up_to_their_own_number_on_brokers_that_live() -> None:
@@ -72,10 +72,10 @@ def test_internal_topics_gain_up_to_their_own_number_on_brokers_that_live() -> N
     decide(shard, CreateTopic(OFFSETS_TOPIC, 2, 1))
     join(shard, 2, 3)
     decide(shard, FenceBroker(2, "i2"))
-    assert {each.replicas for each in gains(shard.image, SETTINGS)} == {(1, 3)}
-    assert gains(shard.image, replace(SETTINGS, offsets_topic_replication_factor=1)) == ()
+    assert {each.replicas for each in plan_missing_replicas(shard.image, SETTINGS)} == {(1, 3)}
+    assert plan_missing_replicas(shard.image, replace(SETTINGS, offsets_topic_replication_factor=1)) == ()
     decide(shard, FenceBroker(1, "i1"))
-    assert gains(shard.image, SETTINGS) == (), "nobody leads it: there is nothing to copy from"
+    assert plan_missing_replicas(shard.image, SETTINGS) == (), "nobody leads it: there is nothing to copy from"
 
 
 def test_new_replicas_are_on_other_racks_where_there_are() -> None:
@@ -83,4 +83,4 @@ def test_new_replicas_are_on_other_racks_where_there_are() -> None:
     decide(shard, CreateTopic("t"))
     for node, rack in ((1, "a"), (2, "a"), (3, "b")):
         decide(shard, RegisterBroker(node, f"j{node}", f"d{node}", "", rack, whole=True))
-    assert [each.replicas for each in gains(shard.image, replace(SETTINGS))] == [(1, 3, 2)]
+    assert [each.replicas for each in plan_missing_replicas(shard.image, replace(SETTINGS))] == [(1, 3, 2)]

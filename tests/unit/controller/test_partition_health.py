@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from tiered.broker.cluster_metrics import ClusterMetrics
-from tiered.controller.partition_health import not_in_sync, resized, standing, why_leaderless
+from tiered.controller.partition_health import describe_out_of_sync, count_isr_changes, assess_partitions, describe_leaderless
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
+from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metrics import Metrics
 
@@ -42,26 +42,26 @@ ELSEWHERE, NOBODY, DEAD = made(2, (2, 3), (2,)), made(NO_LEADER, (3,), (), elr=(
 
 def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -> None:
     image = cluster(WHOLE, LACKS, ALONE, ELSEWHERE, NOBODY, DEAD, configs={"min.insync.replicas": "2"})
-    one = standing(image, 1)
-    assert (one.partitions, one.led, one.held, one.not_preferred, one.at_min_isr) == (6, 3, 4, 3, 1)
+    one = assess_partitions(image, 1)
+    assert (one.partition_count, one.leader_count, one.replica_count, one.not_preferred_count, one.at_min_isr_count) == (6, 3, 4, 3, 1)
     assert [at.partition for at in one.under_replicated] == [1, 2]
     assert [at.partition for at in one.under_min_isr] == [2]
     assert [at.partition for at in one.leaderless] == [4, 5]
-    two = standing(image, 2)
-    assert (two.led, two.held) == (1, 4) and list(two.under_replicated) == [TopicPartition("t", 3)]
+    two = assess_partitions(image, 2)
+    assert (two.leader_count, two.replica_count) == (1, 4) and list(two.under_replicated) == [TopicPartition("t", 3)]
     assert two.leaderless == one.leaderless
 
 
 def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
     moved, lacks = made(1, (1, 4, 2), (1, 2), adding=(4,)), made(1, (1, 4, 2), (1,), adding=(4,))
-    assert [at.partition for at in standing(cluster(moved, lacks), 1).under_replicated] == [1]
+    assert [at.partition for at in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
 
 
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])
 def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: str, under: int) -> None:
     by_topic = cluster(WHOLE, LACKS, ALONE, configs={"min.insync.replicas": asked})
-    by_all = cluster(WHOLE, LACKS, ALONE).apply([kinds.BrokerConfigChanged(CLUSTER, {"min.insync.replicas": asked})], 1)
-    assert [len(standing(image, 1).under_min_isr) for image in (by_topic, by_all)] == [under, under]
+    by_all = cluster(WHOLE, LACKS, ALONE).apply([kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1)
+    assert [len(assess_partitions(image, 1).under_min_isr) for image in (by_topic, by_all)] == [under, under]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: 
     ],
 )
 def test_whom_an_election_waits_for_is_named(partition: PartitionImage, why: str) -> None:
-    assert why_leaderless(cluster(partition), partition) == why
+    assert describe_leaderless(cluster(partition), partition) == why
 
 
 def test_who_is_not_in_sync_is_named() -> None:
-    assert not_in_sync(cluster(ALONE), ALONE) == "brokers 2 and 3 (fenced)"
+    assert describe_out_of_sync(cluster(ALONE), ALONE) == "brokers 2 and 3 (fenced)"
 
 
 def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> None:
@@ -95,12 +95,12 @@ def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> N
         kinds.PartitionChanged(T, 3, 1, 1, (1,), ()),
     ]
     after = before.apply(changes, 1)
-    assert resized(changes, before, after, 1) == (1, 2)
-    assert resized(changes, before, after, 2) == (0, 1)
+    assert count_isr_changes(changes, before, after, 1) == (1, 2)
+    assert count_isr_changes(changes, before, after, 2) == (0, 1)
     lost: list[Change] = [kinds.PartitionChanged(T, 0, NO_LEADER, 0, (), (1,))]
-    assert resized(lost, before, before.apply(lost, 1), 1) == (1, 0)
+    assert count_isr_changes(lost, before, before.apply(lost, 1), 1) == (1, 0)
     gone: list[Change] = [*changes, kinds.TopicDeleted(T, 1)]
-    assert resized(gone, before, before.apply(gone, 1), 1) == (0, 0)
+    assert count_isr_changes(gone, before, before.apply(gone, 1), 1) == (0, 0)
 
 
 def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:

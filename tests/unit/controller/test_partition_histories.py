@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiered.controller import partition_transitions
-from tiered.controller.partition_transitions import Terms
+from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrWish
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER
@@ -31,7 +31,7 @@ class Seen:
     """What is committed, as of one slot."""
 
     image: PartitionImage
-    terms: Terms
+    terms: PartitionContext
     incarnations: dict[int, int]
 
 
@@ -57,9 +57,9 @@ class History:
     def __init__(self, copies: int, min_isr: int) -> None:
         self.nodes = tuple(range(1, NODES + 1))
         self.brokers = {node: Broker() for node in self.nodes}
-        terms = Terms(frozenset(self.nodes), min_isr)
+        terms = PartitionContext(frozenset(self.nodes), min_isr)
         self.slots = [
-            Seen(partition_transitions.first(self.nodes[:copies], terms), terms, dict.fromkeys(self.nodes, 1))
+            Seen(partition_transitions.new_partition(self.nodes[:copies], terms), terms, dict.fromkeys(self.nodes, 1))
         ]
         self.truth: list[Record] = []
         self.lost_in = NO_EPOCH
@@ -145,7 +145,7 @@ class History:
         if self.asked:
             node, wish = self.asked.pop(choice % len(self.asked))
             numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
-            found = partition_transitions.wished(self.now.image, node, wish, numbers, self.now.terms)
+            found = partition_transitions.alter_isr(self.now.image, node, wish, numbers, self.now.terms)
             if isinstance(found, PartitionImage):
                 self._decided(found)
             elif self.brokers[node].proposed is wish:
@@ -154,7 +154,7 @@ class History:
     def fence(self, node: int, _: int) -> None:
         if node in self.now.terms.live:
             terms = replace(self.now.terms, live=self.now.terms.live - {node})
-            self._decided(partition_transitions.left(self.now.image, node, terms), terms)
+            self._decided(partition_transitions.remove_broker(self.now.image, node, terms), terms)
 
     def unfence(self, node: int, _: int) -> None:
         broker = self.brokers[node]
@@ -162,7 +162,7 @@ class History:
             broker.at = len(self.slots) - 1
             self._begin(node)
             terms = replace(self.now.terms, live=self.now.terms.live | {node})
-            self._decided(partition_transitions.resettled(self.now.image, terms), terms)
+            self._decided(partition_transitions.reevaluate(self.now.image, terms), terms)
 
     def come_back(self, node: int, _: int) -> None:
         broker = self.brokers[node]
@@ -172,7 +172,7 @@ class History:
             self.brokers[node] = fresh
             terms = replace(self.now.terms, live=self.now.terms.live | {node})
             incarnations = self.now.incarnations | {node: fresh.incarnation}
-            found = partition_transitions.returned(self.now.image, node, end, terms)
+            found = partition_transitions.register_broker(self.now.image, node, end, terms)
             self._decided(found, terms, incarnations, reports=node if end is not None else None)
             fresh.at = len(self.slots) - 1
             self._begin(node)
@@ -183,23 +183,23 @@ class History:
         if (
             broker.up
             and broker.at == len(self.slots) - 1
-            and node in partition_transitions.awaited(now.image, now.terms.live)
+            and node in partition_transitions.awaited_replicas(now.image, now.terms.live)
         ):
-            self._decided(partition_transitions.told(now.image, End(node, *self._reach(node)), now.terms))
+            self._decided(partition_transitions.report_end(now.image, End(node, *self._reach(node)), now.terms))
 
     def want(self, _: int, min_isr: int) -> None:
         terms = replace(self.now.terms, min_isr=max(1, min_isr))
-        self._decided(partition_transitions.resettled(self.now.image, terms), terms)
+        self._decided(partition_transitions.reevaluate(self.now.image, terms), terms)
 
     def hand_over(self, node: int, _: int) -> None:
-        self._decided(partition_transitions.handed_over(self.now.image, node, self.now.terms))
+        self._decided(partition_transitions.hand_over(self.now.image, node, self.now.terms))
 
     def prefer(self, _: int, __: int) -> None:
-        found = partition_transitions.preferred(self.now.image, self.now.terms)
+        found = partition_transitions.elect_preferred(self.now.image, self.now.terms)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image)
 
     def force(self, _: int, __: int) -> None:
-        found = partition_transitions.unclean(self.now.image, self.now.terms)
+        found = partition_transitions.elect_unclean(self.now.image, self.now.terms)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image, forced=True)
 
     def reassign(self, choice: int, number: int) -> None:
@@ -207,11 +207,11 @@ class History:
         old, terms = self.now.image, self.now.terms
         order = (*self.nodes[number % NODES :], *self.nodes[: number % NODES])
         target = tuple(each for each in order if choice >> each & 1 and (each in terms.live or each in old.replicas))
-        if target and not old.moving:
-            self._decided(partition_transitions.moved(old, target, terms))
+        if target and not old.is_reassigning:
+            self._decided(partition_transitions.start_reassignment(old, target, terms))
 
     def call_off(self, _: int, __: int) -> None:
-        found = partition_transitions.stayed(self.now.image, self.now.terms)
+        found = partition_transitions.cancel_reassignment(self.now.image, self.now.terms)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image)
 
     # -- what has to hold ---------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class History:
     def _decided(
         self,
         image: PartitionImage,
-        terms: Terms | None = None,
+        terms: PartitionContext | None = None,
         incarnations: dict[int, int] | None = None,
         reports: int | None = None,
         forced: bool = False,
@@ -268,7 +268,7 @@ class History:
 
     def check(self) -> None:
         image, terms = self.now.image, self.now.terms
-        partition_transitions.check(image, terms)
+        partition_transitions.check_invariants(image, terms)
         if terms.live & {*image.isr, *image.elr}:
             assert image.leader != -1, "somebody could lead"
         for node in (*image.isr, *image.elr):
@@ -369,10 +369,10 @@ def test_long_histories() -> None:
             old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
         )
         seen["moved"] += any(
-            old.moving and not new.moving and new.replicas != old.replicas for old, new in pairwise(images)
+            old.is_reassigning and not new.is_reassigning and new.replicas != old.replicas for old, new in pairwise(images)
         )
         seen["its leader left"] += any(old.leader not in (-1, *new.replicas) for old, new in pairwise(images))
         seen["failed over on the way"] += any(
-            old.moving and new.moving and new.leader_epoch > old.leader_epoch for old, new in pairwise(images)
+            old.is_reassigning and new.is_reassigning and new.leader_epoch > old.leader_epoch for old, new in pairwise(images)
         )
     assert all(seen[what] >= 3 for what in seen), seen

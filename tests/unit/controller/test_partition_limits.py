@@ -12,12 +12,12 @@ from tests.unit.controller.test_controller import decide
 from tiered.config.settings import Settings
 from tiered.controller import requests
 from tiered.controller.controller import Controller
-from tiered.controller.missing_replicas import gains
+from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.partition_limits import BROKER_MAX, CLUSTER_MAX
 from tiered.controller.requests import CreatePartitions, CreateTopic, CreateTopics, Move, Reassign, Request
 from tiered.errors import Code, Refused
 from tiered.ids import text_id
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import Image, TopicImage, from_json, to_json
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
@@ -91,7 +91,7 @@ def test_reassignment_to_a_full_broker_is_refused_and_others_are_made() -> None:
     assert isinstance(reply, tuple)
     assert reply[0] is None
     assert reply[1].code is Code.POLICY_VIOLATION and BROKER_MAX in reply[1].why
-    assert shard.image.replicas == {1: 3, 2: 5}, "a replica that leaves counts until it has left"
+    assert shard.image.replica_counts == {1: 3, 2: 5}, "a replica that leaves counts until it has left"
 
 
 def test_topics_gain_no_replicas_on_full_brokers() -> None:
@@ -101,12 +101,12 @@ def test_topics_gain_no_replicas_on_full_brokers() -> None:
     assert isinstance(topic, TopicImage)
     join(shard, 2)
     decide(shard, CreateTopic("full", assignments=[[2]] * 4))
-    assert gains(shard.image, settings) == (Move(topic.topic_id, 0, (1, 2)),)
+    assert plan_missing_replicas(shard.image, settings) == (Move(topic.topic_id, 0, (1, 2)),)
 
 
 def test_limits_change_while_brokers_run_for_all_or_for_one() -> None:
     shard = controller(1, 2)
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {BROKER_MAX: "1", CLUSTER_MAX: "100"}))
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {BROKER_MAX: "1", CLUSTER_MAX: "100"}))
     decide(shard, requests.AlterBrokerConfigs(2, {BROKER_MAX: "50"}))
     assert BROKER_MAX in refusal(shard, CreateTopic("t", assignments=[[1], [1]]))
     decide(shard, CreateTopic("t", assignments=[[2]] * 50))
@@ -115,7 +115,7 @@ def test_limits_change_while_brokers_run_for_all_or_for_one() -> None:
 def test_what_is_there_stays_above_a_limit_that_came_later() -> None:
     shard = controller(1)
     decide(shard, CreateTopic("t", 5))
-    decide(shard, requests.AlterBrokerConfigs(CLUSTER, {BROKER_MAX: "1"}))
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {BROKER_MAX: "1"}))
     assert len(shard.image.topics["t"].partitions) == 5
     assert BROKER_MAX in refusal(shard, CreateTopic("u"))
 
@@ -130,6 +130,6 @@ def test_image_counts_partitions_and_replicas_as_they_come_and_go() -> None:
     decide(shard, requests.DeleteTopic("u"))
     image = shard.image
     held = [node for each in image.topics["t"].partitions for node in each.replicas]
-    assert (image.partitions, dict(image.replicas)) == (5, {node: held.count(node) for node in (1, 2, 3)})
+    assert (image.partition_count, dict(image.replica_counts)) == (5, {node: held.count(node) for node in (1, 2, 3)})
     read = from_json(to_json(image))
-    assert (read.partitions, read.replicas) == (image.partitions, image.replicas)
+    assert (read.partition_count, read.replica_counts) == (image.partition_count, image.replica_counts)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.controller.test_leaders import cluster, fence, incarnation, partition, topic_id
 from tiered.controller import partition_transitions, requests
 from tiered.controller.controller import Controller
-from tiered.controller.partition_transitions import Terms
+from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrWish, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
@@ -26,8 +26,8 @@ def decide(shard: Controller, request: Any) -> Any:
     return found.reply
 
 
-def terms(*live: int, unclean: bool = False) -> Terms:
-    return Terms(frozenset(live), 2, unclean, 1000)
+def terms(*live: int, unclean: bool = False) -> PartitionContext:
+    return PartitionContext(frozenset(live), 2, unclean, 1000)
 
 
 LIVE = terms(1, 2, 3, 4)
@@ -38,15 +38,15 @@ def joined(old: PartitionImage, *isr: int) -> PartitionImage:
     """The leader's wish for this in-sync set, granted."""
     members = tuple(InSync(node, node) for node in isr)
     wish = IsrWish(T, 0, old.leader_epoch, old.partition_epoch, members)
-    new = partition_transitions.wished(old, old.leader, wish, {node: node for node in (1, 2, 3, 4)}, LIVE)
+    new = partition_transitions.alter_isr(old, old.leader, wish, {node: node for node in (1, 2, 3, 4)}, LIVE)
     assert isinstance(new, PartitionImage), new
     return new
 
 
 def test_who_is_in_the_way_leaves_once_all_others_are_in_sync() -> None:
-    moving = partition_transitions.moved(OLD, (3, 4), LIVE)
+    moving = partition_transitions.start_reassignment(OLD, (3, 4), LIVE)
     assert moving == PartitionImage((3, 4, 1, 2), 1, 5, (1, 2), adding=(3, 4), removing=(1, 2))
-    assert (moving.target, OLD.target, OLD.moving) == ((3, 4), (1, 2), False)
+    assert (moving.target_replicas, OLD.target_replicas, OLD.is_reassigning) == ((3, 4), (1, 2), False)
     one = joined(moving, 1, 2, 3)
     assert one == replace(moving, isr=(3, 1, 2)), "one of them is not enough"
     assert joined(one, 1, 2, 3, 4) == PartitionImage((3, 4), 3, 6, (3, 4))
@@ -54,12 +54,12 @@ def test_who_is_in_the_way_leaves_once_all_others_are_in_sync() -> None:
 
 def test_who_leaves_does_so_under_the_next_epoch_whoever_leads() -> None:
     """What the leader knew of them must not count when they are added again with empty logs."""
-    moving = partition_transitions.moved(OLD, (1, 3), LIVE)
+    moving = partition_transitions.start_reassignment(OLD, (1, 3), LIVE)
     assert joined(moving, 1, 2, 3) == PartitionImage((1, 3), 1, 6, (1, 3))
-    assert partition_transitions.moved(OLD, (1,), LIVE) == PartitionImage((1,), 1, 6, (1,)), (
+    assert partition_transitions.start_reassignment(OLD, (1,), LIVE) == PartitionImage((1,), 1, 6, (1,)), (
         "at once, where nobody is added"
     )
-    more = partition_transitions.moved(OLD, (1, 2, 3), LIVE)
+    more = partition_transitions.start_reassignment(OLD, (1, 2, 3), LIVE)
     assert joined(more, 1, 2, 3) == PartitionImage((1, 2, 3), 1, 5, (1, 2, 3)), "nobody leaves"
 
 
@@ -69,52 +69,52 @@ def test_a_move_that_is_called_off_forgets_what_those_who_leave_were_known_to_ha
     waiting = PartitionImage(
         (3, 1, 2), NO_LEADER, 7, (), (1,), last_known=(3,), ends=ends, adding=(3,), removing=(2,)
     )  # fmt: skip
-    stays = partition_transitions.stayed(waiting, terms(3))
+    stays = partition_transitions.cancel_reassignment(waiting, terms(3))
     assert isinstance(stays, PartitionImage)
     assert (stays.replicas, stays.elr, stays.last_known, stays.ends) == ((1, 2), (1,), (), ())
-    assert list(partition_transitions.changes(T, 0, waiting, stays, terms(3)))
+    assert list(partition_transitions.to_changes(T, 0, waiting, stays, terms(3)))
 
 
 def test_another_order_is_no_move() -> None:
-    assert partition_transitions.moved(OLD, (2, 1), LIVE) == replace(OLD, replicas=(2, 1))
-    assert partition_transitions.moved(OLD, (1, 2), LIVE) is OLD
+    assert partition_transitions.start_reassignment(OLD, (2, 1), LIVE) == replace(OLD, replicas=(2, 1))
+    assert partition_transitions.start_reassignment(OLD, (1, 2), LIVE) is OLD
 
 
 def test_nobody_leaves_while_one_who_stays_is_behind() -> None:
     behind = PartitionImage((1, 2), 2, 5, (2,), (1,))
-    moving = partition_transitions.moved(behind, (1,), LIVE)
+    moving = partition_transitions.start_reassignment(behind, (1,), LIVE)
     assert moving == PartitionImage((1, 2), 2, 5, (2,), (1,), removing=(2,))
     assert joined(moving, 1, 2) == PartitionImage((1,), 1, 6, (1,))
 
 
 def test_an_election_on_the_way_takes_the_old_ones() -> None:
-    moving = partition_transitions.moved(OLD, (3,), LIVE)
-    assert partition_transitions.left(moving, 1, terms(2, 3, 4)) == replace(
+    moving = partition_transitions.start_reassignment(OLD, (3,), LIVE)
+    assert partition_transitions.remove_broker(moving, 1, terms(2, 3, 4)) == replace(
         moving, leader=2, leader_epoch=6, isr=(2,), elr=(1,)
     )
     dead = replace(moving, leader=NO_LEADER, isr=(), elr=(1,))
-    assert partition_transitions.unclean(dead, terms(3)) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, (
+    assert partition_transitions.elect_unclean(dead, terms(3)) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, (
         "who was added has nothing"
     )
-    forced = partition_transitions.unclean(dead, terms(2, 3))
-    assert isinstance(forced, PartitionImage) and (forced.leader, forced.moving) == (2, True)
+    forced = partition_transitions.elect_unclean(dead, terms(2, 3))
+    assert isinstance(forced, PartitionImage) and (forced.leader, forced.is_reassigning) == (2, True)
 
 
 def test_nothing_is_given_up_in_the_step_that_loses_something() -> None:
     """Whoever has more may come back, and an operator may look first."""
     moving = PartitionImage((2, 1), NO_LEADER, 5, (), (1,), removing=(1,))
-    forced = partition_transitions.unclean(moving, terms(2))
+    forced = partition_transitions.elect_unclean(moving, terms(2))
     assert isinstance(forced, PartitionImage) and forced.loss is not None
-    assert (forced.leader, forced.replicas, forced.moving) == (2, (2, 1), True)
+    assert (forced.leader, forced.replicas, forced.is_reassigning) == (2, (2, 1), True)
 
 
 def test_a_move_is_called_off() -> None:
-    moving = partition_transitions.moved(OLD, (3, 1), LIVE)
+    moving = partition_transitions.start_reassignment(OLD, (3, 1), LIVE)
     assert moving.replicas == (3, 1, 2)
-    assert partition_transitions.stayed(moving, LIVE) == PartitionImage((1, 2), 1, 6, (1, 2))
+    assert partition_transitions.cancel_reassignment(moving, LIVE) == PartitionImage((1, 2), 1, 6, (1, 2))
     led_by_new = replace(moving, leader=3, leader_epoch=6, isr=(3, 1))
-    assert partition_transitions.stayed(led_by_new, LIVE) == PartitionImage((1, 2), 1, 7, (1,))
-    assert partition_transitions.stayed(OLD, LIVE) is Code.NO_REASSIGNMENT_IN_PROGRESS
+    assert partition_transitions.cancel_reassignment(led_by_new, LIVE) == PartitionImage((1, 2), 1, 7, (1,))
+    assert partition_transitions.cancel_reassignment(OLD, LIVE) is Code.NO_REASSIGNMENT_IN_PROGRESS
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_move_is_called_off() -> None:
     ],
 )
 def test_it_is_not_called_off_when_who_was_added_has_the_last_copy(last: PartitionImage) -> None:
-    assert partition_transitions.stayed(last, LIVE) is Code.INVALID_REPLICA_ASSIGNMENT
+    assert partition_transitions.cancel_reassignment(last, LIVE) is Code.INVALID_REPLICA_ASSIGNMENT
 
 
 def moves(shard: Controller, *targets: tuple[int, ...] | None, other_counts: bool = True) -> list[Code | None]:
@@ -149,7 +149,7 @@ def test_each_move_is_judged_alone_and_the_log_has_those_that_can_be() -> None:
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert (partition(shard).replicas, partition(shard).adding, partition(shard).removing) == ((2, 3, 1), (3,), (1,))
-    assert not partition(shard, 1).moving
+    assert not partition(shard, 1).is_reassigning
     wish = IsrWish(topic_id(shard), 0, 0, 1 + 1, tuple(member(node) for node in (1, 2, 3)))
     assert decide(shard, requests.AlterPartitions(1, incarnation(1), (wish,))) == (Code.NONE,)
     done = partition(shard)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tiered.controller import partition_transitions
-from tiered.controller.partition_transitions import Terms
+from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrWish
 from tiered.errors import Broken, Code
 from tiered.ids import TopicId
@@ -18,8 +18,8 @@ T = TopicId("t")
 ALL = (1, 2, 3)
 
 
-def terms(*live: int, min_isr: int = 2, unclean: bool = False) -> Terms:
-    return Terms(frozenset(live), min_isr, unclean, 1000)
+def terms(*live: int, min_isr: int = 2, unclean: bool = False) -> PartitionContext:
+    return PartitionContext(frozenset(live), min_isr, unclean, 1000)
 
 
 def image(leader: int, epoch: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> PartitionImage:
@@ -31,156 +31,156 @@ def waiting(last_known: tuple[int, ...], *ends: End, elr: tuple[int, ...] = ()) 
 
 
 def test_all_who_live_are_in_sync_with_a_new_partition() -> None:
-    assert partition_transitions.first(ALL, terms(2, 3)) == image(2, 0, (2, 3))
-    assert partition_transitions.first(ALL, terms()) == image(NO_LEADER, 0, ())
+    assert partition_transitions.new_partition(ALL, terms(2, 3)) == image(2, 0, (2, 3))
+    assert partition_transitions.new_partition(ALL, terms()) == image(NO_LEADER, 0, ())
 
 
 def test_who_leaves_while_enough_are_left_is_not_eligible() -> None:
-    assert partition_transitions.left(image(1, 0, ALL), 3, terms(1, 2)) == image(1, 0, (1, 2))
-    assert partition_transitions.left(image(1, 0, ALL), 1, terms(2, 3)) == image(2, 1, (2, 3))
+    assert partition_transitions.remove_broker(image(1, 0, ALL), 3, terms(1, 2)) == image(1, 0, (1, 2))
+    assert partition_transitions.remove_broker(image(1, 0, ALL), 1, terms(2, 3)) == image(2, 1, (2, 3))
 
 
 def test_who_leaves_when_too_few_are_left_stays_eligible() -> None:
-    one = partition_transitions.left(image(1, 0, (1, 2)), 2, terms(1, 3))
+    one = partition_transitions.remove_broker(image(1, 0, (1, 2)), 2, terms(1, 3))
     assert one == image(1, 0, (1,), (2,))
-    none = partition_transitions.left(one, 1, terms(3))
+    none = partition_transitions.remove_broker(one, 1, terms(3))
     assert none == image(NO_LEADER, 0, (), (2, 1))
-    assert partition_transitions.left(none, 3, terms()) is none
+    assert partition_transitions.remove_broker(none, 3, terms()) is none
 
 
 def test_the_eligible_lead_when_nobody_of_the_in_sync_set_does() -> None:
-    assert partition_transitions.left(image(1, 0, (1,), (2, 3)), 1, terms(3)) == image(3, 1, (3,), (2, 1))
-    assert partition_transitions.resettled(image(NO_LEADER, 0, (), (2, 1)), terms(1)) == image(1, 1, (1,), (2,))
+    assert partition_transitions.remove_broker(image(1, 0, (1,), (2, 3)), 1, terms(3)) == image(3, 1, (3,), (2, 1))
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), terms(1)) == image(1, 1, (1,), (2,))
 
 
 def test_fewer_replicas_than_asked_for_are_all_of_them() -> None:
     both = PartitionImage((1, 2), 1, 0, (1, 2))
-    assert partition_transitions.left(both, 2, terms(1, min_isr=3)) == PartitionImage((1, 2), 1, 0, (1,), (2,))
+    assert partition_transitions.remove_broker(both, 2, terms(1, min_isr=3)) == PartitionImage((1, 2), 1, 0, (1,), (2,))
     alone = PartitionImage((1,), NO_LEADER, 0, (), (1,))
-    assert partition_transitions.resettled(alone, terms(1, min_isr=3)) == PartitionImage((1,), 1, 1, (1,))
+    assert partition_transitions.reevaluate(alone, terms(1, min_isr=3)) == PartitionImage((1,), 1, 1, (1,))
 
 
 def test_a_set_that_is_large_enough_now_is_alone_eligible() -> None:
-    assert partition_transitions.resettled(image(1, 0, (1,), (2,)), terms(1, 3, min_isr=1)) == image(1, 0, (1,))
-    assert partition_transitions.resettled(image(NO_LEADER, 0, (), (1, 2)), terms(1, min_isr=1)) == image(1, 1, (1,))
+    assert partition_transitions.reevaluate(image(1, 0, (1,), (2,)), terms(1, 3, min_isr=1)) == image(1, 0, (1,))
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 2)), terms(1, min_isr=1)) == image(1, 1, (1,))
     old = image(1, 0, (1,), (2,))
-    assert partition_transitions.resettled(old, terms(1, 3)) is old
+    assert partition_transitions.reevaluate(old, terms(1, 3)) is old
 
 
 def test_a_new_incarnation_is_out_of_the_in_sync_set() -> None:
     """Rule R1; the epoch moves only where the leader does."""
-    assert partition_transitions.returned(image(1, 0, ALL), 2, None, terms(*ALL)) == image(1, 0, (1, 3))
-    assert partition_transitions.returned(image(1, 0, ALL), 1, None, terms(*ALL)) == image(2, 1, (2, 3))
-    assert partition_transitions.returned(image(1, 0, (1, 2)), 1, None, terms(*ALL)) == image(2, 1, (2,), (1,))
-    assert partition_transitions.returned(image(1, 0, (1, 2)), 1, End(1, 0, 9), terms(*ALL)) == image(2, 1, (2,))
-    assert partition_transitions.returned(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), terms(1, 2)) == image(1, 0, (1,))
-    assert partition_transitions.returned(image(1, 0, (1,), (2,)), 2, None, terms(1, 2)) == image(1, 0, (1,), (2,))
+    assert partition_transitions.register_broker(image(1, 0, ALL), 2, None, terms(*ALL)) == image(1, 0, (1, 3))
+    assert partition_transitions.register_broker(image(1, 0, ALL), 1, None, terms(*ALL)) == image(2, 1, (2, 3))
+    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, None, terms(*ALL)) == image(2, 1, (2,), (1,))
+    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, End(1, 0, 9), terms(*ALL)) == image(2, 1, (2,))
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), terms(1, 2)) == image(1, 0, (1,))
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, None, terms(1, 2)) == image(1, 0, (1,), (2,))
     for old in (image(1, 0, (1,)), PartitionImage((1,), 1, 0, (1,))):
-        assert partition_transitions.returned(old, 2, None, terms(*ALL)) is old
+        assert partition_transitions.register_broker(old, 2, None, terms(*ALL)) is old
 
 
 def test_the_only_one_who_is_waited_for_leads_at_once() -> None:
     """It reports itself what its log lacks."""
     alone = image(NO_LEADER, 4, (), (2,))
-    assert partition_transitions.returned(alone, 2, End(2, 3, 9), terms(2)) == image(2, 5, (2,))
-    assert partition_transitions.returned(alone, 2, None, terms(1, 2)) == image(2, 5, (2,))
+    assert partition_transitions.register_broker(alone, 2, End(2, 3, 9), terms(2)) == image(2, 5, (2,))
+    assert partition_transitions.register_broker(alone, 2, None, terms(1, 2)) == image(2, 5, (2,))
 
 
 def test_live_replicas_that_were_not_in_sync_are_asked_before_one_that_lost_something_leads() -> None:
     """Two intact copies do not go for one lost disk. The loss is told from the end of the log that leads, where its
     last record is of the last leader, else from the beginning: older records may lie where later ones were lost."""
     alone = image(NO_LEADER, 4, (), (2,))
-    back = partition_transitions.returned(alone, 2, End(2, -1, 0), terms(*ALL))
-    assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited(back, frozenset(ALL)) == {1, 3}
-    one = partition_transitions.told(back, End(1, 4, 7), terms(*ALL))
-    assert one.leader == NO_LEADER and partition_transitions.awaited(one, frozenset(ALL)) == {3}
-    assert partition_transitions.told(one, End(1, 4, 8), terms(*ALL)) is one, "each says it once"
-    assert partition_transitions.told(one, End(3, 4, 6), terms(*ALL)) == replace(
+    back = partition_transitions.register_broker(alone, 2, End(2, -1, 0), terms(*ALL))
+    assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited_replicas(back, frozenset(ALL)) == {1, 3}
+    one = partition_transitions.report_end(back, End(1, 4, 7), terms(*ALL))
+    assert one.leader == NO_LEADER and partition_transitions.awaited_replicas(one, frozenset(ALL)) == {3}
+    assert partition_transitions.report_end(one, End(1, 4, 8), terms(*ALL)) is one, "each says it once"
+    assert partition_transitions.report_end(one, End(3, 4, 6), terms(*ALL)) == replace(
         image(1, 5, (1,)), loss=Loss(5, 7, 1000)
     )
-    assert partition_transitions.left(one, 3, terms(1, 2)).leader == 1, "nobody waits for who is gone"
-    older = partition_transitions.told(back, End(1, 3, 90), terms(1, 2))
+    assert partition_transitions.remove_broker(one, 3, terms(1, 2)).leader == 1, "nobody waits for who is gone"
+    older = partition_transitions.report_end(back, End(1, 3, 90), terms(1, 2))
     assert older == replace(image(1, 5, (1,)), loss=Loss(5, 0, 1000))
-    better = partition_transitions.returned(alone, 2, End(2, 4, 5), terms(1, 2))
-    assert partition_transitions.told(better, End(1, 3, 90), terms(1, 2)) == image(2, 5, (2,)), (
+    better = partition_transitions.register_broker(alone, 2, End(2, 4, 5), terms(1, 2))
+    assert partition_transitions.report_end(better, End(1, 3, 90), terms(1, 2)) == image(2, 5, (2,)), (
         "it reports itself what it lacks"
     )
 
 
 def test_nobody_is_asked_while_the_last_known_are_not_back_or_somebody_is_eligible() -> None:
     both = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert partition_transitions.awaited(both, frozenset({1, 3})) == frozenset()
-    assert partition_transitions.told(both, End(3, 3, 10), terms(1, 3)) is both
-    assert partition_transitions.awaited(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
-    assert partition_transitions.awaited(image(1, 4, (1,)), frozenset(ALL)) == frozenset()
+    assert partition_transitions.awaited_replicas(both, frozenset({1, 3})) == frozenset()
+    assert partition_transitions.report_end(both, End(3, 3, 10), terms(1, 3)) is both
+    assert partition_transitions.awaited_replicas(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
+    assert partition_transitions.awaited_replicas(image(1, 4, (1,)), frozenset(ALL)) == frozenset()
 
 
 def test_new_life_of_a_replica_that_was_asked_is_asked_again() -> None:
-    told = partition_transitions.told(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
-    assert partition_transitions.returned(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
-    assert partition_transitions.returned(told, 1, End(1, 4, 5), terms(*ALL)).ends == (End(2, -1, 0), End(1, 4, 5))
+    told = partition_transitions.report_end(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
+    assert partition_transitions.register_broker(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
+    assert partition_transitions.register_broker(told, 1, End(1, 4, 5), terms(*ALL)).ends == (End(2, -1, 0), End(1, 4, 5))
 
 
 def test_where_nothing_was_ever_stored_the_first_one_leads() -> None:
-    assert partition_transitions.returned(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(2, 1, (2,))
+    assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(2, 1, (2,))
 
 
 def test_several_are_waited_for_and_the_best_of_them_leads() -> None:
     """Rule R4: the eligible one comes first; nobody who may have more is passed over; the loss is on record."""
     old = image(NO_LEADER, 4, (), (1, 2, 3))
-    one = partition_transitions.returned(old, 1, End(1, 3, 9), replace(terms(1), min_isr=3))
+    one = partition_transitions.register_broker(old, 1, End(1, 3, 9), replace(terms(1), min_isr=3))
     assert one == waiting((1,), End(1, 3, 9), elr=(2, 3))
-    two = partition_transitions.returned(one, 2, End(2, 4, 5), terms(1, 2))
+    two = partition_transitions.register_broker(one, 2, End(2, 4, 5), terms(1, 2))
     assert two == waiting((1, 2), End(1, 3, 9), End(2, 4, 5), elr=(3,))
-    assert partition_transitions.returned(two, 3, None, terms(*ALL)) == image(3, 5, (3,))
-    assert partition_transitions.returned(two, 3, End(3, 4, 4), terms(1, 3)) == waiting(
+    assert partition_transitions.register_broker(two, 3, None, terms(*ALL)) == image(3, 5, (3,))
+    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), terms(1, 3)) == waiting(
         (1, 2, 3), End(1, 3, 9), End(2, 4, 5), End(3, 4, 4)
     )
     elected = replace(image(2, 5, (2,)), loss=Loss(5, 5, 1000))
-    assert partition_transitions.returned(two, 3, End(3, 4, 4), terms(*ALL)) == elected
-    assert partition_transitions.resettled(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
+    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), terms(*ALL)) == elected
+    assert partition_transitions.reevaluate(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
 
 
 def test_of_equal_ends_the_first_replica_leads() -> None:
     ends = (End(3, 3, 9), End(2, 3, 9))
-    assert partition_transitions.resettled(waiting((2, 3), *ends), terms(2, 3)).leader == 2
+    assert partition_transitions.reevaluate(waiting((2, 3), *ends), terms(2, 3)).leader == 2
 
 
 def test_who_comes_back_twice_has_what_it_has_now() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    again = partition_transitions.returned(old, 1, End(1, 3, 7), terms(1))
+    again = partition_transitions.register_broker(old, 1, End(1, 3, 7), terms(1))
     assert again.ends == (End(2, 3, 8), End(1, 3, 7))
-    assert partition_transitions.returned(old, 1, None, terms(1)) is old
+    assert partition_transitions.register_broker(old, 1, None, terms(1)) is old
 
 
 def test_unclean_where_the_topic_says_so() -> None:
     lost = replace(image(3, 1, (3,)), loss=Loss(1, 0, 1000))
-    assert partition_transitions.left(image(1, 0, (1,)), 1, terms(3, unclean=True)) == lost
-    assert partition_transitions.resettled(image(NO_LEADER, 0, (), (1,)), terms(3, unclean=True)) == lost
-    assert partition_transitions.resettled(image(NO_LEADER, 0, (), (1, 3)), terms(3, unclean=True)) == image(
+    assert partition_transitions.remove_broker(image(1, 0, (1,)), 1, terms(3, unclean=True)) == lost
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1,)), terms(3, unclean=True)) == lost
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 3)), terms(3, unclean=True)) == image(
         3, 1, (3,), (1,)
     )
 
 
 def test_an_operator_ends_the_wait() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert partition_transitions.unclean(old, terms(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
-    emptied = partition_transitions.unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), terms(2, 3))
+    assert partition_transitions.elect_unclean(old, terms(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
+    emptied = partition_transitions.elect_unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), terms(2, 3))
     assert isinstance(emptied, PartitionImage) and emptied.leader == 3, "an empty log comes last"
-    assert partition_transitions.unclean(old, terms()) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert partition_transitions.unclean(image(1, 0, (1,)), terms(1)) is Code.ELECTION_NOT_NEEDED
+    assert partition_transitions.elect_unclean(old, terms()) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert partition_transitions.elect_unclean(image(1, 0, (1,)), terms(1)) is Code.ELECTION_NOT_NEEDED
 
 
 def test_the_first_replica_is_preferred_where_it_is_in_sync() -> None:
-    assert partition_transitions.preferred(image(2, 3, (1, 2)), terms(1, 2)) == image(1, 4, (1, 2))
-    assert partition_transitions.preferred(image(1, 3, (1, 2)), terms(1, 2)) is Code.ELECTION_NOT_NEEDED
-    assert partition_transitions.preferred(image(2, 3, (2,)), terms(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
+    assert partition_transitions.elect_preferred(image(2, 3, (1, 2)), terms(1, 2)) == image(1, 4, (1, 2))
+    assert partition_transitions.elect_preferred(image(1, 3, (1, 2)), terms(1, 2)) is Code.ELECTION_NOT_NEEDED
+    assert partition_transitions.elect_preferred(image(2, 3, (2,)), terms(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
 
 
 def test_who_is_about_to_stop_hands_over_to_who_is_in_sync() -> None:
-    assert partition_transitions.handed_over(image(1, 3, (1, 3)), 1, terms(*ALL)) == image(3, 4, (1, 3))
+    assert partition_transitions.hand_over(image(1, 3, (1, 3)), 1, terms(*ALL)) == image(3, 4, (1, 3))
     for old in (image(1, 3, (1,), (2,)), image(2, 3, (1, 2))):
-        assert partition_transitions.handed_over(old, 1, terms(*ALL)) is old
+        assert partition_transitions.hand_over(old, 1, terms(*ALL)) is old
 
 
 NUMBERS = {1: 11, 2: 22, 3: 33}
@@ -194,7 +194,7 @@ def test_wishes_are_granted() -> None:
     old = replace(image(1, 5, (1,), (3,)), partition_epoch=7)
 
     def granted(old: PartitionImage, *isr: int) -> PartitionImage | Code:
-        return partition_transitions.wished(old, 1, wish(*isr), NUMBERS, terms(*ALL))
+        return partition_transitions.alter_isr(old, 1, wish(*isr), NUMBERS, terms(*ALL))
 
     assert granted(old, 2, 1) == replace(old, isr=(1, 2), elr=())
     three = replace(old, isr=ALL, elr=())
@@ -202,7 +202,7 @@ def test_wishes_are_granted() -> None:
     assert granted(three, 1) == replace(old, isr=(1,), elr=(2, 3))
     same = granted(three, 3, 1, 2)
     assert same == three and same is not three, "a change: with it no earlier wish can be granted any more"
-    assert partition_transitions.wished(old, 1, wish(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(old, isr=(1, 2))
+    assert partition_transitions.alter_isr(old, 1, wish(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(old, isr=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -224,19 +224,19 @@ def test_wishes_are_granted() -> None:
 def test_wishes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
     """Among them a member that is no replica, is not live, or is not the incarnation that fetched."""
     old = replace(image(1, 5, (1,)), partition_epoch=7)
-    assert partition_transitions.wished(old, node, asked, {1: 11, 2: 22, 9: 44}, terms(1, 2)) is code
+    assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, terms(1, 2)) is code
 
 
 def test_changes_are_what_the_log_holds() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert list(partition_transitions.changes(T, 0, old, old, terms(2))) == []
-    new = partition_transitions.unclean(old, terms(2))
+    assert list(partition_transitions.to_changes(T, 0, old, old, terms(2))) == []
+    new = partition_transitions.elect_unclean(old, terms(2))
     assert isinstance(new, PartitionImage)
-    assert list(partition_transitions.changes(T, 0, old, new, terms(2))) == [
+    assert list(partition_transitions.to_changes(T, 0, old, new, terms(2))) == [
         PartitionChanged(T, 0, 2, 5, (2,), ()),
         LossReported(T, 0, 5, 8, 1000),
     ]
-    assert list(partition_transitions.changes(T, 1, waiting(()), old, terms())) == [
+    assert list(partition_transitions.to_changes(T, 1, waiting(()), old, terms())) == [
         PartitionChanged(T, 1, NO_LEADER, 4, (), (), (1, 2), ((1, 3, 9), (2, 3, 8)))
     ]
 
@@ -254,4 +254,4 @@ def test_changes_are_what_the_log_holds() -> None:
 )
 def test_what_cannot_be_is_not_written(wrong: PartitionImage) -> None:
     with pytest.raises(Broken):
-        list(partition_transitions.changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))
+        list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))

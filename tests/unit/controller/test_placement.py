@@ -4,56 +4,56 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.controller.placement import check, place
+from tiered.controller.placement import check_assignments, place_replicas
 from tiered.errors import Code, Refused
-from tiered.metadata.election import Candidacy, Outcome, stand
+from tiered.metadata.election import Candidacy, SlotOutcome, new_candidacy
 
 
 def test_replica_j_of_partition_k_is_on_broker_start_plus_j_plus_k() -> None:
-    assert place({1: "", 2: "", 3: ""}, 4, 2, start=1) == [[2, 3], [3, 1], [1, 2], [2, 3]]
+    assert place_replicas({1: "", 2: "", 3: ""}, 4, 2, start=1) == [[2, 3], [3, 1], [1, 2], [2, 3]]
 
 
 def test_added_partitions_go_on_where_the_others_ended() -> None:
     racks = {1: "", 2: "", 3: ""}
-    assert place(racks, 2, 2, start=1) + place(racks, 2, 2, start=1, first=2) == place(racks, 4, 2, start=1)
+    assert place_replicas(racks, 2, 2, start=1) + place_replicas(racks, 2, 2, start=1, first_partition=2) == place_replicas(racks, 4, 2, start=1)
 
 
 def test_each_partition_is_on_as_many_racks_as_there_are() -> None:
     racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: "c"}
     for copies in (2, 3):
-        for replicas in place(racks, 12, copies):
+        for replicas in place_replicas(racks, 12, copies):
             assert len({racks[broker] for broker in replicas}) == copies
-    for replicas in place(racks, 12, 5):
+    for replicas in place_replicas(racks, 12, 5):
         assert len(set(replicas)) == 5
 
 
 @pytest.mark.parametrize("copies", [0, 2, -1])
 def test_there_are_never_more_copies_than_brokers(copies: int) -> None:
     with pytest.raises(Refused) as refused:
-        place({1: ""}, 1, copies)
+        place_replicas({1: ""}, 1, copies)
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
 def test_where_all_are_cordoned_that_is_said() -> None:
     with pytest.raises(Refused, match="all are cordoned"):
-        place({}, 1, 1)
+        place_replicas({}, 1, 1)
 
 
 @pytest.mark.parametrize("assignments", [[[]], [[1, 1]], [[1, 2], [1]], [[9]]])
 def test_an_assignment_by_hand_is_checked(assignments: list[list[int]]) -> None:
     with pytest.raises(Refused) as refused:
-        check(assignments, [1, 2])
+        check_assignments(assignments, [1, 2])
     assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_a_candidate_stands_above_every_epoch_it_has_read() -> None:
-    assert stand(4, 17) == Candidacy(5, 17)
+    assert new_candidacy(4, 17) == Candidacy(5, 17)
 
 
 def test_a_slot_lost_to_an_older_epoch_is_followed_by_the_next_one() -> None:
-    assert Candidacy(5, 17).lost_to(4) == (Outcome.NEXT_SLOT, Candidacy(5, 18))
+    assert Candidacy(5, 17).on_slot_lost(4) == (SlotOutcome.NEXT_SLOT, Candidacy(5, 18))
 
 
 @pytest.mark.parametrize("epoch", [5, 6])
 def test_a_slot_lost_to_an_equal_or_higher_epoch_ends_the_candidacy(epoch: int) -> None:
-    assert Candidacy(5, 17).lost_to(epoch) == (Outcome.ENDED, Candidacy(5, 17))
+    assert Candidacy(5, 17).on_slot_lost(epoch) == (SlotOutcome.SUPERSEDED, Candidacy(5, 17))

@@ -8,57 +8,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.controller.reassignment_planner import At, Placed, balanced, drained
+from tiered.controller.reassignment_planner import PartitionName, Assignments, plan_balance, plan_drain
 from tiered.errors import Code, Refused
 
 FLAT = {1: "", 2: "", 3: "", 4: ""}
 
 
-def placed(*replicas: tuple[int, ...]) -> dict[At, tuple[int, ...]]:
-    return {At("t", p): each for p, each in enumerate(replicas)}
+def placed(*replicas: tuple[int, ...]) -> dict[PartitionName, tuple[int, ...]]:
+    return {PartitionName("t", p): each for p, each in enumerate(replicas)}
 
 
-def loads(of: Placed) -> Counter[int]:
+def loads(of: Assignments) -> Counter[int]:
     return Counter(node for each in of.values() for node in each)
 
 
 def test_only_replicas_of_who_leaves_move_and_to_who_has_least() -> None:
     before = placed((1, 2), (2, 3), (4, 1), (2, 4))
-    assert drained(before, FLAT, 1) == {At("t", 0): (3, 2), At("t", 2): (4, 3)}
-    assert drained(before, FLAT, 9) == {}
+    assert plan_drain(before, FLAT, 1) == {PartitionName("t", 0): (3, 2), PartitionName("t", 2): (4, 3)}
+    assert plan_drain(before, FLAT, 9) == {}
 
 
 def test_who_takes_over_is_on_another_rack_where_there_is_one() -> None:
     racks = {1: "a", 2: "b", 3: "b", 4: "c"}
-    assert drained(placed((1, 2), (4,), (4,), (4,)), racks, 1) == {At("t", 0): (4, 2)}
+    assert plan_drain(placed((1, 2), (4,), (4,), (4,)), racks, 1) == {PartitionName("t", 0): (4, 2)}
 
 
 def test_what_goes_is_spread_over_all_who_stay() -> None:
-    assert sorted(drained(placed((1,), (1,), (1,)), FLAT, 1).values()) == [(2,), (3,), (4,)]
-    assert sorted(drained(placed((4, 1), (4, 1)), FLAT, 1).values()) == [(4, 2), (4, 3)]
+    assert sorted(plan_drain(placed((1,), (1,), (1,)), FLAT, 1).values()) == [(2,), (3,), (4,)]
+    assert sorted(plan_drain(placed((4, 1), (4, 1)), FLAT, 1).values()) == [(4, 2), (4, 3)]
 
 
 def test_who_has_left_already_can_be_replaced() -> None:
-    assert drained(placed((9, 1)), FLAT, 9) == {At("t", 0): (2, 1)}
+    assert plan_drain(placed((9, 1)), FLAT, 9) == {PartitionName("t", 0): (2, 1)}
 
 
-def refusal(before: Placed, racks: dict[int, str], leaderless: tuple[At, ...] = ()) -> Refused:
+def refusal(before: Assignments, racks: dict[int, str], leaderless: tuple[PartitionName, ...] = ()) -> Refused:
     with pytest.raises(Refused) as caught:
-        drained(before, racks, 1, leaderless)
+        plan_drain(before, racks, 1, leaderless)
     return caught.value
 
 
 def test_nobody_leaves_where_too_few_are_left_or_the_last_copy_could_go() -> None:
     short = refusal(placed((1, 2), (1, 2)), {1: "", 2: ""})
     assert short.code is Code.INVALID_REPLICATION_FACTOR and "t/0 (and 1 more)" in short.why
-    last = refusal(placed((1,), (2,)), FLAT, (At("t", 0), At("t", 1)))
+    last = refusal(placed((1,), (2,)), FLAT, (PartitionName("t", 0), PartitionName("t", 1)))
     assert last.code is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE and last.why.startswith("t/0 has no leader")
-    assert drained(placed((1,), (2,)), FLAT, 1, (At("t", 1),)) == {At("t", 0): (3,)}
+    assert plan_drain(placed((1,), (2,)), FLAT, 1, (PartitionName("t", 1),)) == {PartitionName("t", 0): (3,)}
 
 
 def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     before = placed(*[(1, 2), (2, 3), (3, 1)] * 4)
-    moves = balanced(before, FLAT)
+    moves = plan_balance(before, FLAT)
     after = before | moves
     assert loads(after) == {1: 6, 2: 6, 3: 6, 4: 6}
     moved = sum(len(set(after[at]) - set(before[at])) for at in before)
@@ -67,16 +67,16 @@ def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
 
 
 def test_what_is_even_stays() -> None:
-    assert balanced(placed((1, 2), (2, 3), (3, 4), (4, 1)), FLAT) == {}
+    assert plan_balance(placed((1, 2), (2, 3), (3, 4), (4, 1)), FLAT) == {}
 
 
 def test_leaders_are_spread_without_moving_anything() -> None:
-    moves = balanced(placed(*[(1, 2)] * 4), {1: "", 2: ""})
-    assert moves == {At("t", 0): (2, 1), At("t", 1): (2, 1)}
+    moves = plan_balance(placed(*[(1, 2)] * 4), {1: "", 2: ""})
+    assert moves == {PartitionName("t", 0): (2, 1), PartitionName("t", 1): (2, 1)}
 
 
 def test_a_partition_with_a_replica_elsewhere_stays() -> None:
-    assert balanced(placed((1, 9), (1, 9), (1, 9)), {1: "", 2: ""}) == {}
+    assert plan_balance(placed((1, 9), (1, 9), (1, 9)), {1: "", 2: ""}) == {}
 
 
 NODES = st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True).map(tuple)
@@ -86,14 +86,14 @@ NODES = st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True).map(tup
 def test_plans_keep_the_number_of_replicas_and_of_racks(replicas: list[tuple[int, ...]], names: list[str]) -> None:
     racks = dict(enumerate(names, 1))
     before = placed(*replicas)
-    for moves in (balanced(before, racks), drained(before, racks, 1)):
+    for moves in (plan_balance(before, racks), plan_drain(before, racks, 1)):
         for at, after in moves.items():
             assert len(set(after)) == len(after) == len(before[at])
             assert set(after) <= racks.keys()
-    even = before | balanced(before, racks)
+    even = before | plan_balance(before, racks)
     for at in before:
         assert len({racks[node] for node in even[at]}) >= len({racks[node] for node in before[at]})
-    gone = before | drained(before, racks, 1)
+    gone = before | plan_drain(before, racks, 1)
     assert not loads(gone)[1]
     assert all(set(before[at]) - {1} == set(gone[at]) & set(before[at]) for at in before)
     if len(set(names)) == 1:

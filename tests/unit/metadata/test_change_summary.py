@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.change_summary import LOST_MAX, NAMES_MAX, lost_since, told
-from tiered.metadata.changes import CLUSTER, NO_LEADER, Change
+from tiered.metadata.change_summary import LOSSES_SHOWN_MAX, NAMES_MAX, summarize_losses, summarize
+from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.image import Image
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 
 
 def lines(before: Image, *changes: Change) -> list[str]:
-    return list(told(changes, before, before.apply(changes, 1)))
+    return list(summarize(changes, before, before.apply(changes, 1)))
 
 
 def test_topics_and_settings_are_told_with_their_names() -> None:
@@ -22,7 +22,7 @@ def test_topics_and_settings_are_told_with_their_names() -> None:
     assert lines(there, kinds.PartitionsAdded(FLIGHTS, ((1,),))) == ["topic grew name=flights partitions=3"]
     altered = kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "flush": "ack"})
     assert lines(there, altered) == ["settings changed topic=flights retention.ms=(default) flush=ack"]
-    assert lines(there, kinds.BrokerConfigChanged(CLUSTER, {"log.flush": "ack"})) == [
+    assert lines(there, kinds.BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"})) == [
         "settings changed broker=all log.flush=ack"
     ]
     assert lines(there, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]
@@ -70,15 +70,15 @@ def test_many_at_once_are_one_line() -> None:
 
 def test_losses_are_one_line_with_the_offsets_that_are_new() -> None:
     there = Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((1,),) * 200, {}, 0)], 0)
-    assert lost_since(there, there) == ""
+    assert summarize_losses(there, there) == ""
     two = there.apply([kinds.LossReported(FLIGHTS, p, 1, 40 + p, 0) for p in (0, 1)], 1)
-    assert lost_since(there, two) == (
+    assert summarize_losses(there, two) == (
         "acknowledged records may be gone from an offset on partitions=2 partition@offset=flights-0@40,flights-1@41:"
         " see `tiered cluster losses`"
     )
-    assert lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)) == "", "less than was said"
-    assert "flights-0@30:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 30, 0)], 2))
-    assert "flights-0@99:" in lost_since(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), "another one"
-    assert lost_since(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
+    assert summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)) == "", "less than was said"
+    assert "flights-0@30:" in summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 30, 0)], 2))
+    assert "flights-0@99:" in summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), "another one"
+    assert summarize_losses(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
     many = there.apply([kinds.LossReported(FLIGHTS, p, 1, 0, 0) for p in range(200)], 1)
-    assert lost_since(there, many).count("flights-") == LOST_MAX and "partitions=200" in lost_since(there, many)
+    assert summarize_losses(there, many).count("flights-") == LOSSES_SHOWN_MAX and "partitions=200" in summarize_losses(there, many)

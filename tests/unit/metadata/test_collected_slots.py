@@ -9,7 +9,7 @@ import pytest
 from tests.unit.metadata.test_log_writer import Overtaken, controller, created, run, store, writer
 from tiered.errors import Fenced, Refused
 from tiered.metadata import layout
-from tiered.metadata.log_reader import load, load_image
+from tiered.metadata.log_reader import load_metadata, load_image
 from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
 
 
@@ -23,9 +23,9 @@ def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
         new, image = await controller(memory, clock, 2)
         for number in range(beyond):
             image = image.apply(created(number), await new.append(created(number)))
-        await new.snapshot(image)
-        await new.snapshot(image.apply(created(9), await new.append(created(9))))
-        assert (await load(memory)).boundary.collected == 1 + beyond
+        await new.write_snapshot(image)
+        await new.write_snapshot(image.apply(created(9), await new.append(created(9))))
+        assert (await load_metadata(memory)).boundary.collected == 1 + beyond
         with pytest.raises(Fenced, match="was collected"):
             await old.append(created(10))
 
@@ -40,10 +40,10 @@ def test_no_slot_goes_before_the_boundary_says_so() -> None:
         for number in range(4):
             image = image.apply(created(number), await log.append(created(number)))
             if number == 1:
-                await log.snapshot(image)
+                await log.write_snapshot(image)
         before = await memory.list(layout.LOG_PREFIX)
         faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), key=layout.BOUNDARY_KEY))
-        writing = asyncio.ensure_future(log.snapshot(image))
+        writing = asyncio.ensure_future(log.write_snapshot(image))
         for _ in range(50):
             await asyncio.sleep(0)
         assert await memory.list(layout.LOG_PREFIX) == before
@@ -62,10 +62,10 @@ def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_on
         new, image = await controller(memory, clock, 2)
         for number in range(3):
             image = image.apply(created(number), await new.append(created(number)))
-            await new.snapshot(image)
-        boundary = (await load(memory)).boundary
-        await old.snapshot(stale)
-        assert (await load(memory)).boundary == boundary
+            await new.write_snapshot(image)
+        boundary = (await load_metadata(memory)).boundary
+        await old.write_snapshot(stale)
+        assert (await load_metadata(memory)).boundary == boundary
         assert await load_image(memory) == image
 
     run(story())
@@ -75,12 +75,12 @@ def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
     async def story() -> None:
         memory, clock = store()
         log = writer(memory, clock)
-        await log.format()
+        await log.load_or_create_format()
         image = await log.load()
         others = layout.Entry(image.slot + 1, 1, "nonce", tuple(created(1)), "another-cluster")
         await memory.put(layout.slot_key(others.slot), layout.encode_entry(others))
         with pytest.raises(Refused, match="another-cluster"):
-            await log.take(image, 1, "i1")
+            await log.take_over(image, 1, "i1")
 
     run(story())
 
@@ -92,12 +92,12 @@ def test_a_reader_that_the_collection_overtakes_by_its_very_next_slot_starts_ove
 
         async def overtake() -> None:
             nonlocal image
-            await log.snapshot(image)
+            await log.write_snapshot(image)
             image = image.apply(created(0), await log.append(created(0)))
-            await log.snapshot(image)
-            assert (await load(memory)).boundary.collected == 0, "the first slot, which the reader is about to read"
+            await log.write_snapshot(image)
+            assert (await load_metadata(memory)).boundary.collected == 0, "the first slot, which the reader is about to read"
 
-        loaded = await load(Overtaken(memory, overtake()))
+        loaded = await load_metadata(Overtaken(memory, overtake()))
         assert loaded.image == image
 
     run(story())

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.ids import TopicId
-from tiered.metadata.config_sources import OfTopics, Shown, Source, of_all_brokers, of_broker, of_topic
-from tiered.metadata.effective_config import broker_settings, overruled, topic_config
+from tiered.metadata.config_sources import TopicConfigEntries, ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries, topic_config_entries
+from tiered.metadata.effective_config import broker_settings, overridden_settings, topic_config
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 
 STARTED = replace(Settings(), node_id=1, log_retention_ms=5, num_partitions=3)
@@ -19,7 +19,7 @@ def topic(**configs: str) -> TopicImage:
     return TopicImage("t", TopicId("A" * 22), (PartitionImage((1,)),), given, 0)
 
 
-def trail(shown: list[Shown], key: str) -> list[tuple[str, str, int]]:
+def trail(shown: list[ConfigEntry], key: str) -> list[tuple[str, str, int]]:
     (found,) = [each for each in shown if each.row.name == key]
     return [(name, value, int(source)) for name, value, source in found.synonyms]
 
@@ -27,53 +27,53 @@ def trail(shown: list[Shown], key: str) -> list[tuple[str, str, int]]:
 def test_the_narrowest_statement_comes_first() -> None:
     below = [("log.retention.ms", "8", 2), ("log.retention.ms", "6", 3), ("log.retention.ms", "5", 4),
              ("log.retention.ms", "604800000", 5)]  # fmt: skip
-    shown = of_topic(IMAGE, STARTED, topic(retention_ms="9"))
+    shown = topic_config_entries(IMAGE, STARTED, topic(retention_ms="9"))
     assert trail(shown, "retention.ms") == [("retention.ms", "9", 1), *below]
-    assert trail(of_topic(IMAGE, STARTED, topic()), "retention.ms") == below
-    assert trail(of_broker(IMAGE, STARTED, 1), "log.retention.ms") == below
-    assert trail(of_broker(IMAGE, STARTED, 2), "log.retention.ms") == [below[1], below[3]], "of others it knows less"
-    assert [each.row.name for each in of_all_brokers(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
+    assert trail(topic_config_entries(IMAGE, STARTED, topic()), "retention.ms") == below
+    assert trail(broker_config_entries(IMAGE, STARTED, 1), "log.retention.ms") == below
+    assert trail(broker_config_entries(IMAGE, STARTED, 2), "log.retention.ms") == [below[1], below[3]], "of others it knows less"
+    assert [each.row.name for each in cluster_config_entries(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
 
 
 def test_what_is_shown_is_what_is_in_force() -> None:
     for configs in ({}, {"retention_ms": "9", "segment_bytes": "4096", "min_cleanable_dirty_ratio": "0.25"}):
         in_force = topic_config(topic(**configs), broker_settings(IMAGE, STARTED, 1).topic_defaults()).to_strings()
-        assert {each.row.name: each.value for each in of_topic(IMAGE, STARTED, topic(**configs))} == in_force
-    assert {each.row.name: each.value for each in of_broker(IMAGE, STARTED, 1)} == broker_settings(
+        assert {each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(**configs))} == in_force
+    assert {each.row.name: each.value for each in broker_config_entries(IMAGE, STARTED, 1)} == broker_settings(
         IMAGE, STARTED, 1
     ).to_strings()
     untiered = replace(STARTED, remote_log_storage_system_enable=False)
-    (tiered,) = [each for each in of_topic(Image(), untiered, topic()) if each.row.name == "remote.storage.enable"]
-    assert (tiered.value, tiered.source) == ("false", Source.STATIC_BROKER_CONFIG)
+    (tiered,) = [each for each in topic_config_entries(Image(), untiered, topic()) if each.row.name == "remote.storage.enable"]
+    assert (tiered.value, tiered.source) == ("false", ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def test_what_a_broker_was_started_with_and_does_not_go_by_is_named() -> None:
-    assert overruled(IMAGE, STARTED, 1) == {"log.retention.ms": (5, "8")}
-    assert overruled(IMAGE, replace(STARTED, log_retention_ms=8), 1) == {}
-    assert overruled(IMAGE, Settings(), 2) == {}, "nobody asked for what is stock"
+    assert overridden_settings(IMAGE, STARTED, 1) == {"log.retention.ms": (5, "8")}
+    assert overridden_settings(IMAGE, replace(STARTED, log_retention_ms=8), 1) == {}
+    assert overridden_settings(IMAGE, Settings(), 2) == {}, "nobody asked for what is stock"
 
 
 def test_min_insync_replicas_is_never_what_one_broker_was_started_with() -> None:
     started = replace(STARTED, min_insync_replicas=2)
-    assert trail(of_broker(Image(), started, 1), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
-    assert trail(of_topic(Image(), started, topic()), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
+    assert trail(broker_config_entries(Image(), started, 1), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
+    assert trail(topic_config_entries(Image(), started, topic()), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
     assert broker_settings(Image(), started, 1).min_insync_replicas == 1
-    assert overruled(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, "the broker says so when it starts"
+    assert overridden_settings(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, "the broker says so when it starts"
     agreed = Image(broker_configs={-1: {"min.insync.replicas": "2"}})
     assert broker_settings(agreed, STARTED, 1).min_insync_replicas == 2
-    assert overruled(agreed, started, 1) == {}
+    assert overridden_settings(agreed, started, 1) == {}
 
 
 def test_every_setting_is_there_in_order_and_says_whether_it_can_change() -> None:
-    assert [each.row.name for each in of_topic(Image(), STARTED, topic())] == sorted(topic_rows())
-    shown = of_broker(Image(), STARTED, 1)
+    assert [each.row.name for each in topic_config_entries(Image(), STARTED, topic())] == sorted(topic_rows())
+    shown = broker_config_entries(Image(), STARTED, 1)
     assert [each.row.name for each in shown] == sorted(broker_rows())
     changeable = {each.row.name for each in shown if not each.is_read_only}
     assert {"log.retention.ms", "max.connections"} <= changeable and "num.partitions" not in changeable
-    assert not any(each.is_read_only for each in of_topic(Image(), STARTED, topic()))
+    assert not any(each.is_read_only for each in topic_config_entries(Image(), STARTED, topic()))
 
 
 def test_topics_share_what_they_do_not_say_themselves() -> None:
-    settings = OfTopics(IMAGE, STARTED)
-    one, other = settings.of(topic(retention_ms="9")), settings.of(topic(segment_ms="9"))
+    settings = TopicConfigEntries(IMAGE, STARTED)
+    one, other = settings.entries_of(topic(retention_ms="9")), settings.entries_of(topic(segment_ms="9"))
     assert sum(a is not b for a, b in zip(one, other, strict=True)) == 2

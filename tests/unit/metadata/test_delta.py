@@ -7,7 +7,7 @@ from tiered.controller import requests
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
-from tiered.metadata.delta import Delta, Follow, Lead, between
+from tiered.metadata.delta import Delta, Follow, Lead, compute_delta
 from tiered.metadata.image import Image
 
 T = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -34,16 +34,16 @@ def test_the_difference_of_two_images_is_what_to_do() -> None:
     decide(shard, requests.CreateTopic("t", 2, 1))
     created = shard.image
     topic_id = created.topics["t"].topic_id
-    assert between(start, created, 1, "i1") == Delta(led=(Lead(FIRST, topic_id, 0, True),))
-    assert between(start, created, 2, "i2") == Delta(led=(Lead(SECOND, topic_id, 0, True),))
+    assert compute_delta(start, created, 1, "i1") == Delta(leaders=(Lead(FIRST, topic_id, 0, True),))
+    assert compute_delta(start, created, 2, "i2") == Delta(leaders=(Lead(SECOND, topic_id, 0, True),))
     decide(shard, requests.AlterTopicConfigs("t", {"segment.ms": "5"}))
     decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
-    assert between(created, shard.image, 1, "i1") == Delta(configured=("t",), brokers_configured=True)
+    assert compute_delta(created, shard.image, 1, "i1") == Delta(configured_topics=("t",), broker_configs_changed=True)
     again = shard.image
     decide(shard, requests.RegisterBroker(1, "again", "d", ""))
-    assert between(again, shard.image, 1, "again") == Delta(led=(Lead(FIRST, topic_id, 1, False),))
+    assert compute_delta(again, shard.image, 1, "again") == Delta(leaders=(Lead(FIRST, topic_id, 1, False),))
     decide(shard, requests.DeleteTopic("t"))
-    assert between(again, shard.image, 1, "again") == Delta(dropped=(FIRST,))
+    assert compute_delta(again, shard.image, 1, "again") == Delta(dropped=(FIRST,))
 
 
 def test_a_loss_is_heard_of_when_it_is_reported() -> None:
@@ -51,26 +51,26 @@ def test_a_loss_is_heard_of_when_it_is_reported() -> None:
     decide(shard, requests.CreateTopic("t"))
     before, topic_id = shard.image, shard.image.topics["t"].topic_id
     decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
-    found = between(before, shard.image, 1, "i1")
-    assert [(at, loss.from_offset) for at, loss in found.lost if loss is not None] == [(FIRST, 7)]
+    found = compute_delta(before, shard.image, 1, "i1")
+    assert [(at, loss.from_offset) for at, loss in found.loss_changes if loss is not None] == [(FIRST, 7)]
     before = shard.image
     decide(shard, requests.AcknowledgeLosses(((topic_id, 0, 0),)))
-    assert between(before, shard.image, 1, "i1") == Delta(lost=((FIRST, None),)), "or acknowledged"
-    assert between(shard.image, shard.image, 1, "i1") == Delta()
+    assert compute_delta(before, shard.image, 1, "i1") == Delta(loss_changes=((FIRST, None),)), "or acknowledged"
+    assert compute_delta(shard.image, shard.image, 1, "i1") == Delta()
 
 
 def test_what_others_lead_is_followed() -> None:
     empty = Image().apply([broker(1), broker(2)], 0)
-    assert between(empty, image(), 1, "i1") == Delta(
-        led=(Lead(FIRST, T, 0, True),), followed=(Follow(SECOND, T, 2, 0, True),)
+    assert compute_delta(empty, image(), 1, "i1") == Delta(
+        leaders=(Lead(FIRST, T, 0, True),), followers=(Follow(SECOND, T, 2, 0, True),)
     )
 
 
 def test_a_leadership_that_moves_is_resigned_here_and_taken_there() -> None:
     old = image()
     new = old.apply([led(0, 2, 1, 2)], 1)
-    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, 2, 1),))
-    assert between(old, new, 2, "i2") == Delta(led=(Lead(FIRST, T, 1, False, heir=True),))
+    assert compute_delta(old, new, 1, "i1") == Delta(resigned=(FIRST,), followers=(Follow(FIRST, T, 2, 1),))
+    assert compute_delta(old, new, 2, "i2") == Delta(leaders=(Lead(FIRST, T, 1, False, was_in_sync=True),))
 
 
 def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
@@ -79,7 +79,7 @@ def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
     two_steps = old.apply([led(0, 1, 0, 1), elected], 1)  # out of sync, then elected all the same
     no_leader = old.apply([led(0, NO_LEADER, 0)], 1)
     later = Image().apply([*(broker(node) for node in (1, 2, 3))], 0)
-    assert between(old, old.apply([elected], 1), 2, "i2").led[0].heir
+    assert compute_delta(old, old.apply([elected], 1), 2, "i2").leaders[0].was_in_sync
     for before, after, why in (
         (old, two_steps, "what lies between two images is not known"),
         (old.apply([led(0, 1, 0, 1)], 1), two_steps, "it was not in sync"),
@@ -87,59 +87,59 @@ def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
         (image(broker(2, "before")), old.apply([elected], 1), "another incarnation was in sync"),
         (later, old.apply([elected], 1), "nothing is known of before"),
     ):
-        assert [each.heir for each in between(before, after, 2, "i2").led if each.at == FIRST] == [False], why
+        assert [each.was_in_sync for each in compute_delta(before, after, 2, "i2").leaders if each.at == FIRST] == [False], why
 
 
 def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
     old = image()
     new = old.apply([led(0, NO_LEADER, 0)], 1)
-    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, NO_LEADER, 0),))
-    assert between(old, new, 2, "i2") == Delta(followed=(Follow(FIRST, T, NO_LEADER, 0),))
-    assert between(new, new.apply([led(0, 1, 1, 1)], 2), 2, "i2") == Delta(followed=(Follow(FIRST, T, 1, 1),))
+    assert compute_delta(old, new, 1, "i1") == Delta(resigned=(FIRST,), followers=(Follow(FIRST, T, NO_LEADER, 0),))
+    assert compute_delta(old, new, 2, "i2") == Delta(followers=(Follow(FIRST, T, NO_LEADER, 0),))
+    assert compute_delta(new, new.apply([led(0, 1, 1, 1)], 2), 2, "i2") == Delta(followers=(Follow(FIRST, T, 1, 1),))
 
 
 def test_another_in_sync_set_under_the_same_epoch_is_the_leaders_to_know() -> None:
     old = image()
     new = old.apply([led(0, 1, 0, 1)], 1)
-    assert between(old, new, 1, "i1") == Delta(in_sync=((FIRST, new.topics["t"].partitions[0]),))
-    assert between(old, new, 2, "i2") == Delta()
-    assert between(old, old.apply([led(0, 1, 1, 1)], 1), 1, "i1") == Delta(led=(Lead(FIRST, T, 1, False),))
+    assert compute_delta(old, new, 1, "i1") == Delta(isr_changed=((FIRST, new.topics["t"].partitions[0]),))
+    assert compute_delta(old, new, 2, "i2") == Delta()
+    assert compute_delta(old, old.apply([led(0, 1, 1, 1)], 1), 1, "i1") == Delta(leaders=(Lead(FIRST, T, 1, False),))
 
 
 def test_another_incarnation_neither_leads_nor_follows() -> None:
     old = Image().apply([broker(1), broker(2)], 0)
-    assert between(old, image(), 1, "earlier") == Delta()
-    assert between(image(), image().apply([led(1, 1, 1, 1)], 1), 1, "earlier") == Delta()
+    assert compute_delta(old, image(), 1, "earlier") == Delta()
+    assert compute_delta(image(), image().apply([led(1, 1, 1, 1)], 1), 1, "earlier") == Delta()
 
 
 def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
     """Also what the step does not change, and never as if no copy existed."""
     old = image(broker(2, "gone"))
     new = old.apply([broker(1, "new"), led(0, 1, 1, 1)], 1)
-    assert between(old, new, 1, "new") == Delta(led=(Lead(FIRST, T, 1, False),), followed=(Follow(SECOND, T, 2, 0),))
-    assert between(old, old.apply([broker(1, "new")], 1), 1, "new").led == (Lead(FIRST, T, 0, False),)
+    assert compute_delta(old, new, 1, "new") == Delta(leaders=(Lead(FIRST, T, 1, False),), followers=(Follow(SECOND, T, 2, 0),))
+    assert compute_delta(old, old.apply([broker(1, "new")], 1), 1, "new").leaders == (Lead(FIRST, T, 0, False),)
 
 
 def test_who_is_replaced_or_has_stopped_gives_up_all_of_it() -> None:
     old = image()
     for last in (broker(1, "new"), kinds.BrokerStopped(1, "i1")):
-        assert between(old, old.apply([last], 1), 1, "i1") == Delta(resigned=(FIRST,))
+        assert compute_delta(old, old.apply([last], 1), 1, "i1") == Delta(resigned=(FIRST,))
 
 
 def test_saying_something_else_of_itself_starts_nothing_anew() -> None:
-    assert between(image(), image().apply([broker(1)], 1), 1, "i1") == Delta()
+    assert compute_delta(image(), image().apply([broker(1)], 1), 1, "i1") == Delta()
 
 
 def test_a_fenced_broker_follows_whoever_took_over() -> None:
     old = image()
     new = old.apply([kinds.BrokerFenced(1, "i1"), led(0, 2, 1, 2), led(1, 2, 0, 2)], 1)
-    assert between(old, new, 1, "i1") == Delta(resigned=(FIRST,), followed=(Follow(FIRST, T, 2, 1),))
+    assert compute_delta(old, new, 1, "i1") == Delta(resigned=(FIRST,), followers=(Follow(FIRST, T, 2, 1),))
 
 
 def test_a_partition_seen_first_under_a_later_epoch_has_a_past() -> None:
     """Created, led and lost by another broker in slots that are applied in one step: what it wrote may be cold."""
     empty = Image().apply([broker(1), broker(2)], 0)
-    assert between(empty, image(led(1, 1, 1, 1)), 1, "i1").led == (
+    assert compute_delta(empty, image(led(1, 1, 1, 1)), 1, "i1").leaders == (
         Lead(FIRST, T, 0, True),
         Lead(SECOND, T, 1, False),
     )
@@ -148,8 +148,8 @@ def test_a_partition_seen_first_under_a_later_epoch_has_a_past() -> None:
 def test_a_replica_that_goes_elsewhere_is_dropped() -> None:
     old = image()
     new = old.apply([kinds.PartitionChanged(T, 0, 2, 1, (2,), (), replicas=(2,))], 1)
-    assert between(old, new, 1, "i1") == Delta(dropped=(FIRST,), resigned=(FIRST,))
-    assert between(new, old.apply([led(0, 2, 2, 2)], 2), 1, "i1") == Delta(followed=(Follow(FIRST, T, 2, 2),))
+    assert compute_delta(old, new, 1, "i1") == Delta(dropped=(FIRST,), resigned=(FIRST,))
+    assert compute_delta(new, old.apply([led(0, 2, 2, 2)], 2), 1, "i1") == Delta(followers=(Follow(FIRST, T, 2, 2),))
 
 
 def test_a_topic_made_again_under_its_name_is_another_one() -> None:
@@ -162,11 +162,11 @@ def test_a_topic_made_again_under_its_name_is_another_one() -> None:
     again = shard.image.topics["t"]
     leader = again.partitions[0].leader
     follower = 3 - leader
-    led_anew = between(before, shard.image, leader, f"i{leader}")
-    assert led_anew.dropped == (FIRST,) and led_anew.led == (Lead(FIRST, again.topic_id, 0, True),)
-    followed_anew = between(before, shard.image, follower, f"i{follower}")
+    led_anew = compute_delta(before, shard.image, leader, f"i{leader}")
+    assert led_anew.dropped == (FIRST,) and led_anew.leaders == (Lead(FIRST, again.topic_id, 0, True),)
+    followed_anew = compute_delta(before, shard.image, follower, f"i{follower}")
     assert followed_anew.dropped == (FIRST,)
-    assert followed_anew.followed == (Follow(FIRST, again.topic_id, leader, 0, True),)
+    assert followed_anew.followers == (Follow(FIRST, again.topic_id, leader, 0, True),)
 
 
 def test_a_follower_that_is_no_replica_any_more_drops_its_log() -> None:
@@ -177,4 +177,4 @@ def test_a_follower_that_is_no_replica_any_more_drops_its_log() -> None:
     follower = 3 - leader
     decide(shard, requests.Reassign((requests.Move(topic.topic_id, 0, (leader,)),)))
     assert shard.image.topics["t"].partitions[0].replicas == (leader,)
-    assert between(before, shard.image, follower, f"i{follower}") == Delta(dropped=(FIRST,))
+    assert compute_delta(before, shard.image, follower, f"i{follower}") == Delta(dropped=(FIRST,))

@@ -9,9 +9,9 @@ from tiered.ids import PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata import layout
-from tiered.metadata.changes import CLUSTER, Change, from_json, to_json
+from tiered.metadata.changes import ALL_BROKERS, Change, from_json, to_json
 from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, PartitionImage, TopicImage
-from tiered.metadata.layout import Boundary, Entry, Format, Snapshot
+from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.object_store.envelope import seal
 
 FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
@@ -23,7 +23,7 @@ ONE_OF_EACH: list[Change] = [
     kinds.PartitionChanged(FLIGHTS, 1, 7, 0, (7,), ()),
     kinds.PartitionsAdded(FLIGHTS, ((7,),)),
     kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "segment.ms": "5"}),
-    kinds.BrokerConfigChanged(CLUSTER, {"log.segment.bytes": "4096"}),
+    kinds.BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "4096"}),
     kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8), (8,), (7,)),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
     kinds.LossReported(FLIGHTS, 2, 0, 5, 1003),
@@ -59,7 +59,7 @@ def test_changes_add_up() -> None:
         brokers={7: BrokerImage(7, "i1", "d1", "127.0.0.1:8082", "", False, 1000, fenced=True)},
         topics={"flights": flights},
         topics_by_id={FLIGHTS: flights},
-        broker_configs={CLUSTER: {"log.segment.bytes": "4096"}},
+        broker_configs={ALL_BROKERS: {"log.segment.bytes": "4096"}},
         next_producer_id=1000,
         losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
     )
@@ -103,7 +103,7 @@ def test_nothing_is_lost_of_what_is_in_the_bucket_as_a_whole() -> None:
 
 
 def test_of_many_losses_the_oldest_become_one() -> None:
-    image = lost(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_KEPT + 2)))
+    image = lost(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_MAX + 2)))
     assert unseen(image) == [(2, 98), (3, 97), (4, 96), (5, 95)]
     assert image.losses[PartitionId(FLIGHTS, 0)][0].at_ms == 101, "the time of the first"
 
@@ -127,8 +127,8 @@ def test_an_image_never_changes() -> None:
 def test_a_deleted_topic_frees_its_name_and_waits_for_the_collector() -> None:
     image = Image().apply(ONE_OF_EACH, 3).apply([kinds.TopicDeleted(FLIGHTS, 2000)], 4)
     assert (image.topics, image.topics_by_id) == ({}, {})
-    assert image.deleted == {FLIGHTS: DeletedTopic("flights", FLIGHTS, 3, 2000)}
-    assert image.apply([kinds.TopicForgotten(FLIGHTS)], 5).deleted == {}
+    assert image.deleted_topics == {FLIGHTS: DeletedTopic("flights", FLIGHTS, 3, 2000)}
+    assert image.apply([kinds.TopicForgotten(FLIGHTS)], 5).deleted_topics == {}
 
 
 def test_a_stop_of_an_older_incarnation_says_nothing_about_the_newer_one() -> None:
@@ -140,7 +140,7 @@ def test_unregistered_broker_is_gone_with_its_settings() -> None:
     changes = [*ONE_OF_EACH, kinds.BrokerConfigChanged(7, {"cordoned.log.dirs": "*"})]
     before = Image().apply(changes, 3)
     after = before.apply([kinds.BrokerUnregistered(7, "i1")], 4)
-    assert (after.brokers, after.broker_configs) == ({}, {CLUSTER: {"log.segment.bytes": "4096"}})
+    assert (after.brokers, after.broker_configs) == ({}, {ALL_BROKERS: {"log.segment.bytes": "4096"}})
     assert after.apply([kinds.BrokerUnregistered(7, "i1")], 5).brokers == {}
 
 
@@ -188,7 +188,7 @@ def test_a_snapshot_is_the_same_image() -> None:
 
 
 def test_small_objects_survive_their_encoding() -> None:
-    boundary = Boundary((Snapshot(4, "a"), Snapshot(9, "b")), 4, 2, "n")
+    boundary = Boundary((SnapshotRef(4, "a"), SnapshotRef(9, "b")), 4, 2, "n")
     assert layout.decode_boundary(layout.encode_boundary(boundary)) == boundary
     found = Format(1, "cluster", "n")
     assert layout.decode_format(layout.encode_format(found)) == found
@@ -220,11 +220,11 @@ def test_epochs_never_go_back_along_the_log() -> None:
 
 
 def test_the_boundary_keeps_two_snapshots_and_gives_up_what_the_older_one_covers() -> None:
-    first = Boundary().advance(Snapshot(10, "a"), "n1")
-    second = first.advance(Snapshot(20, "b"), "n2")
-    third = second.advance(Snapshot(30, "c"), "n3")
+    first = Boundary().advance(SnapshotRef(10, "a"), "n1")
+    second = first.advance(SnapshotRef(20, "b"), "n2")
+    third = second.advance(SnapshotRef(30, "c"), "n3")
     assert (first.collected, second.collected, third.collected) == (-1, 10, 20)
-    assert third == Boundary((Snapshot(20, "b"), Snapshot(30, "c")), 20, 3, "n3")
+    assert third == Boundary((SnapshotRef(20, "b"), SnapshotRef(30, "c")), 20, 3, "n3")
 
 
 @pytest.mark.parametrize(

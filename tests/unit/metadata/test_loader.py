@@ -7,7 +7,7 @@ import asyncio
 from tiered.ids import TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
 from tiered.metadata.image import Image
-from tiered.metadata.loader import Committed
+from tiered.metadata.loader import MetadataLoader
 
 
 def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
@@ -19,15 +19,15 @@ def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
         async def act(old: Image, new: Image) -> None:
             acted.append((old, new))
 
-        committed = Committed(act, lambda changes, old, new: None, lambda: None)
+        committed = MetadataLoader(act, lambda changes, old, new: None, lambda: None)
         topic_id = TopicId("a")
         opened = Image().apply((TopicCreated("t", topic_id, ((1,),), {}, 0),), 0)
-        committed.jump(opened)
-        committed.add((TopicDeleted(topic_id, 1),), 1, b"")
-        committed.begin(opened)
-        assert committed.applied == 0
-        task = asyncio.create_task(committed.carry_out())
-        await committed.until_applied(1, 5)
+        committed.load_image(opened)
+        committed.append_own((TopicDeleted(topic_id, 1),), 1, b"")
+        committed.start_from(opened)
+        assert committed.applied_slot == 0
+        task = asyncio.create_task(committed.run())
+        await committed.wait_until_applied(1, 5)
         assert acted == [(opened, committed.image)] and not committed.image.topics
         task.cancel()
 
@@ -44,14 +44,14 @@ def test_a_broker_says_that_it_has_done_what_it_has_done() -> None:
             going.set()
             await may_end.wait()
 
-        committed = Committed(act, lambda changes, old, new: None, lambda: None)
-        committed.jump(Image().apply((TopicCreated("t", TopicId("a"), ((1,),), {}, 0),), 0))
-        task = asyncio.create_task(committed.carry_out())
+        committed = MetadataLoader(act, lambda changes, old, new: None, lambda: None)
+        committed.load_image(Image().apply((TopicCreated("t", TopicId("a"), ((1,),), {}, 0),), 0))
+        task = asyncio.create_task(committed.run())
         await going.wait()
-        assert committed.image.slot == 0 and committed.applied == -1
+        assert committed.image.slot == 0 and committed.applied_slot == -1
         may_end.set()
-        await committed.until_applied(0, 5)
-        assert committed.applied == 0
+        await committed.wait_until_applied(0, 5)
+        assert committed.applied_slot == 0
         task.cancel()
 
     asyncio.run(story())

@@ -15,7 +15,7 @@ from tiered.metadata import layout
 from tiered.metadata.changes import Change, TopicCreated
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Format
-from tiered.metadata.log_reader import load, load_image
+from tiered.metadata.log_reader import load_metadata, load_image
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
@@ -65,8 +65,8 @@ def writer(at: ObjectStore, clock: InstantClock, seed: int = 1) -> MetadataLog:
 
 async def controller(at: ObjectStore, clock: InstantClock, seed: int = 1) -> tuple[MetadataLog, Image]:
     log = writer(at, clock, seed)
-    await log.format()
-    return log, await log.take(await log.load(), seed, f"i{seed}")
+    await log.load_or_create_format()
+    return log, await log.take_over(await log.load(), seed, f"i{seed}")
 
 
 def created(number: int) -> list[Change]:
@@ -98,12 +98,12 @@ def test_an_empty_store_holds_no_cluster() -> None:
 def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
     async def story() -> None:
         memory, clock = store()
-        first, wrote = await writer(memory, clock, 1).format()
+        first, wrote = await writer(memory, clock, 1).load_or_create_format()
         assert wrote
-        assert await writer(memory, clock, 2).format() == (first, False)
+        assert await writer(memory, clock, 2).load_or_create_format() == (first, False)
         await memory.put(layout.FORMAT_KEY, layout.encode_format(Format(2, "c", "n")))
         with pytest.raises(Refused) as refused:
-            await writer(memory, clock).format()
+            await writer(memory, clock).load_or_create_format()
         assert refused.value.code is Code.UNSUPPORTED_VERSION
 
     run(story())
@@ -127,8 +127,8 @@ def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kin
         rules = [FaultRule(kind, ("put",), probability=0.4, seconds=0.5), FaultRule(FaultKind.ERROR, ("get",), probability=0.2)]
         bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
         log = writer(bad, clock, seed)
-        await writer(memory, clock).format()
-        image = await log.take(Image(), 1, "i1")
+        await writer(memory, clock).load_or_create_format()
+        image = await log.take_over(Image(), 1, "i1")
         for number in range(30):
             image = image.apply(created(number), await log.append(created(number)))
         assert bad.hits[kind] > 0
@@ -164,7 +164,7 @@ def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
         seen = await candidate.load()
         await old.append(created(1))
         await old.append(created(2))
-        image = await candidate.take(seen, 2, "i2")
+        image = await candidate.take_over(seen, 2, "i2")
         assert list(image.topics) == ["t1", "t2"]
         assert image == await load_image(memory)
 
@@ -178,7 +178,7 @@ def test_of_two_candidates_one_leads() -> None:
         logs = [writer(memory, clock, seed) for seed in (2, 3, 4)]
         images = [await log.load() for log in logs]
         found = await asyncio.gather(
-            *(log.take(image, seed, "i") for seed, (log, image) in enumerate(zip(logs, images, strict=True), 2)),
+            *(log.take_over(image, seed, "i") for seed, (log, image) in enumerate(zip(logs, images, strict=True), 2)),
             return_exceptions=True,
         )
         assert sorted(type(each).__name__ for each in found) == ["Fenced", "Fenced", "Image"]
@@ -191,19 +191,19 @@ def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
         memory, clock = store()
         faults = Faults([], random.Random(1))
         log = writer(FaultyStore(memory, faults, clock), clock)
-        await log.format()
+        await log.load_or_create_format()
         image = await log.load()
         faults.rules.append(FaultRule(FaultKind.ERROR))
-        standing = asyncio.ensure_future(log.take(image, 1, "i1"))
-        while not log.waits_for:
+        standing = asyncio.ensure_future(log.take_over(image, 1, "i1"))
+        while not log.stall_reason:
             await asyncio.sleep(0)
-        assert "meta/log/" in log.waits_for
+        assert "meta/log/" in log.stall_reason
         standing.cancel()
         await asyncio.wait([standing])
-        assert not log.waits_for
+        assert not log.stall_reason
         faults.rules.clear()
-        await log.take(image, 1, "i1")
-        assert not log.waits_for and not log.trouble
+        await log.take_over(image, 1, "i1")
+        assert not log.stall_reason and not log.last_error
 
     run(story())
 
@@ -215,7 +215,7 @@ def test_snapshots_shorten_the_log_and_nothing_else() -> None:
         for number in range(60):
             image = image.apply(created(number), await log.append(created(number)))
             if number % 10 == 9:
-                await log.snapshot(image)
+                await log.write_snapshot(image)
         assert await load_image(memory) == image
         slots = [layout.slot_of(each.key) for each in await memory.list(layout.LOG_PREFIX)]
         assert slots == list(range(51, 61))
@@ -232,7 +232,7 @@ def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
         for number in range(30):
             image = image.apply(created(number), await new.append(created(number)))
             if number in (19, 29):
-                await new.snapshot(image)
+                await new.write_snapshot(image)
         assert await memory.list(layout.slot_key(stalled.next_slot)) == []
         with pytest.raises(Fenced, match="collected"):
             await stalled.append(created(99))
@@ -270,9 +270,9 @@ def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
             for number in range(30):
                 image = image.apply(created(number), await log.append(created(number)))
                 if number in (10, 20):
-                    await log.snapshot(image)
+                    await log.write_snapshot(image)
 
-        loaded = await load(Overtaken(memory, overtake()))
+        loaded = await load_metadata(Overtaken(memory, overtake()))
         assert loaded.image == image
 
     run(story())
@@ -291,8 +291,8 @@ def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> Non
         collected = -1
         for number in range(20):
             image = image.apply(created(number), await log.append(created(number)))
-            await log.snapshot(image)
-            boundary = (await load(memory)).boundary
+            await log.write_snapshot(image)
+            boundary = (await load_metadata(memory)).boundary
             assert boundary.collected >= collected
             collected = boundary.collected
         assert await load_image(memory) == image
@@ -305,12 +305,12 @@ def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         number = 0
-        while not log.snapshot_due:
+        while not log.is_snapshot_due:
             number += 1
             image = image.apply(created(number), await log.append(created(number)))
         assert number > 100
-        await log.snapshot(image)
-        assert not log.snapshot_due
+        await log.write_snapshot(image)
+        assert not log.is_snapshot_due
 
     run(story())
 
@@ -338,7 +338,7 @@ def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_i
         for number in range(10 * snapshots + 3):
             image = image.apply(created(number), await log.append(created(number)))
             if number % 10 == 9:
-                await log.snapshot(image)
+                await log.write_snapshot(image)
         keys = [item.key for item in await memory.list(layout.SNAPSHOT_PREFIX)]
         assert len(keys) == min(snapshots, 2)
 

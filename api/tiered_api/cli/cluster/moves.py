@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tiered.controller.reassignment_planner import At, Moves, balanced, drained
+from tiered.controller.reassignment_planner import PartitionName, Reassignments, plan_balance, plan_drain
 from tiered.errors import Code, Refused
 from tiered_api.cli.cluster.throttle import cordon, cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster.view import LIVE, View, look
@@ -40,7 +40,7 @@ AT_ONCE = 1_000
 LOOK_SECONDS = 1.0
 TIMEOUT_MS = 60_000
 
-Wanted = Mapping[At, tuple[int, ...] | None]
+Wanted = Mapping[PartitionName, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Standing:
     """Where replicas are, or are to be once what moves has arrived; live brokers that take new ones, with their racks;
     and who leads."""
 
-    placed: dict[At, tuple[int, ...]]
+    placed: dict[PartitionName, tuple[int, ...]]
     racks: dict[int, str]
-    leaderless: tuple[At, ...]
+    leaderless: tuple[PartitionName, ...]
     cordoned: tuple[int, ...] = ()
     """Live brokers that take no new ones."""
-    back: dict[At, tuple[int, ...]] = field(default_factory=dict)
+    back: dict[PartitionName, tuple[int, ...]] = field(default_factory=dict)
     """Of what moves: the replicas that stay when it is called off."""
 
 
-def target(text: str) -> tuple[At, tuple[int, ...]]:
+def target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
     """`flights/0=1,2,3`. `Refused` when it is not that."""
     name, equals, listed = text.partition("=")
     nodes = listed.split(",")
@@ -66,12 +66,12 @@ def target(text: str) -> tuple[At, tuple[int, ...]]:
     return partition(name), tuple(int(each) for each in nodes)
 
 
-def partition(text: str) -> At:
+def partition(text: str) -> PartitionName:
     """`flights/0`. `Refused` when it is not that."""
     topic, slash, number = text.rpartition("/")
     if not slash or not topic or not is_number(number):
         raise Refused(Code.INVALID_REQUEST, f"{text!r} is not TOPIC/PARTITION")
-    return At(topic, int(number))
+    return PartitionName(topic, int(number))
 
 
 def reassign(args: Namespace) -> int:
@@ -80,7 +80,7 @@ def reassign(args: Namespace) -> int:
 
 
 async def _reassign(args: Namespace) -> Exit:
-    wanted: dict[At, tuple[int, ...] | None] = dict(target(text) for text in args.targets)
+    wanted: dict[PartitionName, tuple[int, ...] | None] = dict(target(text) for text in args.targets)
     wanted |= dict.fromkeys(partition(text) for text in args.cancel)
     async with cluster(args) as client:
         if not wanted:
@@ -114,7 +114,7 @@ async def _rebalance(args: Namespace) -> Exit:
         if standing.cordoned and args.format == "text":
             named = ", ".join(map(str, standing.cordoned))
             say([f"cordoned.log.dirs keeps new replicas from broker {named}"])
-        return await _carry_out(client, args, standing, balanced(standing.placed, standing.racks), args.execute)
+        return await _carry_out(client, args, standing, plan_balance(standing.placed, standing.racks), args.execute)
 
 
 def decommission(args: Namespace) -> int:
@@ -140,21 +140,21 @@ async def _decommission(args: Namespace) -> Exit:
     return Exit.OK
 
 
-async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, Moves]:
+async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, Reassignments]:
     """What has to move so that a broker is free to leave. It gets nothing new before that is counted."""
     was = await cordoned(client, [leaving])
     if not plan and not was:
         await cordon(client, leaving)
     try:
         standing = await stand(client)
-        return standing, drained(standing.placed, standing.racks, leaving, standing.leaderless)
+        return standing, plan_drain(standing.placed, standing.racks, leaving, standing.leaderless)
     except Refused:
         if not plan and not was:
             await cordon(client, leaving, lift=True)
         raise
 
 
-async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Moves, execute: bool) -> Exit:
+async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Reassignments, execute: bool) -> Exit:
     if execute:
         return await _do(client, args, standing, moves)
     print_moves([_planned(at, standing.placed[at], to) for at, to in moves.items()], args)
@@ -183,7 +183,7 @@ async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wante
 
 
 async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
-    outcomes: dict[At, str] = {}
+    outcomes: dict[PartitionName, str] = {}
     listed = sorted(wanted.items())
     for start in range(0, len(listed), AT_ONCE):
         outcomes.update(await alter(client, dict(listed[start : start + AT_ONCE])))
@@ -207,11 +207,11 @@ def print_moves(rows: Sequence[Row], args: Namespace) -> None:
     print_folded(rows, args.format, words, internal=getattr(args, "internal", True))
 
 
-def _planned(at: At, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
+def _planned(at: PartitionName, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
     return {"partition": str(at), "replicas": list(replicas), "to": list(to) or None}
 
 
-def _row(at: At, each: OngoingPartitionReassignment) -> Row:
+def _row(at: PartitionName, each: OngoingPartitionReassignment) -> Row:
     return {
         "partition": str(at),
         "replicas": each.replicas,
@@ -227,12 +227,12 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
     """How replicas are placed."""
     seen = seen or await look(client)
     on_the_way = await moving(client)
-    placed: dict[At, tuple[int, ...]] = {}
-    back: dict[At, tuple[int, ...]] = {}
+    placed: dict[PartitionName, tuple[int, ...]] = {}
+    back: dict[PartitionName, tuple[int, ...]] = {}
     leaderless = []
     for topic in seen.topics:
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
-            at = At(topic.name or "", each.partition_index)
+            at = PartitionName(topic.name or "", each.partition_index)
             move = on_the_way.get(at, OngoingPartitionReassignment())
             placed[at] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
             if at in on_the_way:
@@ -245,16 +245,16 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
     return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)), back)
 
 
-async def moving(client: Client) -> dict[At, OngoingPartitionReassignment]:
+async def moving(client: Client) -> dict[PartitionName, OngoingPartitionReassignment]:
     """What is on its way."""
     request = ListPartitionReassignmentsRequest(TIMEOUT_MS, None)
     got = await client.ask_controller(request, ListPartitionReassignmentsResponse)
     if got.error_code:
         raise refused(got.error_code, "what moves", got.error_message)
-    return {At(topic.name, each.partition_index): each for topic in got.topics for each in topic.partitions}
+    return {PartitionName(topic.name, each.partition_index): each for topic in got.topics for each in topic.partitions}
 
 
-async def alter(client: Client, wanted: Wanted) -> dict[At, str]:
+async def alter(client: Client, wanted: Wanted) -> dict[PartitionName, str]:
     """Asks for other replicas, or (None) to call a move off; OK or why not, for each."""
     topics: dict[str, ReassignableTopic] = {}
     for at, to in wanted.items():
@@ -265,7 +265,7 @@ async def alter(client: Client, wanted: Wanted) -> dict[At, str]:
     if got.error_code:
         raise refused(got.error_code, "moving partitions", got.error_message)
     return {
-        At(topic.name, each.partition_index): status(each.error_code, each.error_message)
+        PartitionName(topic.name, each.partition_index): status(each.error_code, each.error_message)
         for topic in got.responses
         for each in topic.partitions
     }

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from tiered.controller.reassignment_planner import At
+from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
 from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, altered, described
@@ -20,7 +20,7 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 CORDONED = "cordoned.log.dirs"
 
-Moves = Mapping[At, tuple[tuple[int, ...], tuple[int, ...]]]
+Moves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
 """From where to where each partition goes."""
 
 

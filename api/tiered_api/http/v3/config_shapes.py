@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiered.metadata.config_sources import Shown, Source, of_all_brokers, of_broker, of_topic
+from tiered.metadata.config_sources import ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries, topic_config_entries
 from tiered.metadata.image import TopicImage
 from tiered_api.http.server.request import Request
 from tiered_api.http.v3.shapes import Shape, head, link
@@ -12,12 +12,12 @@ from tiered_api.http.v3.shapes import Shape, head, link
 TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}
 
 
-def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...], shown: Shown) -> Shape:
+def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...], shown: ConfigEntry) -> Shape:
     """One setting as v3 shows it."""
     return head(request, kind, url, *names, "config", shown.row.name) | {
         "name": shown.row.name,
         "value": shown.value,
-        "is_default": shown.source is Source.DEFAULT_CONFIG,
+        "is_default": shown.source is ConfigSource.DEFAULT_CONFIG,
         "is_read_only": shown.is_read_only,
         "is_sensitive": False,
         "source": shown.source.name,
@@ -30,7 +30,7 @@ def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...
 def topic_configs(request: Request, topic: TopicImage) -> dict[str, Shape]:
     """All settings of a topic by name."""
     node = request.site.node
-    settings = of_topic(node.image, node.started_with, topic)
+    settings = topic_config_entries(node.image, node.started_with, topic)
     more = {"topic_name": topic.name}
     return _shapes(request, "KafkaTopicConfig", ("topics", topic.name), ("topic", topic.name), settings, more)
 
@@ -38,14 +38,14 @@ def topic_configs(request: Request, topic: TopicImage) -> dict[str, Shape]:
 def broker_configs(request: Request, node_id: int) -> dict[str, Shape]:
     """All settings of a broker by name; those of another broker as far as the cluster knows them."""
     node = request.site.node
-    settings = of_broker(node.image, node.started_with, node_id)
+    settings = broker_config_entries(node.image, node.started_with, node_id)
     more = {"broker_id": node_id}
     return _shapes(request, "KafkaBrokerConfig", ("brokers", node_id), ("broker", node_id), settings, more)
 
 
 def cluster_configs(request: Request) -> dict[str, Shape]:
     """What is set for all brokers, by name."""
-    settings = of_all_brokers(request.site.node.image)
+    settings = cluster_config_entries(request.site.node.image)
     return _shapes(request, "KafkaClusterConfig", (), (), settings, {"config_type": "BROKER"})
 
 
@@ -54,7 +54,7 @@ def _shapes(
     kind: str,
     path: tuple[object, ...],
     names: tuple[object, ...],
-    settings: Iterable[Shown],
+    settings: Iterable[ConfigEntry],
     more: Shape,
 ) -> dict[str, Shape]:
     folder = "configs" if path else "broker-configs"

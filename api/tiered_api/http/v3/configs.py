@@ -10,7 +10,7 @@ from aiohttp import web
 from tiered.config.setting import Row
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
-from tiered.metadata.changes import CLUSTER
+from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
 from tiered_api.http.partitions.produce import topic_image
 from tiered_api.http.server.errors import BAD_REQUEST, HttpError
@@ -206,16 +206,16 @@ async def get_cluster_config(request: Request) -> web.StreamResponse:
 async def set_cluster_config(request: Request) -> web.StreamResponse:
     """Sets one setting for all brokers."""
     cluster(request)
-    return await _alter_broker(request, CLUSTER, {request.args["config"]: await _value(request, broker_rows())}, False)
+    return await _alter_broker(request, ALL_BROKERS, {request.args["config"]: await _value(request, broker_rows())}, False)
 
 
 async def reset_cluster_config(request: Request) -> web.StreamResponse:
     """Takes one setting for all brokers back."""
     cluster(request)
-    return await _alter_broker(request, CLUSTER, {_known(broker_rows(), request.args["config"]): None}, False)
+    return await _alter_broker(request, ALL_BROKERS, {_known(broker_rows(), request.args["config"]): None}, False)
 
 
 async def alter_cluster_configs(request: Request) -> web.StreamResponse:
     """Sets and resets several settings for all brokers at once, all or none."""
     cluster(request)
-    return await _alter_broker(request, CLUSTER, *await _changes(request, broker_rows()))
+    return await _alter_broker(request, ALL_BROKERS, *await _changes(request, broker_rows()))

@@ -75,7 +75,7 @@ async def list_reassignments(request: Request) -> web.StreamResponse:
 
 async def _moving(request: Request, *topics: TopicImage) -> web.StreamResponse:
     moving = [
-        (topic, number) for topic in topics for number, partition in enumerate(topic.partitions) if partition.moving
+        (topic, number) for topic in topics for number, partition in enumerate(topic.partitions) if partition.is_reassigning
     ]
     return await listed(request, "KafkaReassignment", moving, lambda each: (reassignment_shape(request, *each),))
 

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from tiered.config.settings import TopicConfig, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.errors import Code, Refused
-from tiered.metadata.changes import CLUSTER, ListEdit
-from tiered.metadata.effective_config import edited
+from tiered.metadata.changes import ALL_BROKERS, ListEdit
+from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.server.bounded_tasks import in_time
 from tiered_api.kafka.server.context import Site
@@ -55,7 +55,7 @@ LATE = Outcome(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 def node_of(name: str, known: Iterable[int]) -> int:
     """The broker that a resource names, `CLUSTER` when it names none. `Refused` when there is no such broker."""
     if not name:
-        return CLUSTER
+        return ALL_BROKERS
     if not name.isdecimal() or int(name) not in known:
         raise Refused(Code.INVALID_REQUEST, f"there is no broker {name[:60]!r}")
     return int(name)
@@ -64,7 +64,7 @@ def node_of(name: str, known: Iterable[int]) -> int:
 def _check(site: Site, edits: Edits) -> None:
     """Refuses settings that no topic could have. Kafka says so first, and then that there is no such topic."""
     defaults = site.node.settings.topic_defaults()
-    after = edited(edits, {}, defaults.to_strings(), topic_rows(), replace=False)
+    after = apply_edits(edits, {}, defaults.to_strings(), topic_rows(), replace=False)
     TopicConfig.from_strings({key: value for key, value in after.items() if value is not None}, defaults=defaults)
 
 

@@ -15,7 +15,7 @@ from tiered.config.setting import unknown
 from tiered.config.settings import topic_rows
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
-from tiered.metadata.config_sources import OfTopics
+from tiered.metadata.config_sources import TopicConfigEntries
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.create_topics import (
@@ -67,7 +67,7 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
     timeout = timeout_ms(request.timeout_ms) / 1000
     shares = list(_shares(wanted))
     made = await asyncio.gather(*(_create(site, share, timeout) for share in shares))
-    settings = OfTopics(site.node.image, site.node.started_with)
+    settings = TopicConfigEntries(site.node.image, site.node.started_with)
     shown: Shown = {}
     for share, outcomes in zip(shares, made, strict=True):
         await site.turns.wait()
@@ -141,7 +141,7 @@ def _refused(name: str, refused: Refused) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=refused.code.number, error_message=refused.why, configs=[])
 
 
-def _made(settings: OfTopics, topic: TopicImage, version: int, shown: Shown) -> CreatableTopicResult:
+def _made(settings: TopicConfigEntries, topic: TopicImage, version: int, shown: Shown) -> CreatableTopicResult:
     result = CreatableTopicResult(topic.name, topic.topic_id, error_message=None)
     if version < DETAILED:
         return result
@@ -150,7 +150,7 @@ def _made(settings: OfTopics, topic: TopicImage, version: int, shown: Shown) -> 
     given = tuple(sorted(topic.configs.items()))
     if given not in shown:
         shown[given] = [
-            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source) for each in settings.of(topic)
+            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source) for each in settings.entries_of(topic)
         ]
     result.configs = shown[given]
     return result

@@ -8,7 +8,7 @@ broker that answers, and what the cluster may have lost.
 
 from __future__ import annotations
 
-from tiered.controller.partition_health import losses
+from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -47,7 +47,7 @@ async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClus
         since_ms = health.details["store_unreachable_since_ms"]
         response.problems = health.own
         response.store_away_since_ms = -1 if since_ms is None else since_ms
-        response.losses = rows(losses(image))
+        response.losses = rows(unacknowledged_losses(image))
     return response
 
 

@@ -14,8 +14,8 @@ from tiered.config.kafka_aliases import SAME_MEANING
 from tiered.config.setting import Row
 from tiered.config.settings import broker_rows
 from tiered.errors import Code, Refused
-from tiered.metadata.changes import CLUSTER
-from tiered.metadata.config_sources import OfTopics, Shown, Source, of_all_brokers, of_broker
+from tiered.metadata.changes import ALL_BROKERS
+from tiered.metadata.config_sources import TopicConfigEntries, ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -53,9 +53,9 @@ class _Describer:
         self._image, self._started_with = site.node.image, site.node.started_with
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
-        self._topics = OfTopics(self._image, self._started_with)
+        self._topics = TopicConfigEntries(self._image, self._started_with)
         self._seen: set[tuple[int, str]] = set()
-        self._made: dict[tuple[str, int], tuple[Shown, DescribeConfigsResourceResult]] = {}
+        self._made: dict[tuple[str, int], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
 
     def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         """All settings of a resource, or those that are asked for; an error where it has none."""
@@ -71,18 +71,18 @@ class _Describer:
         configs = [self._config(key, each) for key, each in _named(shown, kind) if not wanted or key in wanted]
         return DescribeConfigsResult(0, "", kind, name, configs)
 
-    def _of(self, kind: int, name: str) -> list[Shown]:
+    def _of(self, kind: int, name: str) -> list[ConfigEntry]:
         if kind == Kind.TOPIC:
             check_name(name)
             topic = self._image.topics.get(name)
             if topic is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-            return self._topics.of(topic)
+            return self._topics.entries_of(topic)
         if kind == Kind.BROKER:
             node_id = node_of(name, self._image.brokers)
-            if node_id == CLUSTER:
-                return of_all_brokers(self._image)
-            return of_broker(self._image, self._started_with, node_id)
+            if node_id == ALL_BROKERS:
+                return cluster_config_entries(self._image)
+            return broker_config_entries(self._image, self._started_with, node_id)
         if kind in (Kind.BROKER_LOGGER, Kind.CLIENT_METRICS, Kind.GROUP):
             if not name:
                 raise Refused(Code.INVALID_REQUEST, "a resource has to be named")
@@ -91,13 +91,13 @@ class _Describer:
             return []
         raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} have no settings")
 
-    def _config(self, name: str, shown: Shown) -> DescribeConfigsResourceResult:
+    def _config(self, name: str, shown: ConfigEntry) -> DescribeConfigsResourceResult:
         made = self._made.get((name, id(shown)))
         if made is None:
             told = [
                 DescribeConfigsSynonym(other, value, source)
                 for other, value, source in shown.synonyms
-                if self._synonyms and (source != Source.DEFAULT_CONFIG or other in broker_rows())
+                if self._synonyms and (source != ConfigSource.DEFAULT_CONFIG or other in broker_rows())
             ]
             result = DescribeConfigsResourceResult(
                 name,
@@ -112,7 +112,7 @@ class _Describer:
         return made[1]
 
 
-def _named(shown: Iterable[Shown], kind: int) -> Iterable[tuple[str, Shown]]:
+def _named(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[str, ConfigEntry]]:
     by_name = {each.row.name: each for each in shown}
     if kind == Kind.BROKER:
         by_name |= {other: by_name[name] for other, name in SAME_MEANING.items() if name in by_name}

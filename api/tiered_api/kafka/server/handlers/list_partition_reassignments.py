@@ -24,7 +24,7 @@ async def handle(site: Site, call: Call[ListPartitionReassignmentsRequest]) -> L
     found = []
     for name, numbers in wanted.items():
         partitions = topics[name].partitions
-        moving = [p for p in numbers if 0 <= p < len(partitions) and partitions[p].moving]
+        moving = [p for p in numbers if 0 <= p < len(partitions) and partitions[p].is_reassigning]
         if moving:
             found.append(OngoingTopicReassignment(name, [_row(p, partitions[p]) for p in moving]))
     return ListPartitionReassignmentsResponse(error_message=None, topics=found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.controller.partition_health import losses
+from tiered.controller.partition_health import unacknowledged_losses
 from tiered.controller.requests import AcknowledgeLosses
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
@@ -44,7 +44,7 @@ def rows(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
 
 
 def _chosen(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
-    found = losses(image)
+    found = unacknowledged_losses(image)
     if topics is None:
         return found
     chosen: dict[TopicPartition, Loss] = {}
