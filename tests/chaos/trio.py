@@ -25,7 +25,7 @@ from tests.ports import held_port
 from tiered.errors import Refused, Unavailable
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 NODES = (1, 2, 3)
@@ -247,9 +247,9 @@ class Trio:
 
 
 async def _elect(addresses: Sequence[Address]) -> None:
-    client = Client(SocketNet(), SystemClock(), addresses, timeout=10.0, patience=10.0)
+    client = KafkaClient(SocketNet(), SystemClock(), addresses, timeout=10.0, retry_seconds=10.0)
     try:
-        await client.ask_controller(ElectLeadersRequest(0, None, 10_000), ElectLeadersResponse)
+        await client.send_to_controller(ElectLeadersRequest(0, None, 10_000), ElectLeadersResponse)
     finally:
         await client.close()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 VERSION = 12
@@ -47,11 +47,11 @@ async def _all(ports: Mapping[int, int]) -> dict[int, View | None]:
 
 async def _ask(port: int) -> View | None:
     try:
-        link = await open_link(SocketNet(), "127.0.0.1", port, "chaos", LOOK_SECONDS)
+        link = await open_connection(SocketNet(), "127.0.0.1", port, "chaos", LOOK_SECONDS)
     except Unavailable:
         return None
     try:
-        return _view(await link.ask(MetadataRequest(topics=None), MetadataResponse, LOOK_SECONDS, VERSION))
+        return _view(await link.send(MetadataRequest(topics=None), MetadataResponse, LOOK_SECONDS, VERSION))
     except (Unavailable, Corrupt):
         return None
     finally:

@@ -21,7 +21,7 @@ from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_bytes, response_position
+from tiered_api.kafka.protocol.headers import encode_request_header, decode_response_header
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tiered_api.kafka.protocol.schema import Message
@@ -44,7 +44,7 @@ class Client:
     def frame(self, message: Message, version: int) -> bytes:
         """A whole request; its correlation id is the number of frames made before."""
         api = _api(message)
-        head = request_bytes(api, version, self._correlation_id, "test")
+        head = encode_request_header(api, version, self._correlation_id, "test")
         self._correlation_id += 1
         body = encode(message, version)
         return (len(head) + len(body)).to_bytes(4, "big") + head + body
@@ -63,7 +63,7 @@ class Client:
         """The next answer, which is of that kind."""
         frame = await self.answer()
         key = table.spec.key
-        found, position = response_position(APIS[key], version, frame)
+        found, position = decode_response_header(APIS[key], version, frame)
         assert correlation_id is None or found == correlation_id, (found, correlation_id)
         return decode(table, version, frame, position)
 
@@ -112,7 +112,7 @@ class KafkaSite:
 
     def refused(self, reason: str) -> int:
         """How many connections were ended for that reason."""
-        return self.server.site.refusals.count(reason)
+        return self.server.context.refusals.count(reason)
 
     def close_clients(self) -> None:
         for client in self._clients:

@@ -25,10 +25,10 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.config_resources import Kind
+from tiered_api.kafka.server.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER = Kind.TOPIC, Kind.BROKER
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 DEFAULT, STATIC, ALL_BROKERS = ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 

@@ -270,7 +270,7 @@ def level(answer: Any) -> Any:
 
 async def ask(client: Client, question: Question, version: int) -> Any:
     api = APIS[type(question.request).spec.key]
-    return level(await client.ask(question.request, version, api.response))
+    return level(await client.ask(question.request, version, api.response_type))
 
 
 async def compare(peer: Peer, directory: Path, questions: list[Question]) -> list[str]:

@@ -20,7 +20,7 @@ from tests.unit.kafka.values import Drawn
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.protocol.schema import Kind, Message, Row
+from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec
 
 REQUESTS = 5
 """Of each version."""
@@ -57,12 +57,12 @@ class Asked(Drawn):
         super().__init__(seed)
         self._topic, self._topic_id = replica.topic, replica.topic_id
 
-    def value(self, row: Row, version: int) -> Any:
+    def value(self, row: FieldSpec, version: int) -> Any:
         if row.name in WITHIN and (row.name in ALWAYS_WITHIN or self.random.random() > FREE):
             return self.random.choice(WITHIN[row.name])
-        if row.kind is Kind.UUID and self.random.random() > FREE:
+        if row.kind is FieldType.UUID and self.random.random() > FREE:
             return self._topic_id
-        if row.kind is Kind.STRING and self.random.random() < 0.5:
+        if row.kind is FieldType.STRING and self.random.random() < 0.5:
             return self.random.choice((self._topic, "readers"))
         return super().value(row, version)
 
@@ -73,7 +73,7 @@ async def answered(client: Client, api: apis.Api, version: int, message: Message
         await client.send(client.frame(message, version))
         return True
     try:
-        await client.ask(message, version, api.response)
+        await client.ask(message, version, api.response_type)
     except (asyncio.IncompleteReadError, ConnectionError):
         return False
     return True
@@ -84,9 +84,9 @@ def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
     async def story(site: KafkaSite) -> None:
         for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
-            for version in api.served:
+            for version in api.served_versions:
                 for seed in range(REQUESTS):
-                    message = Asked(seed * 100 + version, replica).message(api.request, version)
+                    message = Asked(seed * 100 + version, replica).message(api.request_type, version)
                     client = await site.client()
                     assert await answered(client, api, version, message) or api.key == 0, (version, message)
                     assert not site.refused("fault"), (version, message)
@@ -102,9 +102,9 @@ def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> N
         replica = await site.create("orders", 2)
         draw = Random(5)
         for api in apis.APIS.values():
-            for version in api.served:
+            for version in api.served_versions:
                 client = await site.client()
-                frame = client.frame(Asked(version, replica).message(api.request, version), version)[4:]
+                frame = client.frame(Asked(version, replica).message(api.request_type, version), version)[4:]
                 kept = draw.choice((0, 8, len(frame) // 2))
                 hostile = frame[:kept] + mutated(draw, frame[kept:])
                 await client.send(len(hostile).to_bytes(4, "big") + hostile)

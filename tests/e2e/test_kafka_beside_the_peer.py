@@ -24,7 +24,7 @@ from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorR
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec, field_specs
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -78,17 +78,17 @@ class Sound(Asked):
             return table(name="retention.ms", value=self.random.choice(("60000", "-1")))
         return super().message(table, version)
 
-    def field(self, row: Row, version: int) -> Any:
+    def field(self, row: FieldSpec, version: int) -> Any:
         if row.name in EMPTY:
             return EMPTY[row.name]
         # Kafka never answers a producer that sends null for records.
-        value = self.value(row, version) if row.kind is Kind.RECORDS else super().field(row, version)
+        value = self.value(row, version) if row.kind is FieldType.RECORDS else super().field(row, version)
         return list({_place(each): each for each in value}.values()) if isinstance(value, list) else value
 
-    def value(self, row: Row, version: int) -> Any:
-        if row.kind is Kind.RECORDS:
+    def value(self, row: FieldSpec, version: int) -> Any:
+        if row.kind is FieldType.RECORDS:
             return batch([b"a", b"b"])
-        if row.kind is Kind.STRING and row.name not in SOUND:
+        if row.kind is FieldType.STRING and row.name not in SOUND:
             return self.random.choice((self._topic, self._topic, "readers", "missing", "a"))
         values = SOUND.get(row.name, WITHIN.get(row.name))
         return self.random.choice(values) if values else super().value(row, version)
@@ -103,13 +103,13 @@ def _place(element: Any) -> Any:
 def errors(table: type[Any], answer: Any, version: int, path: str = "") -> Iterator[str]:
     """Every error of an answer, with where it is."""
     here = path + "/" + table.__name__
-    for row in rows(table):
+    for row in field_specs(table):
         value = getattr(answer, row.name)
         if version not in row.versions or value is None:
             continue
-        if row.name in PLACES and row.kind is not Kind.UUID:
+        if row.name in PLACES and row.kind is not FieldType.UUID:
             here += f" {value}"
-        if row.kind is Kind.STRUCT and row.of is not None:
+        if row.kind is FieldType.STRUCT and row.of is not None:
             for each in value if row.is_array else [value]:
                 yield from errors(row.of, each, version, here)
         elif row.name.endswith("error_code"):
@@ -122,7 +122,7 @@ async def asked(address: str, api: apis.Api, version: int, message: Message) -> 
     client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27))
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await client.ask(message, version, api.response)
+            return await client.ask(message, version, api.response_type)
     except (asyncio.IncompleteReadError, ConnectionError):
         return "closed"
     except TimeoutError:
@@ -135,7 +135,7 @@ async def errors_of(address: str, api: apis.Api, version: int, message: Message)
     """The errors of a broker's answer. Kafka denies leaders that its own metadata names for a moment: asked again."""
     while True:
         answer = await asked(address, api, version, message)
-        found = {answer} if isinstance(answer, str) else set(errors(api.response, answer, version))
+        found = {answer} if isinstance(answer, str) else set(errors(api.response_type, answer, version))
         if not any(each.endswith(NOT_YET) for each in found):
             return found
         await asyncio.sleep(0.05)
@@ -171,13 +171,13 @@ async def compare(ours: str, theirs: str) -> list[str]:
     for api in apis.APIS.values():
         if api.key == apis.API_VERSIONS:
             continue
-        for version in api.served:
+        for version in api.served_versions:
             for seed in range(REQUESTS):
                 topic = f"t{api.key}-{version}-{seed}"
                 answers = []
                 for address in (ours, theirs):
                     draw = Sound(seed * 100 + version, topic, await with_topic(address, topic))
-                    message = draw.message(api.request, version)
+                    message = draw.message(api.request_type, version)
                     answers.append(await errors_of(address, api, version, message))
                 we, kafka = answers
                 if we != kafka:

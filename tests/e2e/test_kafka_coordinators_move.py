@@ -19,7 +19,7 @@ from tests.e2e.serving import SECONDS, Served, tiered
 from tests.ports import free_port
 from tiered.errors import Code
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tiered_api.kafka.protocol.schema import Message
@@ -212,9 +212,9 @@ class Cluster:
 
 async def _ask(address: str, request: Message, answer: type[A], version: int) -> A:
     host, _, port = address.partition(":")
-    link = await open_link(SocketNet(), host, int(port), "test", SECONDS)
+    link = await open_connection(SocketNet(), host, int(port), "test", SECONDS)
     try:
-        return await link.ask(request, answer, SECONDS, version)
+        return await link.send(request, answer, SECONDS, version)
     finally:
         link.close()
 

@@ -118,9 +118,9 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
         client, other = await site.client(), await site.client()
         assert await read(client, fetch((replica, 0), wait_ms=1)) == [[]]
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, min_bytes=250), 12))
-        await until(lambda: site.server.pending == 1)
+        await until(lambda: site.server.pending_requests == 1)
         for n in range(3):
-            assert site.server.pending == 1
+            assert site.server.pending_requests == 1
             await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
         answer = await client.receive(FetchResponse, 12)
         assert len(values_of(parts(answer)[0].records)) == 3
@@ -135,7 +135,7 @@ def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) 
         replicas = [site.node.replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 1)
+        await until(lambda: site.server.pending_requests == 1)
         request = produce(replicas[0], b"v0")
         for replica in replicas[1:]:
             request.topic_data[0].partition_data += (
@@ -154,7 +154,7 @@ def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
         client = await site.client()
         for version in (12, 13):
             await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), version))
-        await until(lambda: site.server.pending == 2)
+        await until(lambda: site.server.pending_requests == 2)
         await site.node.submit(DeleteTopic("t"))
         codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
         assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
@@ -170,7 +170,7 @@ def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
         await until(lambda: len(replica._listeners) == 1)
         client.close()
         await until(lambda: len(replica._listeners) == 0)
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
 
     run(tmp_path, story)
 
@@ -233,7 +233,7 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
         request = fetch((replica, 0), (hot, 0), wait_ms=LONG_MS, each_bytes=1000)
         assert await read(client, request) == [[], [b"hot"]]
         bucket.open.set()
-        await until(lambda: all(load.done for load in site.server.dispatch.fetches.loads.all()))
+        await until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.cold_reads.all()))
         both = await read(client, request)
         assert [each[0][:3] for each in both] == [b"000", b"hot"]
 
@@ -248,11 +248,11 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
         client = await site.client()
         bucket.open.clear()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, each_bytes=1000), 12))
-        await until(lambda: bucket.gets > 0 and site.server.pending == 1)
+        await until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
         bucket.open.set()
         answer = await client.receive(FetchResponse, 12)
         assert values_of(parts(answer)[0].records)[0][:3] == b"000"
-        assert site.server.dispatch.fetches.loads.all() == []
+        assert site.server.dispatch.fetch_handler.cold_reads.all() == []
 
     bucket = SlowBucket()
     bucket.open.set()
@@ -265,8 +265,8 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         replicas = [site.node.replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
-        fetches = site.server.dispatch.fetches
-        usual, short = fetches._usual, fetches._at_once
+        fetches = site.server.dispatch.fetch_handler
+        usual, short = fetches._find_known_sources, fetches._try_fast_response
         taken: list[bool] = []
 
         def counted(*arguments: Any) -> Any:
@@ -288,7 +288,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 for way in (no_way, usual, usual):
                     monkeypatch.setattr(fetches, "_usual", way)
                     for connection in site.server.connections:
-                        connection.turn = 0
+                        connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))
                     answers.append((await client.answer())[4:])
                 assert answers[0] == answers[1] == answers[2], (version, each_bytes, max_bytes, count, start)
@@ -327,7 +327,7 @@ def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_pa
         tailing = [await site.client() for _ in range(3)]
         for client in tailing:
             await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 3)
+        await until(lambda: site.server.pending_requests == 3)
         producer = await site.client()
         values = [b"%d" % n * size for n, size in enumerate((10, 9_000, 90_000, 300_000, 40_000, 1))]
         await producer.send(

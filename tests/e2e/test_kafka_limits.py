@@ -62,12 +62,12 @@ def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
         assert await early.ended() == b"", "nobody is idle yet"
         monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
         await until(
-            lambda: all(site.server.now - each.seen > 0 for each in site.server.connections if not each.pending)
+            lambda: all(site.server.now - each.last_activity > 0 for each in site.server.connections if not each.pending)
         )
         for number in range(3):
             assert await hello(await site.client(f"127.0.0.{3 + number}")) == 0
         assert site.refused("crowded_out") == 3 and site.refused("too_many") == 1
-        assert site.server.pending == 1, "who waits for an answer is not idle"
+        assert site.server.pending_requests == 1, "who waits for an answer is not idle"
         turned_away = await site.client()
         assert await turned_away.ended() == b"", "it has as many as anybody"
 
@@ -96,7 +96,7 @@ def test_frames_that_do_not_go_on_make_room_for_those_that_do(tmp_path: Path, mo
         for number in range(40):
             client = await site.client(f"127.0.0.{2 + number % 4}")
             await client.send(struct.pack(">ihhih", 8 * MIB, 0, 9, 1, -1) + bytes(70_000))
-        await until(lambda: site.server.buffers.free < 0 and site.server.buffers.waiting)
+        await until(lambda: site.server.buffers.free_bytes < 0 and site.server.buffers.has_waiting)
         honest = await site.client()
         answer = await honest.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
@@ -123,7 +123,7 @@ def test_an_idle_connection_is_closed_and_one_that_waits_is_not(
         await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=20_000), 12))
         await hello(idle)
         assert await idle.ended() == b""
-        assert site.refused("idle") == 1 and site.server.pending == 1
+        assert site.refused("idle") == 1 and site.server.pending_requests == 1
         assert "idle" not in caplog.text, "that is no refusal"
 
     run(tmp_path, story, connections_max_idle_ms=200)
@@ -138,7 +138,7 @@ def test_a_frame_has_to_end_some_time(tmp_path: Path, sent: int) -> None:
         await client.send(client.frame(produce(replica, value), 9)[:sent])
         assert await client.ended() == b""
         assert site.refused("slow_frame") == 1
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
         assert await hello(other) == 0
 
     run(tmp_path, story, tiered_frame_timeout_ms=200)
@@ -167,10 +167,10 @@ def test_answers_that_nobody_takes_have_a_bound_over_all_connections(tmp_path: P
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             client.writer.write(b"".join(client.frame(MetadataRequest(topics=None), 9) for _ in range(60)))
         await until(lambda: site.refused("unsent") > 0)
-        assert site.server.unsent <= 100_000
+        assert site.server.unsent_bytes <= 100_000
         for client in clients:
             client.close()
-        await until(lambda: site.server.unsent == 0 == len(site.server.connections))
+        await until(lambda: site.server.unsent_bytes == 0 == len(site.server.connections))
 
     run(tmp_path, story, queued_max_request_bytes=100_000)
 
@@ -181,7 +181,7 @@ def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=20_000), 12), client.frame(HELLO, 3)[:9])
         assert await client.ended() == b""
-        assert site.refused("slow_frame") == 1 and site.server.dispatch.fetches.parked == 0
+        assert site.refused("slow_frame") == 1 and site.server.dispatch.fetch_handler.parked_partitions == 0
 
     run(tmp_path, story, tiered_frame_timeout_ms=200)
 
@@ -198,7 +198,7 @@ def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None
             await asyncio.sleep(0.01)
         for client in clients:
             assert (await client.receive(ProduceResponse, 9)).responses[0].partition_responses[0].error_code == 0
-        assert site.server.buffers.free == 2 * MIB
+        assert site.server.buffers.free_bytes == 2 * MIB
 
     run(tmp_path, story, queued_max_request_bytes=2 * MIB)
 
@@ -247,7 +247,7 @@ def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
                     await until(lambda n=n: len(site.server.connections) == n + 1)  # type: ignore[misc]
             for each in sockets:
                 each.sendall(Client(None, None).frame(HELLO, 3))  # type: ignore[arg-type]
-            await until(lambda: site.server.site.requests[18] == 2000)
+            await until(lambda: site.server.context.requests[18] == 2000)
             assert resident() - before < 40 * MIB
         finally:
             for each in sockets:
@@ -312,7 +312,7 @@ def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) ->
         assert site.refused("fault") == 0
         assert resident() - before < 30 * MIB
         await until(lambda: len(site.server.connections) == 2)
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
         end = replica.log.end_offset
         answer = await honest.ask(produce(replica, raw=batch([b"after all"])), 9, ProduceResponse)
         assert answer.responses[0].partition_responses[0].base_offset == end

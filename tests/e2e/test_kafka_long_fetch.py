@@ -44,7 +44,7 @@ def test_a_long_fetch_answers_what_a_short_one_does(
             for long in (2, 1_000):
                 monkeypatch.setattr(handler, "LONG", long)
                 for connection in site.server.connections:
-                    connection.turn = 3
+                    connection.fetch_rotation = 3
                 await client.send(client.frame(fetch(*wanted, max_bytes=most), version))
                 answers.append((await client.answer())[4:])
             assert answers[0] == answers[1]
@@ -55,21 +55,21 @@ def test_a_long_fetch_answers_what_a_short_one_does(
 def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         held = await replicas(site)
-        client, fetches = await site.client(), site.server.dispatch.fetches
+        client, fetches = await site.client(), site.server.dispatch.fetch_handler
         for late in (False, True):
             offset = held[0].high_watermark
             request = fetch((held[0], offset), *((each, 0) for each in held[1:]), wait_ms=60_000)
             await client.send(client.frame(request, 12))
-            await until(lambda: len(fetches.waiting) == 1)
+            await until(lambda: len(fetches.parked_fetches) == 1)
             if late:
-                [poll] = fetches.waiting
-                assert isinstance(poll, long_poll.LongPoll)
+                [poll] = fetches.parked_fetches
+                assert isinstance(poll, long_poll.LargeFetch)
                 await until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
             await held[0].append(batch([b"now"]))
             got = await client.receive(FetchResponse, 12)
             assert values_of(got.responses[0].partitions[0].records) == [b"now"]
             assert len(got.responses[0].partitions) == COUNT
-            assert (fetches.parked, len(fetches.waiting)) == (0, 0)
+            assert (fetches.parked_partitions, len(fetches.parked_fetches)) == (0, 0)
 
     run(tmp_path, story)
 
@@ -77,23 +77,23 @@ def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_pa
 def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         held = await replicas(site)
-        fetches = site.server.dispatch.fetches
+        fetches = site.server.dispatch.fetch_handler
         client = await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=50), 12))
         got = await client.receive(FetchResponse, 12)
         assert {part.error_code for part in got.responses[0].partitions} == {0}
         gone = await site.client()
         await gone.send(gone.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.waiting))
+        await until(lambda: bool(fetches.parked_fetches))
         gone.close()
-        await until(lambda: not fetches.waiting)
-        assert fetches.parked == 0
+        await until(lambda: not fetches.parked_fetches)
+        assert fetches.parked_partitions == 0
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.waiting))
+        await until(lambda: bool(fetches.parked_fetches))
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
-        assert fetches.parked == 0 and not held[5]._listeners
+        assert fetches.parked_partitions == 0 and not held[5]._listeners
 
     run(tmp_path, story)
 
@@ -102,8 +102,8 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         held = await replicas(site)
         long, small = await site.client(), await site.client()
-        fetches = site.server.dispatch.fetches
-        turns = site.server.site.turns
+        fetches = site.server.dispatch.fetch_handler
+        turns = site.server.context.turns
         ended = asyncio.Event()
 
         def lasts() -> None:
@@ -112,13 +112,13 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
                 until_then = asyncio.get_running_loop().time() + 0.011
                 while asyncio.get_running_loop().time() < until_then:
                     pass
-                turns.soon(lasts)
+                turns.run_later(lasts)
 
         lasts()
         await long.send(long.frame(fetch(*((each, 0) for each in held)), 12))
-        await until(lambda: bool(fetches.waiting))
+        await until(lambda: bool(fetches.parked_fetches))
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
-        assert fetches.waiting, "the long one is not done yet"
+        assert fetches.parked_fetches, "the long one is not done yet"
         got = await long.receive(FetchResponse, 12)
         assert len(got.responses[0].partitions) == COUNT
         ended.set()

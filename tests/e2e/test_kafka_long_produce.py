@@ -58,7 +58,7 @@ def busy_turns(site: KafkaSite) -> asyncio.Event:
             until_then = loop.time() + 0.011
             while loop.time() < until_then:
                 pass
-            site.server.site.turns.soon(lasts)
+            site.server.context.turns.run_later(lasts)
 
     lasts()
     return ended
@@ -153,7 +153,7 @@ def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, ac
         got = await client.ask(fetch((held[-1], 0)), 12, FetchResponse)
         values = values_of(got.responses[0].partitions[0].records)
         assert [value[:1] for value in values] == [b"0", b"1", b"2", b"3"]
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
 
     run(tmp_path, story)
 
@@ -192,12 +192,12 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: in
         ended = busy_turns(site)
         await gone.send(gone.frame(request(held, bytes(size)), 9))
         await until(lambda: held[0].high_watermark == 1)
-        assert site.server.pending == 1
+        assert site.server.pending_requests == 1
         [connection] = [each for each in site.server.connections if each.pending]
         connection.close()  # as it does with who does not take its answers
         await until(lambda: not site.server.dispatch._tasks)
         assert held[-1].high_watermark == 0
-        assert (site.server.pending, site.server.buffers.free) == (0, site.node.settings.queued_max_request_bytes)
+        assert (site.server.pending_requests, site.server.buffers.free_bytes) == (0, site.node.settings.queued_max_request_bytes)
         ended.set()
         assert set(codes(await other.ask(request(held), 9, ProduceResponse))) == {0}
 

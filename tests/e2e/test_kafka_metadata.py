@@ -130,17 +130,17 @@ def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> No
     async def story(site: KafkaSite) -> None:
         await site.create("a")
         await site.create("b")
-        client, fragments = await site.client(), site.server.site.topic_fragments
+        client, fragments = await site.client(), site.server.context.topic_fragments
         image = site.node.image
 
         await ask(client, 12, None)
-        kept = {name: fragments.of(image.topics[name], 12, False) for name in "ab"}
+        kept = {name: fragments.get_fragment(image.topics[name], 12, False) for name in "ab"}
         await site.node.submit(CreatePartitions("a", 4))
         grown = await ask(client, 12, None)
         assert {topic.name: len(topic.partitions) for topic in grown.topics} == {"a": 4, "b": 1}
         now = site.node.image.topics
-        assert fragments.of(now["b"], 12, False) is kept["b"]
-        assert fragments.of(now["a"], 12, False) is not kept["a"]
+        assert fragments.get_fragment(now["b"], 12, False) is kept["b"]
+        assert fragments.get_fragment(now["a"], 12, False) is not kept["a"]
         asked = await ask(client, 12, "b", include_topic_authorized_operations=True)
         assert asked.topics[0].topic_authorized_operations == 0b110111111000
         assert (await ask(client, 12, "b")).topics[0].topic_authorized_operations == NOT_ASKED

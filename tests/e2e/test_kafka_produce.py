@@ -226,7 +226,7 @@ def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_p
             client.frame(fetch((replica, 6), wait_ms=20_000), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
         )
         assert await client.ended() == b""
-        assert site.refused("acks_0") == 1 and site.server.pending == 0
+        assert site.refused("acks_0") == 1 and site.server.pending_requests == 0
 
     run(tmp_path, story)
 
@@ -274,9 +274,9 @@ def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -
         replica = await site.create("t", flush="ack")
         client = await site.client()
         await client.send(*(client.frame(produce(replica, b"v"), 9) for _ in range(4)))
-        await until(lambda: site.server.site.requests[0] == 4)
+        await until(lambda: site.server.context.requests[0] == 4)
         client.close()
-        await until(lambda: site.server.pending == 0)
+        await until(lambda: site.server.pending_requests == 0)
         await asyncio.sleep(0)
         assert site.refused("fault") == 0
 

@@ -59,13 +59,13 @@ def test_answers_come_in_the_order_of_requests_though_the_first_takes_longest(tm
             client.frame(MetadataRequest(topics=None), 9),
             client.frame(HELLO, 3),
         )
-        await until(lambda: site.server.pending == 3)
+        await until(lambda: site.server.pending_requests == 3)
         await other.ask(produce(replica, b"wakes it"), 9, ProduceResponse)
         fetched = await client.receive(FetchResponse, 12, 0)
         assert values_of(fetched.responses[0].partitions[0].records) == [b"wakes it"]
         assert [each.name for each in (await client.receive(MetadataResponse, 9, 1)).topics] == ["t"]
         assert (await client.receive(ApiVersionsResponse, 3, 2)).error_code == 0
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
 
     run(tmp_path, story)
 
@@ -121,7 +121,7 @@ def test_a_frame_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
             await client.receive(ApiVersionsResponse, 3, 1)
         got = await client.ask(fetch((replica, 1), each_bytes=1), 12, FetchResponse)
         assert values_of(got.responses[0].partitions[0].records) == [value]
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
 
     run(tmp_path, story)
 
@@ -131,10 +131,10 @@ def test_five_requests_wait_then_no_more_are_read(tmp_path: Path) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
         await client.send(*(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 4 + n) for n in range(8)))
-        await until(lambda: site.server.pending == 5)
+        await until(lambda: site.server.pending_requests == 5)
         for _ in range(3):  # a turn of the broker each, in which it would read on
             await other.ask(HELLO, 3, ApiVersionsResponse)
-        assert site.server.pending == 5
+        assert site.server.pending_requests == 5
         await other.ask(produce(replica, b"v"), 9, ProduceResponse)
         for n in range(8):
             got = await client.receive(FetchResponse, 4 + n, n)
@@ -149,13 +149,13 @@ def test_when_the_broker_has_enough_to_do_each_connection_waits_for_one_answer(t
         clients = [await site.client() for _ in range(3)]
         for client in clients:
             await client.send(*(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12) for _ in range(4)))
-        await until(lambda: site.server.pending >= 4)
+        await until(lambda: site.server.pending_requests >= 4)
         last = await site.client()
         await last.ask(produce(replica, b"v"), 9, ProduceResponse)
         for client in clients:
             for n in range(4):
                 await client.receive(FetchResponse, 12, n)
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
 
     run(tmp_path, story, queued_max_requests=2)
 
@@ -166,13 +166,13 @@ def test_who_does_not_read_is_not_served_further_and_gets_all_when_he_reads(tmp_
         client = await site.client()
         for _ in range(4):
             await client.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
-        taken = site.server.site.requests[1]
+        taken = site.server.context.requests[1]
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         frames = [client.frame(fetch((replica, 0), each_bytes=4_000_000), 12) for _ in range(40)]
         sending = asyncio.create_task(client.send(*frames))
-        await until(lambda: site.server.site.requests[1] > taken)
+        await until(lambda: site.server.context.requests[1] > taken)
         await asyncio.sleep(0.2)  # time in which nothing more must happen
-        assert site.server.site.requests[1] - taken < 20
+        assert site.server.context.requests[1] - taken < 20
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for n in range(40):
             got = await client.receive(FetchResponse, 12, 4 + n)
@@ -193,7 +193,7 @@ def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: byt
         await client.send(start + b"x")
         assert await client.ended() == b""
         assert site.refused("frame_size") == 1
-        assert site.server.buffers.kept == 0
+        assert site.server.buffers.pooled_bytes == 0
 
     run(tmp_path, story)
 
@@ -269,7 +269,7 @@ def test_a_broker_that_stops_answers_what_waits(tmp_path: Path) -> None:
         client, idle = await site.client(), await site.client()
         await idle.ask(HELLO, 3, ApiVersionsResponse)
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 1)
+        await until(lambda: site.server.pending_requests == 1)
         closing = asyncio.create_task(site.server.close())
         answer = await client.receive(FetchResponse, 12, 0)
         assert answer.responses[0].partitions[0].error_code == 0

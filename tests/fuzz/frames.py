@@ -37,7 +37,7 @@ def check(table: type[Message], version: int, frame: bytes) -> float:
 def check_header(frame: bytes) -> None:
     """The same for headers of requests."""
     try:
-        header = headers.request_header(memoryview(frame))
+        header = headers.decode_request_header(memoryview(frame))
     except codec.Malformed:
         return
     assert 10 <= header.position <= len(frame)

@@ -11,7 +11,7 @@ from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.cli.parsing import is_number
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -20,12 +20,12 @@ EXTRAS = ("brokers", "timeout")
 
 
 @contextlib.asynccontextmanager
-async def cluster(args: Namespace) -> AsyncIterator[Client]:
+async def cluster(args: Namespace) -> AsyncIterator[KafkaClient]:
     """A client of the cluster that the command line or the environment names."""
     extra = extras(args.extra)
     brokers = addresses(args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS)
-    client = Client(
-        SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), patience=PATIENCE_SECONDS
+    client = KafkaClient(
+        SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), retry_seconds=PATIENCE_SECONDS
     )
     try:
         yield client

@@ -15,8 +15,8 @@ from tiered_api.http.consumers.coordinator_calls import MOVED, coordinator_of, p
 from tiered_api.http.partitions.remote_brokers import Leader
 from tiered_api.http.partitions.remote_partition import Away, source_of
 from tiered_api.http.server.context import Site
-from tiered_api.kafka.client.client import code_of
-from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -48,7 +48,7 @@ async def describe(site: Site, group: str) -> Group:
         if broker == site.node.settings.node_id:
             return Group(broker, await site.node.coordinators.ask(group, DescribeGroup(group)))
         [found] = await _describe(site, broker, [group])
-        if found.described.code in STALE_COORDINATOR:
+        if found.described.code in STALE_COORDINATOR_CODES:
             raise Refused(found.described.code, f"broker {broker} does not coordinate group {group[:249]!r}")
         return found
 
@@ -102,7 +102,7 @@ async def _ask_list(site: Site, broker: int) -> ListGroupsResponse:
     except Unavailable as fault:
         raise _silent(broker, fault) from None
     if got.error_code:
-        raise Refused(code_of(got.error_code), f"broker {broker} does not tell its groups")
+        raise Refused(code_from_number(got.error_code), f"broker {broker} does not tell its groups")
     return got
 
 
@@ -123,7 +123,7 @@ def _described(group: DescribedGroup) -> DescribeGroupReply:
         )
         for each in group.members
     )  # fmt: skip
-    code = code_of(group.error_code)
+    code = code_from_number(group.error_code)
     return DescribeGroupReply(code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
 
 
@@ -133,7 +133,7 @@ async def _offsets(site: Site, broker: int, group: str) -> Sequence[PartitionOff
         got = await site.elsewhere.ask(broker, request, OffsetFetchResponse, OFFSETS)
     except Unavailable as fault:
         raise _silent(broker, fault) from None
-    code = code_of(got.groups[0].error_code)
+    code = code_from_number(got.groups[0].error_code)
     if code is not Code.NONE:
         raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
     return [

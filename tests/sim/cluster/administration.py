@@ -15,8 +15,8 @@ from tests.sim.cluster.world import Host
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client, code_of
-from tiered_api.kafka.client.leader_routing import LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
+from tiered_api.kafka.client.leader_routing import LATEST, list_offsets_at
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -61,7 +61,7 @@ class Administration:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         options: Options,
         tell: Callable[[str], None],
@@ -98,8 +98,8 @@ class Administration:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
 
         async def ask() -> Code:
-            got = await self._client.ask_controller(request, CreateTopicsResponse)
-            return code_of(got.topics[0].error_code)
+            got = await self._client.send_to_controller(request, CreateTopicsResponse)
+            return code_from_number(got.topics[0].error_code)
 
         return await self._noted(ask(), lambda code: self.expected.created(shape.name, shape.partitions, configs, code))
 
@@ -177,8 +177,8 @@ class Administration:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=5_000)
 
         async def ask() -> Code:
-            got = await self._client.ask_controller(request, DeleteTopicsResponse)
-            return code_of(got.responses[0].error_code)
+            got = await self._client.send_to_controller(request, DeleteTopicsResponse)
+            return code_from_number(got.responses[0].error_code)
 
         code = await self._noted(ask(), lambda code: self.expected.deleted(name, code))
         if code is Code.NONE and self.expected.is_free(name):
@@ -194,8 +194,8 @@ class Administration:
         request = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=count)], timeout_ms=5_000)
 
         async def ask() -> Code:
-            got = await self._client.ask_controller(request, CreatePartitionsResponse)
-            return code_of(got.results[0].error_code)
+            got = await self._client.send_to_controller(request, CreatePartitionsResponse)
+            return code_from_number(got.results[0].error_code)
 
         return await self._noted(ask(), lambda code: self.expected.grown(name, count, code))
 
@@ -212,8 +212,8 @@ class Administration:
         request = IncrementalAlterConfigsRequest(resources=[resource])
 
         async def ask() -> Code:
-            got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
-            return code_of(got.responses[0].error_code)
+            got = await self._client.send_to_controller(request, IncrementalAlterConfigsResponse)
+            return code_from_number(got.responses[0].error_code)
 
         return await self._noted(ask(), lambda code: self.expected.altered(name, configs, code))
 
@@ -222,28 +222,28 @@ class Administration:
         topics = [shape.name for shape in self._options.topics]
         some = None if self._more.random() < 0.5 else [TopicPartitions(self._more.choice(topics), [0])]
         request = ElectLeadersRequest(PREFERRED, some, 5_000)
-        got = await self._client.ask_controller(request, ElectLeadersResponse)
+        got = await self._client.send_to_controller(request, ElectLeadersResponse)
         codes = [each.error_code for topic in got.replica_election_results for each in topic.partition_result]
-        return code_of(got.error_code or next(iter(codes), 0))
+        return code_from_number(got.error_code or next(iter(codes), 0))
 
     async def _cut(self) -> Code:
         """DeleteRecords of some partition of the run, anywhere up to its end."""
         shape = self._more.choice(self._options.topics)
         where = TopicPartition(shape.name, self._more.randrange(shape.partitions))
-        end = (await offsets_at(self._client, [where], LATEST))[where]
+        end = (await list_offsets_at(self._client, [where], LATEST))[where]
         before = self._more.randint(0, end)
         self.expected.asks_to_delete(where, before)
         part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
         request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
-        shares, _ = await self._client.by_leader([where])
+        shares, _ = await self._client.group_by_leader([where])
         for node in shares:
-            answer = (await self._client.ask(request, DeleteRecordsResponse, node=node)).topics[0].partitions[0]
+            answer = (await self._client.send(request, DeleteRecordsResponse, node_id=node)).topics[0].partitions[0]
             if not answer.error_code:
                 for finding in self.expected.records_deleted(where, answer.low_watermark):
                     self._findings.red(*finding)
                 return Code.NONE
             self._client.forget_leaders([where])
-            return code_of(answer.error_code)
+            return code_from_number(answer.error_code)
         return Code.LEADER_NOT_AVAILABLE
 
     def _some(self) -> str | None:

@@ -10,7 +10,7 @@ from tests.sim.cluster.history import History, Places
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -29,7 +29,7 @@ class Asker:
         self,
         group: str,
         node: int,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         history: History,
         coordinates: Callable[[int], bool],
@@ -58,7 +58,7 @@ class Asker:
         asked_ns, before = self._loop.now_ns, self._sole()
         groups = [OffsetFetchRequestGroup(group_id=self._group, topics=None)]
         request = OffsetFetchRequest(group_id=self._group, topics=None, groups=groups)
-        got = await self._client.ask(request, OffsetFetchResponse, node=self._node)
+        got = await self._client.send(request, OffsetFetchResponse, node_id=self._node)
         if not got.groups or got.groups[0].error_code:
             return
         offsets = {

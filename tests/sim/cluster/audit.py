@@ -25,10 +25,10 @@ from tests.sim.cluster.observer import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client.client import Client, refused
-from tiered_api.kafka.client.consumer import Consumer
-from tiered_api.kafka.client.group_offsets import committed
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient, to_refused
+from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets_at
 from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -136,10 +136,10 @@ async def group_offsets(run: Run) -> dict[TopicPartition, int]:
         await client.close()
 
 
-async def _committed(client: Client) -> dict[TopicPartition, int]:
+async def _committed(client: KafkaClient) -> dict[TopicPartition, int]:
     while True:
         try:
-            return await committed(client, GROUP)
+            return await fetch_committed_offsets(client, GROUP)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
 
@@ -176,18 +176,18 @@ def epoch_ends(copies: Copies) -> dict[int, int]:
     return {epoch: end for epoch, end in ends.items() if epoch < max(ends) and end > copies.log_start}
 
 
-async def _ask_epochs(client: Client, where: TopicPartition, wanted: list[int]) -> dict[int, int]:
+async def _ask_epochs(client: KafkaClient, where: TopicPartition, wanted: list[int]) -> dict[int, int]:
     told: dict[int, int] = {}
     while left := [epoch for epoch in wanted if epoch not in told]:
         part = OffsetForLeaderPartition(where.partition, -1, left[0])
         request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(where.topic, [part])])
         try:
-            shares, _ = await client.by_leader([where])
+            shares, _ = await client.group_by_leader([where])
             for node in shares:
-                got = await client.ask(request, OffsetForLeaderEpochResponse, node=node)
+                got = await client.send(request, OffsetForLeaderEpochResponse, node_id=node)
                 answer = got.topics[0].partitions[0]
                 if answer.error_code:
-                    raise refused(answer.error_code, str(where))
+                    raise to_refused(answer.error_code, str(where))
                 told[left[0]] = answer.end_offset
         except (Refused, Unavailable, Corrupt):
             client.forget_leaders([where])
@@ -255,35 +255,35 @@ async def dump_all(run: Run) -> dict[TopicPartition, Dump]:
         await client.close()
 
 
-async def _read(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, Dump]:
+async def _read(client: KafkaClient, wanted: list[TopicPartition]) -> dict[TopicPartition, Dump]:
     while True:
         try:
-            starts = await offsets_at(client, wanted, EARLIEST)
-            ends = await offsets_at(client, wanted, LATEST)
+            starts = await list_offsets_at(client, wanted, EARLIEST)
+            ends = await list_offsets_at(client, wanted, LATEST)
             return await _read_between(client, starts, ends)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
 
 
 async def _read_between(
-    client: Client, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+    client: KafkaClient, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> dict[TopicPartition, Dump]:
     dumps = {where: Dump(start, ends[where]) for where, start in starts.items()}
-    consumer = Consumer(client, max_wait_ms=100)
+    consumer = KafkaConsumer(client, max_wait_ms=100)
     consumer.assign({where: start for where, start in starts.items() if start < ends[where]})
     try:
         while left := [where for where, offset in consumer.positions().items() if offset < ends[where]]:
             for fetched in await consumer.poll():
-                dump = dumps[fetched.where]
-                head = fetched.head
+                dump = dumps[fetched.tp]
+                head = fetched.header
                 dump.batches.append((head.base_offset, head.producer_id, head.base_sequence, head.count))
                 dump.values.update((record.offset, record.value or b"") for record in fetched.records)
             for where in left:
                 if consumer.positions()[where] >= ends[where]:
-                    consumer.drop(where)
+                    consumer.unassign(where)
     finally:
         await consumer.close()
-    for where, start in (await offsets_at(client, list(starts), EARLIEST)).items():
+    for where, start in (await list_offsets_at(client, list(starts), EARLIEST)).items():
         # Retention went on meanwhile: what it took in the middle of the reading is no hole.
         dump = dumps[where]
         if start > dump.start:

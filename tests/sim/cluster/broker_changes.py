@@ -14,7 +14,7 @@ from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -34,7 +34,7 @@ class BrokerChanges:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         options: Options,
         tell: Callable[[str], None],
@@ -95,11 +95,11 @@ class BrokerChanges:
         resource = AlterConfigsResource(resource_type=BROKER, resource_name=str(node_id), configs=[each])
         request = IncrementalAlterConfigsRequest(resources=[resource])
         try:
-            got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
+            got = await self._client.send_to_controller(request, IncrementalAlterConfigsResponse)
         except CANNOT as error:
             self._tell(f"b{node_id} is not cordoned: {error}")
             return None
-        return code_of(got.responses[0].error_code)
+        return code_from_number(got.responses[0].error_code)
 
     def _held(self, node_id: int) -> dict[TopicPartition, Replicas]:
         """Where it has a place, and who is to have the replicas in the end."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.leader_routing import EARLIEST
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -53,7 +53,7 @@ class Deleter:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         partitions: Callable[[], list[TopicPartition]],
         extent: Callable[[TopicPartition], Extent],
@@ -95,7 +95,7 @@ class Deleter:
         part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
         request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
         try:
-            got = await self._client.ask(request, DeleteRecordsResponse, node=nodes[0])
+            got = await self._client.send(request, DeleteRecordsResponse, node_id=nodes[0])
         except CANNOT:
             return
         answer = got.topics[0].partitions[0]
@@ -115,7 +115,7 @@ class Deleter:
         fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(where.topic)])
         fetch.topics[0].partitions.append(wanted)
         try:
-            await self._client.ask(ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node=node)
-            await self._client.ask(fetch, FetchResponse, node=node)
+            await self._client.send(ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node_id=node)
+            await self._client.send(fetch, FetchResponse, node_id=node)
         except CANNOT:
             return

@@ -15,11 +15,11 @@ from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client import group_member
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.consumer import Consumer
-from tiered_api.kafka.client.group_member import Member
-from tiered_api.kafka.client.group_offsets import commit, committed
-from tiered_api.kafka.client.leader_routing import LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.group_member import ConsumerGroupMember
+from tiered_api.kafka.client.group_offsets import commit_offsets, fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import LATEST, list_offsets_at
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest
@@ -71,18 +71,18 @@ class InstanceClient(Listening):
         return await super().ask(request, answer, node=node, timeout=timeout)
 
 
-class Timed(Member):
+class Timed(ConsumerGroupMember):
     """Notes when it asked for its assignment: the answer may be long on its way, and its session began before."""
 
     asked_ns = 0
 
-    def __init__(self, client: Client, group: str, topics: Sequence[str], loop: SimLoop) -> None:
+    def __init__(self, client: KafkaClient, group: str, topics: Sequence[str], loop: SimLoop) -> None:
         super().__init__(client, group, topics)
         self._loop = loop
 
     async def begin_anew(self) -> None:
         """As its process does that was gone without a word: it knows nothing of who it was."""
-        await self._stop_heart()
+        await self._stop_heartbeats()
         self._id, self._generation = "", -1
 
     async def _sync(self, joined: JoinGroupResponse) -> tuple[Code, list[TopicPartition]]:
@@ -112,7 +112,7 @@ class GroupMember:
         self._heard_ns = 0
         self._before: tuple[str, int] | None = None
         """Who it was in the generation before."""
-        self._reads: tuple[Timed, Consumer] | None = None
+        self._reads: tuple[Timed, KafkaConsumer] | None = None
         """Who it is in this generation."""
         self._astray = False
 
@@ -137,7 +137,7 @@ class GroupMember:
             async with asyncio.timeout(5):
                 await member.leave()
         except (TimeoutError, *CANNOT):
-            await member._stop_heart()
+            await member._stop_heartbeats()
         await self._client.close()
 
     async def _come_back(self, member: Timed) -> None:
@@ -158,12 +158,12 @@ class GroupMember:
         if self._before is not None and self._draw.random() < 0.5:
             await self._commit_late(*self._before, mine)
         self._before = (name, generation)
-        consumer = Consumer(self._client, max_wait_ms=500)
+        consumer = KafkaConsumer(self._client, max_wait_ms=500)
         try:
-            offsets = await committed(self._client, self._group)
+            offsets = await fetch_committed_offsets(self._client, self._group)
             self._history.places.append(Places(self._group, dict(offsets), since_ns, self._loop.now_ns))
             if self._astray:  # what was committed is lost: it reads on from the end, as clients are told to
-                ends = await offsets_at(self._client, mine, LATEST)
+                ends = await list_offsets_at(self._client, mine, LATEST)
                 offsets = {where: min(offset, ends.get(where, offset)) for where, offset in offsets.items()}
             consumer.assign({where: offsets.get(where, 0) for where in mine})
             self._reads = (member, consumer)
@@ -180,7 +180,7 @@ class GroupMember:
                 own = Owned(self._group, owner, generation, tuple(mine), since_ns, until_ns, began_ns)
                 self._history.owned.append(own)
 
-    async def _commit(self, member: Member, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit(self, member: ConsumerGroupMember, offsets: dict[TopicPartition, int]) -> None:
         asked_ns, generation = self._loop.now_ns, member._generation
         code: Code | None = None
         try:
@@ -201,7 +201,7 @@ class GroupMember:
         offsets, asked_ns = dict.fromkeys(mine, 0), self._loop.now_ns
         codes: dict[TopicPartition, Code] = {}
         try:
-            got = await commit(self._client, self._group, offsets, generation=generation, member=name)
+            got = await commit_offsets(self._client, self._group, offsets, generation_id=generation, member_id=name)
             codes = {where: each.code if isinstance(each, Refused) else Code.NONE for where, each in got.items()}
         finally:  # what has no answer may be in all the same
             self._history.commits += [

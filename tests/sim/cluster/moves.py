@@ -12,7 +12,7 @@ from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -70,7 +70,7 @@ class Moves:
         self._turn = asyncio.Lock()
 
     async def ask(
-        self, client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+        self, client: KafkaClient, wanted: Mapping[TopicPartition, Replicas | None]
     ) -> dict[TopicPartition, Code | None]:
         """What was answered of each; None where nothing was."""
         self.asked.update(wanted)
@@ -82,7 +82,7 @@ class Moves:
 
 
 async def _answers(
-    client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+    client: KafkaClient, wanted: Mapping[TopicPartition, Replicas | None]
 ) -> dict[TopicPartition, Code | None]:
     topics: dict[str, ReassignableTopic] = {}
     for (name, partition), replicas in wanted.items():
@@ -91,14 +91,14 @@ async def _answers(
     request = AlterPartitionReassignmentsRequest(5_000, topics=[*topics.values()])
     codes: dict[TopicPartition, Code | None] = dict.fromkeys(wanted)
     try:
-        got = await client.ask_controller(request, AlterPartitionReassignmentsResponse)
+        got = await client.send_to_controller(request, AlterPartitionReassignmentsResponse)
     except CANNOT:
         return codes
     if got.error_code:
-        return dict.fromkeys(wanted, code_of(got.error_code))
+        return dict.fromkeys(wanted, code_from_number(got.error_code))
     for topic in got.responses:
         for each in topic.partitions:
-            codes[TopicPartition(topic.name, each.partition_index)] = code_of(each.error_code)
+            codes[TopicPartition(topic.name, each.partition_index)] = code_from_number(each.error_code)
     return codes
 
 
@@ -108,7 +108,7 @@ class Mover:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         options: Options,
         tell: Callable[[str], None],

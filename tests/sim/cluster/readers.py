@@ -10,8 +10,8 @@ from tests.sim.cluster.history import End, History, Poll, Row
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.consumer import Consumer, Fetched
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer, FetchedBatch
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets
 
 CANNOT = (Refused, Unavailable, Corrupt)
@@ -25,7 +25,7 @@ class Reader:
     def __init__(
         self,
         name: str,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         history: History,
         partitions: Callable[[], list[TopicPartition]],
@@ -36,7 +36,7 @@ class Reader:
         self.working = True
         self.steady = False
         """Whether it goes on where it is, once it has all partitions."""
-        self._consumer: Consumer | None = None
+        self._consumer: KafkaConsumer | None = None
         self._client = client
         self._loop = loop
         self._history = history
@@ -50,7 +50,7 @@ class Reader:
 
     async def work(self) -> None:
         while self.working:
-            consumer = Consumer(self._client, max_wait_ms=1000, rack=self._rack)
+            consumer = KafkaConsumer(self._client, max_wait_ms=1000, rack=self._rack)
             try:
                 await self._begin(consumer)
                 self._consumer = consumer
@@ -64,7 +64,7 @@ class Reader:
                 await consumer.close()
         await self._client.close()
 
-    def _goes_on(self, consumer: Consumer) -> bool:
+    def _goes_on(self, consumer: KafkaConsumer) -> bool:
         stays = self._draw.random() > JUMP_CHANCE
         return len(consumer.positions()) == len(self._partitions()) if self.steady else stays
 
@@ -72,7 +72,7 @@ class Reader:
         """How far it has read what it reads now."""
         return self._consumer.positions() if self._consumer is not None else {}
 
-    async def _begin(self, consumer: Consumer) -> None:
+    async def _begin(self, consumer: KafkaConsumer) -> None:
         """Chooses where to begin: at the start, at the end, or in between."""
         partitions = self._partitions()
         starts = await list_offsets(self._client, dict.fromkeys(partitions, EARLIEST))
@@ -98,13 +98,13 @@ class Reader:
             self._history.ends.append(End(self.name, where, asked_ns, self._loop.now_ns, offset, sure))
         return ends
 
-    def note(self, fetched: Fetched) -> None:
+    def note(self, fetched: FetchedBatch) -> None:
         """Puts one batch into the history."""
-        where, first = fetched.where, fetched.records[0].offset
+        where, first = fetched.tp, fetched.records[0].offset
         rows = tuple(Row(record.offset, record.value or b"") for record in fetched.records)
         poll = Poll(
             self.name, where, self._loop.now_ns, self._next.get(where, first), where not in self._next, rows,
-            fetched.log_start, fetched.high_watermark,
+            fetched.log_start_offset, fetched.high_watermark,
         )  # fmt: skip
         self._next[where] = rows[-1].offset + 1
         self._history.polls.append(poll)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tests.sim.cluster.world import Host
 from tiered.broker.broker import Node
-from tiered_api.kafka.client.peers import IDLE_MAX
-from tiered_api.kafka.server.request_buffers import KEPT_BYTES
+from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX
+from tiered_api.kafka.server.request_buffers import POOL_BYTES
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import Run
@@ -25,7 +25,7 @@ MOST = {
     "pending": 100,
     "frame_bytes": 1 << 20,
     "unsent_bytes": 8 << 20,
-    "kept_bytes": KEPT_BYTES,
+    "kept_bytes": POOL_BYTES,
     "streams": 100,
     "files": 1_000,
 }
@@ -33,7 +33,7 @@ MOST = {
 CALM_TASKS = 60
 CALM_PENDING = 12
 """Requests that wait while nobody but brokers asks."""
-STREAMS_A_PEER = 2 * (IDLE_MAX + 3)
+STREAMS_A_PEER = 2 * (IDLE_CONNECTIONS_MAX + 3)
 """Both ways: links that lie ready, and those on which a follower's fetch, a controller's word, or its answer waits."""
 GARBAGE_NS = 5_000_000_000
 FILES_A_SEGMENT = 5
@@ -48,10 +48,10 @@ def loads(run: Run) -> Iterator[tuple[Host, Node, Load]]:
         held = {"tasks": tasks[host.process], "streams": streams[host.name], "files": host.machine.disk.files}
         if host.server is not None:
             buffers = host.server.buffers
-            held["pending"] = host.server.pending
-            held["frame_bytes"] = node.settings.queued_max_request_bytes - buffers.free
-            held["kept_bytes"] = buffers.kept
-            held["unsent_bytes"] = host.server.unsent
+            held["pending"] = host.server.pending_requests
+            held["frame_bytes"] = node.settings.queued_max_request_bytes - buffers.free_bytes
+            held["kept_bytes"] = buffers.pooled_bytes
+            held["unsent_bytes"] = host.server.unsent_bytes
         yield host, node, held
 
 
@@ -63,7 +63,7 @@ def at_rest(run: Run, node: Node) -> Load:
         "tasks": CALM_TASKS,
         "pending": CALM_PENDING,
         "frame_bytes": 0,
-        "kept_bytes": KEPT_BYTES,
+        "kept_bytes": POOL_BYTES,
         "unsent_bytes": 0,
         "streams": STREAMS_A_PEER * (len(run.world.hosts) - 1),
         "files": FILES_A_SEGMENT * segments + FILES_A_REPLICA * (len(logs) + 1),

@@ -23,7 +23,7 @@ from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -80,7 +80,7 @@ class Sender:
     def __init__(
         self,
         name: str,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         history: History,
         partitions: Callable[[], list[TopicPartition]],
@@ -176,7 +176,7 @@ class Sender:
         left = list(known)
         for _ in range(AGAIN_TRIES):
             try:
-                shares, _ = await self._client.by_leader([where])
+                shares, _ = await self._client.group_by_leader([where])
             except CANNOT:
                 shares = {}
             for node in shares:
@@ -193,20 +193,20 @@ class Sender:
 
     async def _once_more(self, written: Written, node: int) -> tuple[Code, int]:
         try:
-            got = await self._client.ask(self._request(*written), ProduceResponse, node=node)
+            got = await self._client.send(self._request(*written), ProduceResponse, node_id=node)
         except CANNOT:
             return Code.REQUEST_TIMED_OUT, -1
         answer = got.responses[0].partition_responses[0]
-        return code_of(answer.error_code), answer.base_offset
+        return code_from_number(answer.error_code), answer.base_offset
 
     async def _introduce(self) -> Identity | None:
         try:
-            got = await self._client.ask(
+            got = await self._client.send(
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), InitProducerIdResponse
             )
         except CANNOT:
             return None
-        self._history.told(code_of(got.error_code))
+        self._history.told(code_from_number(got.error_code))
         return None if got.error_code else Identity(got.producer_id, got.producer_epoch, {})
 
     def _batch(self, where: TopicPartition, sequence: int) -> tuple[Send, bytes]:
@@ -232,10 +232,10 @@ class Sender:
 
     async def _tell(self, send: Send, data: bytes) -> None:
         try:
-            shares, _ = await self._client.by_leader([send.where])
+            shares, _ = await self._client.group_by_leader([send.where])
             for node in shares:
                 send.attempts += 1
-                await self._client.tell(self._request(send, data), node=node)
+                await self._client.send_without_reply(self._request(send, data), node_id=node)
         except CANNOT:
             self._client.forget_leaders([send.where])
 
@@ -256,7 +256,7 @@ class Sender:
         """One request for each. What it says is noted; what it does not say leaves the verdict as it was."""
         where = batches[0][0].where
         try:
-            shares, _ = await self._client.by_leader([where])
+            shares, _ = await self._client.group_by_leader([where])
         except CANNOT:
             return
         for node in shares:
@@ -268,14 +268,14 @@ class Sender:
     async def _ask(self, send: Send, data: bytes, node: int) -> None:
         send.attempts += 1
         try:
-            got = await self._client.ask(self._request(send, data), ProduceResponse, node=node)
+            got = await self._client.send(self._request(send, data), ProduceResponse, node_id=node)
         except CANNOT:
             self._client.forget_leaders([send.where])
         else:
             self._judge(send, got.responses[0].partition_responses[0])
 
     def _judge(self, send: Send, got: PartitionProduceResponse) -> None:
-        code = code_of(got.error_code)
+        code = code_from_number(got.error_code)
         self._history.told(code)
         verdict = verdict_of(code, acks=send.acks, attempts=send.attempts)
         if verdict is not Verdict.UNKNOWN:

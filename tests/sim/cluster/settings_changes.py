@@ -12,7 +12,7 @@ from tests.sim.cluster.observer import Finding, Findings
 from tests.sim.cluster.options import Options
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -86,7 +86,7 @@ class SettingsChanges:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         options: Options,
         tell: Callable[[str], None],
@@ -154,5 +154,5 @@ class SettingsChanges:
         kind = TOPIC if name else BROKER
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=each)
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
-        return code_of(got.responses[0].error_code)
+        got = await self._client.send_to_controller(request, IncrementalAlterConfigsResponse)
+        return code_from_number(got.responses[0].error_code)

@@ -40,7 +40,7 @@ async def up(host: Host) -> None:
 async def asked(world: World, name: str) -> MetadataResponse:
     client = world.client(name)
     try:
-        return await client.metadata(None)
+        return await client.fetch_metadata(None)
     finally:
         await client.close()
 

@@ -13,7 +13,7 @@ from tests.sim.cluster.model_of_copies import Copies
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicPartition
-from tiered_api.kafka.client.client import code_of
+from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import EARLIEST
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -121,7 +121,7 @@ class Told:
     def _fetched(
         self, where: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
     ) -> Iterator[Finding]:
-        if code_of(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
+        if code_from_number(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
             yield from self._sent_away(where, node, sole, offset)
         if part.error_code:
             return

@@ -24,7 +24,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.broker.broker import Node
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
@@ -268,7 +268,7 @@ Heard = Callable[[Message, Message, int | None, Any, int], None]
 was, and when that was."""
 
 
-class Listening(Client):
+class Listening(KafkaClient):
     """A client of which somebody hears what it is told."""
 
     asks: Callable[[Message], Any] = staticmethod(lambda request: None)
@@ -278,7 +278,7 @@ class Listening(Client):
         self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
     ) -> A:
         before, asked_ns = self.asks(request), self.clock.mono_ns()
-        got = await super().ask(request, answer, node=node, timeout=timeout)
+        got = await super().send(request, answer, node_id=node, timeout=timeout)
         self.heard(request, got, node, before, asked_ns)
         return got
 
@@ -311,7 +311,7 @@ class World:
         clock = SimClock(self.loop)
         client = of(
             self.network.host(name), clock, self.addresses, client_id=name, timeout=CLIENT_SECONDS,
-            patience=PATIENCE_SECONDS,
+            retry_seconds=PATIENCE_SECONDS,
         )  # fmt: skip
         client.asks, client.heard = self.asks, self.heard
         return client

@@ -28,7 +28,7 @@ from tiered.replication.divergence import LeaderLog
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import KeepLocalLog, LeaderState
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 
 LONG_MAX = 2**63 - 1
 LATE_MS = 20_000
@@ -280,7 +280,7 @@ def leads_what_is_deleted(original: Any) -> Any:
 
 
 def leaves_the_stream_open(original: Any) -> Any:
-    def lose(self: Link, why: Any) -> Any:
+    def lose(self: BrokerConnection, why: Any) -> Any:
         if self.closed is None:
             left, self._stream = self._stream, cast("Any", NoStream())
             left.on_readable(None)

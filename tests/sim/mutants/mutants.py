@@ -37,7 +37,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
 Owner = type[Any] | ModuleType
@@ -297,7 +297,7 @@ PLANTS = {
         ),
         Plant(
             "streams_left", "a lost link leaves its stream open", ("I30",),
-            ((Link, "_lose", bugs.leaves_the_stream_open),), _cut_off,
+            ((BrokerConnection, "_lose", bugs.leaves_the_stream_open),), _cut_off,
         ),
         Plant(
             "files_left", "files are opened and never closed", ("I30",),

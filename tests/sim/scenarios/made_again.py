@@ -11,7 +11,7 @@ from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -35,7 +35,7 @@ class Again:
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
         self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, BrokerConnection] = {}
 
     async def _make(self) -> TopicId:
         made = await self.three.controller.node.submit(
@@ -68,9 +68,9 @@ class Again:
         replica = self.slow.node.partitions.get(AT)
         return replica is not None and replica.topic_id == self.new_id
 
-    async def link(self, broker: Broker) -> Link:
+    async def link(self, broker: Broker) -> BrokerConnection:
         if broker.node_id not in self._links:
-            self._links[broker.node_id] = await open_link(
+            self._links[broker.node_id] = await open_connection(
                 self.three.network.host("far"), broker.name, 9092, "far", SECONDS
             )
         return self._links[broker.node_id]
@@ -79,7 +79,7 @@ class Again:
         """One record, by the topic's id, or by its name where that is empty: the code, and its offset."""
         rows = [TopicProduceData("t", topic_id, [PartitionProduceData(0, bytes(batch([b"precious"])))])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=rows)
-        got = await (await self.link(self.slow)).ask(request, ProduceResponse, SECONDS, 13 if topic_id else 12)
+        got = await (await self.link(self.slow)).send(request, ProduceResponse, SECONDS, 13 if topic_id else 12)
         part = got.responses[0].partition_responses[0]
         return code_of(part.error_code), part.base_offset
 
@@ -91,7 +91,7 @@ class Again:
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
         request.rack_id = "far"  # a follower answers only who names a rack
         link = await self.link(broker or self.slow)
-        got = await link.ask(request, FetchResponse, SECONDS + wait_ms / 1000, 17 if topic_id else 12)
+        got = await link.send(request, FetchResponse, SECONDS + wait_ms / 1000, 17 if topic_id else 12)
         part = got.responses[0].partitions[0]
         return code_of(part.error_code), values_of(part.records or b"")
 

@@ -46,9 +46,9 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
         ask = FollowAsk(2, INCARNATION, 0, 0, 10**9, 0)
         fence = encode_request(FenceBroker(1, site.node.incarnation))
         asked = (
-            lambda: peers.heard("one:9093", 5),
-            lambda: peers.follow("one:9093", ask, 5),
-            lambda: peers.submit("one:9093", fence, 5),
+            lambda: peers.get_controller_view("one:9093", 5),
+            lambda: peers.fetch_metadata("one:9093", ask, 5),
+            lambda: peers.forward("one:9093", fence, 5),
             lambda: peers.fetch("one:9093", fetch, 5),
         )
         for each in asked:
@@ -56,10 +56,10 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
                 await each()
             assert refused.value.code is Code.CLUSTER_AUTHORIZATION_FAILED
         assert leader.high_watermark == 0 and site.node.image.brokers[1].live
-        assert server.site.refusals.count("stranger") == len(asked)
+        assert server.context.refusals.count("stranger") == len(asked)
         with pytest.raises(Refused, match="set it alike on all of them"):
-            await peers.heard("one:9093", 5)
-        assert (await peers.heard("one:9092", 5)).controller == 1
+            await peers.get_controller_view("one:9093", 5)
+        assert (await peers.get_controller_view("one:9092", 5)).controller == 1
         await peers.fetch("one:9092", fetch, 5)
         assert leader.high_watermark == 1
         await peers.close()

@@ -10,7 +10,7 @@ from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
 from tiered.replication.leader_state import LeaderState
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -23,11 +23,11 @@ def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyP
         await site.node.submit(CreateTopic("t"))
         replica = site.node.replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         replica.state._is_sole_member = False
         monkeypatch.setattr(LeaderState, "_position", lambda partition, _: partition.end + 1)
         with pytest.raises(Unavailable):
-            await link.ask(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
+            await link.send(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
         assert site.node.ended.is_set() and replica.high_watermark == 0
         with pytest.raises(Refused, match="the broker failed"):
             replica.append_now(batch([b"w"]), 1)

@@ -21,8 +21,8 @@ from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.log_reader import read_boundary
 from tiered.ports import Ok
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.group_offsets import commit
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.group_offsets import commit_offsets
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -306,8 +306,8 @@ async def fill(three: Three) -> None:
             for _ in range(10):
                 await leader.append(batch([b"x" * 1000]), acks=ACKS_ALL, timeout_ms=5_000)
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
-    assert await commit(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
+    client = KafkaClient(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
+    assert await commit_offsets(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
     await client.close()
     await three.until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led(b)), 60)
 

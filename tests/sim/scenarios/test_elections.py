@@ -15,7 +15,7 @@ from tiered.controller.requests import (
 )
 from tiered.errors import Code
 from tiered.ids import incarnation_number
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -25,10 +25,10 @@ NOT_NEEDED = Code.ELECTION_NOT_NEEDED.number
 Results = dict[tuple[str, int], int]
 
 
-async def elect(link: Link, kind: int, named: dict[str, list[int]] | None, version: int = 2) -> tuple[int, Results]:
+async def elect(link: BrokerConnection, kind: int, named: dict[str, list[int]] | None, version: int = 2) -> tuple[int, Results]:
     """The code of the whole answer, and of each partition in it."""
     wanted = None if named is None else [TopicPartitions(*each) for each in named.items()]
-    answer = await link.ask(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
+    answer = await link.send(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
     return answer.error_code, {
         (topic.topic, each.partition_id): each.error_code
         for topic in answer.replica_election_results
@@ -59,7 +59,7 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         await site.node.submit(CreateTopic("only", assignments=[[2]]))
         await site.node.submit(CreateTopic("left", assignments=[[2, 1]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
         await in_sync(site, "left", 0, 2)
         await site.node.submit(FenceBroker(2, TWO))
         assert (leaders(site, "t"), leaders(site, "only"), leaders(site, "left")) == ([1, 1], [-1], [-1])

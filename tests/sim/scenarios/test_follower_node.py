@@ -10,7 +10,7 @@ from tiered.broker.broker import Node
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.metrics import Metrics
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -51,8 +51,8 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
         await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.partitions.held()))
 
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
-        answer = await link.ask(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        answer = await link.send(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
         (topic,) = answer.results[0].topics
         (row,) = topic.partitions
         (copy,) = site.node.partitions.held()

@@ -23,9 +23,9 @@ from tiered.ids import id_bytes, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
 from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
-from tiered_api.kafka.protocol.apis import AMONG_BROKERS
+from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -46,7 +46,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.protocol.schema import rows
+from tiered_api.kafka.protocol.schema import field_specs
 from tiered_api.kafka.server.server import serve_kafka
 
 REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED
@@ -58,7 +58,7 @@ class Stranger:
 
     three: Three
     leader: Broker
-    link: Link
+    link: BrokerConnection
     cluster_id: str
 
     @property
@@ -108,8 +108,8 @@ async def meet(three: Three) -> Stranger:
     order = [leader.node_id, *(each.node_id for each in three.others())]
     await leader.node.submit(CreateTopic("t", assignments=[order], configs={"min.insync.replicas": "2"}))
     await three.until(lambda: leads(leader) and len(now(three).isr) == 3, 20)
-    link = await open_link(three.network.host("far"), leader.name, 9092, "far", 5)
-    answer = await link.ask(MetadataRequest(), MetadataResponse, 5)
+    link = await open_connection(three.network.host("far"), leader.name, 9092, "far", 5)
+    answer = await link.send(MetadataRequest(), MetadataResponse, 5)
     assert answer.cluster_id
     return Stranger(three, leader, link, answer.cluster_id)
 
@@ -120,9 +120,9 @@ async def refused(peers: KafkaPeers, stranger: Stranger) -> None:
     newer = FollowAsk(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
     end = stranger.replica.log.end_offset
     works = [
-        peers.heard(stranger.address, 5),
-        peers.follow(stranger.address, newer, 5),
-        *(peers.submit(stranger.address, encode_request(wish), 5) for wish in stranger.wishes()),
+        peers.get_controller_view(stranger.address, 5),
+        peers.fetch_metadata(stranger.address, newer, 5),
+        *(peers.forward(stranger.address, encode_request(wish), 5) for wish in stranger.wishes()),
         *(peers.fetch(stranger.address, stranger.fetch(each.node_id, end), 5) for each in stranger.followers()),
     ]
     for work in works:
@@ -171,7 +171,7 @@ def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
         while stranger.image.brokers[dead.node_id].live:
             assert three.now < 60
             with pytest.raises(Refused):
-                await peers.follow(stranger.address, ask, 5)
+                await peers.fetch_metadata(stranger.address, ask, 5)
             await asyncio.sleep(0.05)
         await peers.close()
         stranger.link.close()
@@ -196,47 +196,47 @@ def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() ->
                 request.replica_id = node
             else:
                 request.replica_state = ReplicaState(node, number)
-            answer = await link.ask(request, FetchResponse, 5, version)
+            answer = await link.send(request, FetchResponse, 5, version)
             assert answer.responses[0].partitions[0].error_code == REFUSED.number
         for version in range(1, 12):
             offsets = ListOffsetsRequest(node, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
-            answer = await link.ask(offsets, ListOffsetsResponse, 5, version)
+            answer = await link.send(offsets, ListOffsetsResponse, 5, version)
             assert answer.topics[0].partitions[0].error_code == REFUSED.number
         for version in (3, 4):
             epochs = OffsetForLeaderEpochRequest(
                 node, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])]
             )
-            answer = await link.ask(epochs, OffsetForLeaderEpochResponse, 5, version)
+            answer = await link.send(epochs, OffsetForLeaderEpochResponse, 5, version)
             assert answer.topics[0].partitions[0].error_code == REFUSED.number
         assert replica.high_watermark == len(acked)
-        assert stranger.leader.server.site.refusals.count("stranger") == 15 + 11 + 2
+        assert stranger.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
         link.close()
 
     told(story)
 
 
-@pytest.mark.parametrize("key", sorted(AMONG_BROKERS))
+@pytest.mark.parametrize("key", sorted(INTER_BROKER_APIS))
 def test_every_request_among_brokers_says_the_credential(key: int) -> None:
     """Those to come as well: their table has it, and their handler looks at it."""
 
     async def story(site: Site) -> None:
         node = await site.start(QUICK)
         server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
-        api = AMONG_BROKERS[key]
-        assert {"cluster_id", "credential"} <= {each.name for each in rows(api.request)}
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        api = INTER_BROKER_APIS[key]
+        assert {"cluster_id", "credential"} <= {each.name for each in field_specs(api.request_type)}
         for cluster_id in ("", node.cluster_id):
             for credential in (b"", bytes(16), node.credential[:-1], node.credential + b"c"):
-                request: Any = api.request()
+                request: Any = api.request_type()
                 request.cluster_id, request.credential = cluster_id, credential
-                answer: Any = await link.ask(request, api.response, 5, 0)
+                answer: Any = await link.send(request, api.response_type, 5, 0)
                 assert answer.error_code == REFUSED.number
         node.credential, ours = b"", node.credential
-        answer = await link.ask(api.request(), api.response, 5, 0)
+        answer = await link.send(api.request_type(), api.response_type, 5, 0)
         assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
         node.credential = ours
         peers = broker_of(site, "two")
-        assert (await peers.heard("one:9092", 5)).node_id == 1
+        assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
         await peers.close()
         link.close()
         await server.close()

@@ -14,8 +14,8 @@ from tiered.controller.requests import CreateTopic
 from tiered.errors import Unavailable
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -30,12 +30,12 @@ class Far:
     def __init__(self, site: Site, server: KafkaServer) -> None:
         self._net = site.network.host("far")
         self._port = server.addresses["PLAINTEXT"].port
-        self._link: Link | None = None
+        self._link: BrokerConnection | None = None
         self.broken = 0
 
-    async def link(self) -> Link:
+    async def link(self) -> BrokerConnection:
         if self._link is None or self._link.closed:
-            self._link = await open_link(self._net, "one", self._port, "far", SECONDS)
+            self._link = await open_connection(self._net, "one", self._port, "far", SECONDS)
         return self._link
 
     async def produce(self, replica: LeaderReplica, number: int) -> None:
@@ -44,7 +44,7 @@ class Far:
         raw = bytearray(encode_batch([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
         while True:
             try:
-                answer = await (await self.link()).ask(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)
+                answer = await (await self.link()).send(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)
             except Unavailable:
                 self.broken += 1
                 continue
@@ -56,7 +56,7 @@ class Far:
         while True:
             try:
                 ask = fetch((replica, offset), wait_ms=500, each_bytes=30_000)
-                answer = await (await self.link()).ask(ask, FetchResponse, SECONDS)
+                answer = await (await self.link()).send(ask, FetchResponse, SECONDS)
             except Unavailable:
                 self.broken += 1
                 continue
@@ -99,7 +99,7 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
         assert writer.broken + reader.broken, "the network did no harm: this proves less than it seems to"
         site.network.reset("far")
         await site.until(lambda: not server.connections)
-        assert server.pending == 0 and server.site.refusals.count("fault") == 0
+        assert server.pending_requests == 0 and server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
@@ -111,13 +111,13 @@ def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None
 
     async def story(site: Site) -> None:
         await site.start(QUICK)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, held=True)
-        client = Client(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
-        asked = asyncio.create_task(client.metadata([]))
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
+        client = KafkaClient(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
+        asked = asyncio.create_task(client.fetch_metadata([]))
         await asyncio.sleep(1)
         assert not asked.done() and len(server.connections) == 1
         await site.node.announce("", {"PLAINTEXT": "one:9092"})
-        server.release()
+        server.start_serving()
         assert [broker.host for broker in (await asked).brokers] == ["one"]
         await client.close()
         await site.until(lambda: not server.connections)

@@ -20,7 +20,7 @@ from tiered.ids import TopicId
 from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -40,19 +40,19 @@ class Reader:
         self.three = three
         self.rack = rack
         self._topic_id = topic_id
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, BrokerConnection] = {}
 
     async def ask(
         self, node: int, offset: int, *, wait_ms: int = 0, version: int = 17, epoch: int = -1
     ) -> PartitionData:
         if node not in self._links:
-            self._links[node] = await open_link(self.three.network.host("far"), f"b{node}", 9092, "far", 5)
+            self._links[node] = await open_connection(self.three.network.host("far"), f"b{node}", 9092, "far", 5)
         topic_id = self._topic_id or self.three.controller.node.image.topics["t"].topic_id
         where = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
         if version >= 11:
             request.rack_id = self.rack
-        answer = await self._links[node].ask(request, FetchResponse, 5 + wait_ms / 1000, version)
+        answer = await self._links[node].send(request, FetchResponse, 5 + wait_ms / 1000, version)
         assert answer.error_code == 0
         return answer.responses[0].partitions[0]
 

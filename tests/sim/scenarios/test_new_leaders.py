@@ -11,7 +11,7 @@ from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.errors import Code
 from tiered.ids import TopicId
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages import fetch, produce
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import serve_kafka
@@ -33,12 +33,12 @@ def asks(where: Where) -> tuple[Message, Message]:
     return produce.ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic]), fetch.FetchRequest(topics=[wanted])
 
 
-async def produced(link: Link, where: Where, version: int) -> produce.ProduceResponse:
-    return await link.ask(asks(where)[0], produce.ProduceResponse, 5, version)
+async def produced(link: BrokerConnection, where: Where, version: int) -> produce.ProduceResponse:
+    return await link.send(asks(where)[0], produce.ProduceResponse, 5, version)
 
 
-async def fetched(link: Link, where: Where, version: int) -> fetch.FetchResponse:
-    return await link.ask(asks(where)[1], fetch.FetchResponse, 5, version)
+async def fetched(link: BrokerConnection, where: Where, version: int) -> fetch.FetchResponse:
+    return await link.send(asks(where)[1], fetch.FetchResponse, 5, version)
 
 
 @pytest.mark.parametrize("other", [True, False])
@@ -49,7 +49,7 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one(other: bool) -> None:
         await site.node.submit(RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "east", True, listeners))
         topic = await site.node.submit(CreateTopic("t", assignments=[[2]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         where = Where("t", topic.topic_id)
         for version in (9, 10, 12, 13):
             answer = await produced(link, where, version)

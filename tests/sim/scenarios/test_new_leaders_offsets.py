@@ -10,7 +10,7 @@ from tests.e2e.site import QUICK, Site, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -43,12 +43,12 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         replica = site.node.replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
 
         async def offset(timestamp: int, replica_id: int = -1) -> tuple[int, int]:
             topic = ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])
             ask = ListOffsetsRequest(replica_id=replica_id, topics=[topic], timeout_ms=1_000)
-            part = (await link.ask(ask, ListOffsetsResponse, 5, version)).topics[0].partitions[0]
+            part = (await link.send(ask, ListOffsetsResponse, 5, version)).topics[0].partitions[0]
             return part.error_code, part.offset
 
         assert await offset(LATEST) == (code.number, -1)

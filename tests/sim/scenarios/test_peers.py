@@ -12,7 +12,7 @@ from tests.sim.scenarios.test_replica_fetch import broker_of
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
-from tiered_api.kafka.client.peers import AT_ONCE, IDLE_MAX
+from tiered_api.kafka.client.peers import IN_FLIGHT_MAX, IDLE_CONNECTIONS_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -85,7 +85,7 @@ def talk(story: Callable[[Talk], Awaitable[None]], seed: int = 1) -> None:
         await said.peers.close()
         said.over()
         await site.until(lambda: not server.connections)
-        assert server.site.refusals.count("fault") == 0
+        assert server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
@@ -95,13 +95,13 @@ def talk(story: Callable[[Talk], Awaitable[None]], seed: int = 1) -> None:
 def test_questions_and_answers_arrive_as_they_are() -> None:
     async def story(talk: Talk) -> None:
         peers = talk.peers
-        assert await peers.follow(THERE, ASK, 5) == FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        assert await peers.fetch_metadata(THERE, ASK, 5) == FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
         assert talk.far.asked == [ASK]
         going: list[str] = []
-        answer = await peers.submit(THERE, b"request", 5, lambda: going.append("it leaves"))
+        answer = await peers.forward(THERE, b"request", 5, lambda: going.append("it leaves"))
         assert (answer, going) == (SubmitAnswer(b"done request", 12), ["it leaves"])
         assert talk.far.asked[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
-        assert await peers.heard(THERE, 5) == HeardAnswer(6, 1, -1)
+        assert await peers.get_controller_view(THERE, 5) == HeardAnswer(6, 1, -1)
 
     talk(story)
 
@@ -110,9 +110,9 @@ def test_a_refusal_comes_with_its_code_and_its_words() -> None:
     async def story(talk: Talk) -> None:
         talk.far.refused = Refused(Code.NOT_CONTROLLER, "it is broker 3")
         for ask in (
-            talk.peers.follow(THERE, ASK, 5),
-            talk.peers.submit(THERE, b"request", 5),
-            talk.peers.heard(THERE, 5),
+            talk.peers.fetch_metadata(THERE, ASK, 5),
+            talk.peers.forward(THERE, b"request", 5),
+            talk.peers.get_controller_view(THERE, 5),
         ):
             with pytest.raises(Refused, match="it is broker 3") as caught:
                 await ask
@@ -125,7 +125,7 @@ def test_a_refusal_comes_with_its_code_and_its_words() -> None:
 def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
     async def story(talk: Talk) -> None:
         with pytest.raises(Refused, match="not a message") as caught:
-            await talk.peers.submit(THERE, Small.NONSENSE, 5)
+            await talk.peers.forward(THERE, Small.NONSENSE, 5)
         assert caught.value.code is Code.INVALID_REQUEST
         assert talk.connections == 1
 
@@ -135,7 +135,7 @@ def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
 def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
     async def story(talk: Talk) -> None:
         talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.until(lambda: talk.far.waiting == 1)
         began = talk.site.loop.time()
         await talk.server.close()
@@ -149,12 +149,12 @@ def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
 
 def test_a_broker_of_another_cluster_refuses() -> None:
     async def story(talk: Talk) -> None:
-        await talk.peers.heard(THERE, 5)
+        await talk.peers.get_controller_view(THERE, 5)
         talk.peers.cluster_id = "another"
         for ask in (
-            talk.peers.follow(THERE, ASK, 5),
-            talk.peers.submit(THERE, b"request", 5),
-            talk.peers.heard(THERE, 5),
+            talk.peers.fetch_metadata(THERE, ASK, 5),
+            talk.peers.forward(THERE, b"request", 5),
+            talk.peers.get_controller_view(THERE, 5),
         ):
             with pytest.raises(Refused) as caught:
                 await ask
@@ -167,10 +167,10 @@ def test_a_broker_of_another_cluster_refuses() -> None:
 def test_who_follows_holds_up_nobody() -> None:
     async def story(talk: Talk) -> None:
         talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.until(lambda: talk.far.waiting == 1)
         for _ in range(20):
-            await talk.peers.submit(THERE, b"request", 0.5)
+            await talk.peers.forward(THERE, b"request", 0.5)
         assert talk.connections == 2
         talk.far.wait.set()
         await following
@@ -183,12 +183,12 @@ def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection
         talk.far.wait.clear()
         began = talk.site.loop.time()
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.follow(THERE, ASK, 2)
+            await talk.peers.fetch_metadata(THERE, ASK, 2)
         assert 2 <= talk.site.loop.time() - began < 2.1
         assert not caught.value.refused
         await talk.site.until(lambda: talk.far.waiting == 0)
         assert talk.connections == 0
-        await talk.peers.heard(THERE, 1)
+        await talk.peers.get_controller_view(THERE, 1)
 
     talk(story)
 
@@ -196,7 +196,7 @@ def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection
 def test_who_gives_up_ends_what_was_asked() -> None:
     async def story(talk: Talk) -> None:
         talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.until(lambda: talk.far.waiting == 1)
         following.cancel()
         await talk.site.until(lambda: talk.far.waiting == 0)
@@ -214,12 +214,12 @@ def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
         talk.site.network.cut("one", "two")
         assert not await talk.peers.is_gone(THERE, 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.submit(THERE, b"request", 1, never)
+            await talk.peers.forward(THERE, b"request", 1, never)
         assert caught.value.refused, "it could not even be asked"
         talk.site.network.heal()
         assert await talk.peers.is_gone("one:9", 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.submit("one:9", b"request", 1, never)
+            await talk.peers.forward("one:9", b"request", 1, never)
         assert caught.value.refused
         assert not await talk.peers.is_gone("nonsense", 1)
 
@@ -229,17 +229,17 @@ def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
 def test_connections_that_broke_are_not_used_again() -> None:
     async def story(talk: Talk) -> None:
         talk.far.wait.clear()
-        following = [asyncio.create_task(talk.peers.follow(THERE, ASK, 60)) for _ in range(3)]
+        following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(3)]
         await talk.site.until(lambda: talk.far.waiting == 3)
         talk.far.wait.set()
         await asyncio.gather(*following)
         assert talk.connections == 3
         talk.site.network.cut("one", "two")
         with pytest.raises(Unavailable):
-            await talk.peers.heard(THERE, 1)
+            await talk.peers.get_controller_view(THERE, 1)
         talk.site.network.heal()
         for _ in range(3):
-            await talk.peers.heard(THERE, 1)
+            await talk.peers.get_controller_view(THERE, 1)
         await talk.site.until(lambda: talk.connections == 1)
 
     talk(story)
@@ -248,13 +248,13 @@ def test_connections_that_broke_are_not_used_again() -> None:
 def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() -> None:
     async def story(talk: Talk) -> None:
         talk.far.wait.clear()
-        following = [asyncio.create_task(talk.peers.follow(THERE, ASK, 60)) for _ in range(AT_ONCE)]
-        await talk.site.until(lambda: talk.far.waiting == AT_ONCE)
+        following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
+        await talk.site.until(lambda: talk.far.waiting == IN_FLIGHT_MAX)
         with pytest.raises(Unavailable, match="requests to answer first"):
-            await talk.peers.heard(THERE, 2)
+            await talk.peers.get_controller_view(THERE, 2)
         talk.far.wait.set()
         await asyncio.gather(*following)
-        await talk.site.until(lambda: talk.connections == IDLE_MAX)
+        await talk.site.until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
 
     talk(story)
 
@@ -269,7 +269,7 @@ def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) ->
             nonlocal answered, lost
             for _ in range(20):
                 try:
-                    await talk.peers.submit(THERE, b"%d" % number * 3_000, 3)
+                    await talk.peers.forward(THERE, b"%d" % number * 3_000, 3)
                     answered += 1
                 except Unavailable:
                     lost += 1

@@ -10,7 +10,7 @@ from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.records.batch import encode_batch
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -24,7 +24,7 @@ VERSION = 11
 class Client(NamedTuple):
     """A connection to one broker."""
 
-    link: Link
+    link: BrokerConnection
     topic_id: TopicId
 
     async def send(self, *sequences: int, producer: int = 7, epoch: int = 0) -> list[Code]:
@@ -34,7 +34,7 @@ class Client(NamedTuple):
             data = encode_batch([(1000, b"k", b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
             topic = TopicProduceData("t", self.topic_id, [PartitionProduceData(0, bytes(data))])
             asked = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
-            answer = await self.link.ask(asked, ProduceResponse, 10, VERSION)
+            answer = await self.link.send(asked, ProduceResponse, 10, VERSION)
             number = answer.responses[0].partition_responses[0].error_code
             codes.append(next(code for code in Code if code.number == number))
         return codes
@@ -48,7 +48,7 @@ def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_th
         old, heir = three.others()
         assignment = [[old.node_id, heir.node_id, three.controller.node_id]]
         made = await three.controller.node.submit(CreateTopic("t", assignments=assignment))
-        links = [await open_link(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, heir)]
+        links = [await open_connection(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, heir)]
         at_old, at_heir = (Client(link, made.topic_id) for link in links)
         assert await at_old.send(0, 1) == [OK, OK]
         assert await at_heir.send(2, 3) == [MOVED, MOVED]

@@ -17,7 +17,7 @@ from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import Standing, alter, moving, stand
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 AT = TopicPartition("t", 0)
 
@@ -180,7 +180,7 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
         made = await three.controller.node.submit(CreateTopic("t", 6, 2))
         acked = await write(three, 10)
         gone = three.others()[0].node_id
-        client = Client(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
+        client = KafkaClient(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
         before = await stand(client)
         assert before.placed == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
         await arrive(client, plan_drain(before.placed, before.racks, gone, before.leaderless))
@@ -198,7 +198,7 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
     told(story)
 
 
-async def arrive(client: Client, moves: dict[PartitionName, tuple[int, ...]]) -> None:
+async def arrive(client: KafkaClient, moves: dict[PartitionName, tuple[int, ...]]) -> None:
     assert set((await alter(client, moves)).values()) == {"OK"}
     async with asyncio.timeout(30):
         while await moving(client):

@@ -20,7 +20,7 @@ from tiered.ids import TopicId, incarnation_number
 from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
 from tiered.ports import FileSlice
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
     ReplicaState,
 )
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
-from tiered_api.kafka.server.fetch.delayed_replica_fetch import TOLD_SECONDS
+from tiered_api.kafka.server.fetch.delayed_replica_fetch import LAST_REPLY_SECONDS
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -82,9 +82,9 @@ def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) ->
         await story(it)
         await it.peers.close()
         await site.until(lambda: not server.connections)
-        copies = server.dispatch.fetches.copies
-        assert not copies.waiting and copies.parked == 0 and server.pending == 0
-        assert server.site.refusals.count("fault") == 0
+        copies = server.dispatch.fetch_handler.replica_fetches
+        assert not copies.parked_fetches and copies.parked_partitions == 0 and server.pending_requests == 0
+        assert server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
@@ -119,9 +119,9 @@ def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() 
 def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
     async def story(it: Copying) -> None:
         (leader,) = it.leaders
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a", b"b", b"c")
-        produced = asyncio.create_task(link.ask(asked, ProduceResponse, 30, 11))
+        produced = asyncio.create_task(link.send(asked, ProduceResponse, 30, 11))
         await it.site.until(lambda: leader.log.end_offset == 3)
         await it.fetch(0)
         await asyncio.sleep(1)
@@ -137,11 +137,11 @@ def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> No
 def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
     async def story(it: Copying) -> None:
         (leader,) = it.leaders
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a")
         asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
         for _ in range(2):  # the second one is like the first, and need not be parsed
-            answer = await link.ask(asked, ProduceResponse, 30, 11)
+            answer = await link.send(asked, ProduceResponse, 30, 11)
             assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
         link.close()
 
@@ -156,7 +156,7 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         (nothing, _) = await it.fetch(0, 0, wait_ms=500)
         assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
         waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        await it.site.until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         began = loop.time()
         write(other, b"x", b"y")
         (part,) = await waiting
@@ -174,7 +174,7 @@ def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
         assert len(await it.fetch(2, 0)) == 2
         for _ in range(3):
             assert await it.fetch(2, 0) == []
-        await asyncio.sleep(TOLD_SECONDS + 0.1)
+        await asyncio.sleep(LAST_REPLY_SECONDS + 0.1)
         assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
         assert await it.fetch(2, 0) == []
         write(leader, b"c")
@@ -213,7 +213,7 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
 def test_a_leader_that_resigns_answers_those_who_wait() -> None:
     async def story(it: Copying) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        await it.site.until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         it.site.node.partitions.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
@@ -326,11 +326,11 @@ def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process
     async def story(it: Copying) -> None:
         leader, _ = it.leaders
         write(leader, b"a")
-        copies = it.server.dispatch.fetches.copies
+        copies = it.server.dispatch.fetch_handler.replica_fetches
         await it.fetch(1, 0)
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
-            await it.site.until(lambda: len(copies.waiting) == 1)
+            await it.site.until(lambda: len(copies.parked_fetches) == 1)
             await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
             it.incarnation = incarnation_number(incarnation)
             later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
@@ -346,7 +346,7 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
     async def story(it: Copying) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        await it.site.until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         image = it.site.node.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
         it.site.node.cluster.loader.image = replace(image, brokers=later)
@@ -363,7 +363,7 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
         (leader,) = it.leaders
         write(leader, b"a", b"b")
         await it.fetch(1)
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         for version in range(4, 19):
             where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
             request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])
@@ -371,7 +371,7 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
                 request.replica_id = 2
             else:
                 request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
-            answer = await link.ask(request, FetchResponse, 5, version)
+            answer = await link.send(request, FetchResponse, 5, version)
             refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
             assert answer.error_code == (refused if version >= 7 else 0)
             assert answer.responses[0].partitions[0].error_code == refused
@@ -414,6 +414,6 @@ def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> No
         (part,) = await it.fetch(0)
         assert values_of(part.records) == [bytes((n,)) * 3_000 for n in range(5)]
         assert sent and sent[0].length == len(part.records) > 8 * KIB
-        assert it.server.site.replicated_bytes == len(part.records) and it.server.site.fetched_bytes == 0
+        assert it.server.context.replicated_bytes == len(part.records) and it.server.context.fetched_bytes == 0
 
     copying(story)

@@ -16,7 +16,7 @@ from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.cluster.health import found_health
 from tiered_api.cli.topic.describe import partition_sizes
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 LAG = 20
 
@@ -24,7 +24,7 @@ LAG = 20
 async def health(three: Three) -> dict[str, Any]:
     """What the command would print, asked of any broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+    client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
         return await found_health(client)
     finally:
@@ -73,7 +73,7 @@ def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more(
         await leader.append(batch([b"v" * 1000]))
         await three.until(lambda: leader.cold_end_offset > 0, 3 * LAG)
         addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-        client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+        client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
         found = await partition_sizes(client)
         await client.close()
         local, remote = found[TopicPartition("t", 0)]

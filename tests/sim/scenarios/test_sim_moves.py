@@ -7,7 +7,7 @@ from tests.sim.scenarios.test_elections import TWO
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, FenceBroker, RegisterBroker
 from tiered.errors import Code
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -26,7 +26,7 @@ Moving = dict[tuple[str, int], tuple[list[int], list[int], list[int]]]
 
 
 async def alter(
-    link: Link, wanted: Wanted, *, version: int = 1, other_counts: bool = True
+    link: BrokerConnection, wanted: Wanted, *, version: int = 1, other_counts: bool = True
 ) -> dict[tuple[str, int], int]:
     """The code of each partition."""
     topics = [
@@ -34,7 +34,7 @@ async def alter(
         for name, rows in wanted.items()
     ]
     request = AlterPartitionReassignmentsRequest(5_000, other_counts, topics)
-    answer = await link.ask(request, AlterPartitionReassignmentsResponse, 10, version)
+    answer = await link.send(request, AlterPartitionReassignmentsResponse, 10, version)
     assert (answer.error_code, answer.allow_replication_factor_change) == (0, other_counts)
     for topic in answer.responses:
         for each in topic.partitions:
@@ -44,9 +44,9 @@ async def alter(
     }
 
 
-async def moving(link: Link, named: dict[str, list[int]] | None = None) -> Moving:
+async def moving(link: BrokerConnection, named: dict[str, list[int]] | None = None) -> Moving:
     topics = None if named is None else [ListPartitionReassignmentsTopics(*each) for each in named.items()]
-    answer = await link.ask(ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0)
+    answer = await link.send(ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0)
     return {
         (topic.name, each.partition_index): (each.replicas, each.adding_replicas, each.removing_replicas)
         for topic in answer.topics
@@ -60,7 +60,7 @@ def test_moves_are_begun_listed_and_called_off() -> None:
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
         invalid, unknown = Code.INVALID_REPLICA_ASSIGNMENT.number, Code.UNKNOWN_TOPIC_OR_PARTITION.number
         for version in range(2):
             wanted: Wanted = {"t": {0: [1, 2], 1: [9], 2: [], 7: [1]}, "no": {0: [1]}}

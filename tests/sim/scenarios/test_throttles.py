@@ -27,13 +27,13 @@ from tiered.metadata.changes import ALL_BROKERS
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import alter, moving, stand
 from tiered_api.cli.cluster.throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 LARGE = b"x" * 8_000
 
 
-def client_of(three: Three) -> Client:
-    return Client(three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)])
+def client_of(three: Three) -> KafkaClient:
+    return KafkaClient(three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)])
 
 
 async def throttle_leader(it: Copying, rate: int, words: str) -> None:

@@ -24,7 +24,7 @@ from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, Fe
 from tiered.ids import TopicPartition, id_bytes
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -48,7 +48,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.server.fetch.frames import BY_ID, Topic
+from tiered_api.kafka.server.fetch.frames import TOPIC_IDS_FROM, RequestedTopic
 
 GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 
@@ -178,28 +178,28 @@ def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how:
     story_of(story, 2)
 
 
-async def list_offsets(link: Link) -> int:
+async def list_offsets(link: BrokerConnection) -> int:
     request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])], 1_000)
-    return (await link.ask(request, ListOffsetsResponse, SECONDS, 8)).topics[0].partitions[0].error_code
+    return (await link.send(request, ListOffsetsResponse, SECONDS, 8)).topics[0].partitions[0].error_code
 
 
-async def delete_records(link: Link) -> int:
+async def delete_records(link: BrokerConnection) -> int:
     request = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 0)])], 1_000)
-    return (await link.ask(request, DeleteRecordsResponse, SECONDS, 2)).topics[0].partitions[0].error_code
+    return (await link.send(request, DeleteRecordsResponse, SECONDS, 2)).topics[0].partitions[0].error_code
 
 
-async def end_of_epoch(link: Link) -> int:
+async def end_of_epoch(link: BrokerConnection) -> int:
     request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])])
-    return (await link.ask(request, OffsetForLeaderEpochResponse, SECONDS, 4)).topics[0].partitions[0].error_code
+    return (await link.send(request, OffsetForLeaderEpochResponse, SECONDS, 4)).topics[0].partitions[0].error_code
 
 
-async def describe_producers(link: Link) -> int:
+async def describe_producers(link: BrokerConnection) -> int:
     request = DescribeProducersRequest([TopicRequest("t", [0])])
-    return (await link.ask(request, DescribeProducersResponse, SECONDS, 0)).topics[0].partitions[0].error_code
+    return (await link.send(request, DescribeProducersResponse, SECONDS, 0)).topics[0].partitions[0].error_code
 
 
 @pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
-def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[Link], Awaitable[int]]) -> None:
+def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
     async def story(again: Again) -> None:
         link = await again.link(again.slow)
         assert code_of(await ask(link)) is Code.NONE
@@ -293,16 +293,16 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     """By name, too: the second topic is led by the time the fetch looks again."""
 
     async def story(again: Again) -> None:
-        fetches = again.slow.server.dispatch.fetches
-        asked = Topic(id_bytes(again.old.topic_id) if version >= BY_ID else b"t", "t", [])
-        before = fetches.find(version, asked, 0, "")
+        fetches = again.slow.server.dispatch.fetch_handler
+        asked = RequestedTopic(id_bytes(again.old.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
+        before = fetches.find_source(version, asked, 0, "")
         assert before is again.old
         await again.replace()
         new = await again.act()
-        if version < BY_ID:
-            assert fetches.find(version, asked, 0, "") is new
+        if version < TOPIC_IDS_FROM:
+            assert fetches.find_source(version, asked, 0, "") is new
         with pytest.raises(Refused) as caught:
-            fetches.find_again(version, asked, 0, "", before)
+            fetches.find_same_topic(version, asked, 0, "", before)
         assert caught.value.code in GONE
 
     story_of(story)

@@ -15,14 +15,14 @@ from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, Move, Re
 from tiered.errors import Refused
 from tiered_api.cli.cluster.brokers import forget
 from tiered_api.cli.cluster.view import look
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 
 @asynccontextmanager
-async def operator(three: Three) -> AsyncIterator[Client]:
+async def operator(three: Three) -> AsyncIterator[KafkaClient]:
     """A client that knows every broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+    client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
         yield client
     finally:

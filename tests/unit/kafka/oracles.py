@@ -26,7 +26,7 @@ from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
 from tiered.ids import text_id
-from tiered_api.kafka.protocol.schema import OUR_TAGS, ZERO_ID, Message, Row, rows
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, Message, FieldSpec, field_specs
 
 Answer = tuple[Any, bytes]
 """The plain value that was read, and the bytes written for it."""
@@ -41,8 +41,8 @@ def plain(value: Any, version: int) -> Any:
     return value
 
 
-def _rows(table: type[Any], version: int) -> list[Row]:
-    known = (row for row in rows(table) if row.tag < OUR_TAGS)
+def _rows(table: type[Any], version: int) -> list[FieldSpec]:
+    known = (row for row in field_specs(table) if row.tag < FIRST_PRIVATE_TAG)
     return [row for row in known if version in row.versions or version in row.tagged]
 
 
@@ -129,6 +129,6 @@ def _signed(bits: int) -> int:
     return bits - (1 << 32) if bits >> 31 else bits
 
 
-def absent(row: Row, version: int) -> Any:
+def absent(row: FieldSpec, version: int) -> Any:
     """The plain default of a field."""
     return plain(row.of(), version) if row.of and not row.is_array else row.default

@@ -33,7 +33,7 @@ def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> No
 
         async def work() -> None:
             for _ in range(3):
-                await turns.wait()
+                await turns.wait_turn()
                 busy(TURN_SECONDS)
                 seen.append(loop_turns[0])
 
@@ -53,7 +53,7 @@ def test_short_pieces_share_a_turn() -> None:
         await asyncio.sleep(0)
         before = loop_turns[0]
         for _ in range(100):
-            await turns.wait()
+            await turns.wait_turn()
         assert loop_turns[0] == before
         ended.set()
         await counting
@@ -64,11 +64,11 @@ def test_short_pieces_share_a_turn() -> None:
 def test_work_goes_on_in_the_order_in_which_it_came() -> None:
     async def story() -> None:
         turns, order = Turns(), list[str]()
-        assert turns.is_free()
+        assert turns.has_time()
         for name in "abc":
-            turns.soon(lambda name=name: order.append(name))  # type: ignore[misc]
-        assert not turns.is_free(), "who comes later does not overtake"
-        await turns.wait()
+            turns.run_later(lambda name=name: order.append(name))  # type: ignore[misc]
+        assert not turns.has_time(), "who comes later does not overtake"
+        await turns.wait_turn()
         assert order == ["a", "b", "c"]
 
     run(story())
@@ -77,13 +77,13 @@ def test_work_goes_on_in_the_order_in_which_it_came() -> None:
 def test_work_that_was_cancelled_holds_up_nobody() -> None:
     async def story() -> None:
         turns = Turns()
-        assert turns.is_free()
+        assert turns.has_time()
         busy(TURN_SECONDS)
-        waits = [asyncio.create_task(turns.wait()) for _ in range(3)]
+        waits = [asyncio.create_task(turns.wait_turn()) for _ in range(3)]
         await asyncio.sleep(0)
         waits[0].cancel()
         async with asyncio.timeout(10):
             await asyncio.gather(*waits[1:])
-        assert turns.is_free()
+        assert turns.has_time()
 
     run(story())

@@ -131,7 +131,7 @@ async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
 async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterator[Running]:
     """The Kafka protocol of a node that serves; the cluster hears where both are."""
     try:
-        kafka = await serve_kafka(node, held=True)
+        kafka = await serve_kafka(node, paused=True)
     except Unavailable as error:
         raise _no_address(error) from None
     try:
@@ -142,7 +142,7 @@ async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterato
         told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
         where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
         await node.announce(where, told, chosen.advertised_origin(address(where, "http")[1]))
-        kafka.release()
+        kafka.start_serving()
         yield Running(node, http.url, tuple(each.address for each in bound))
         await node.hand_over()
     finally:

@@ -11,7 +11,7 @@ from tiered_api.cli.cluster.view import LIVE, View, look
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -43,11 +43,11 @@ async def _unregister(args: Namespace) -> None:
         await forget(client, args.broker)
 
 
-async def forget(client: Client, node: int) -> None:
+async def forget(client: KafkaClient, node: int) -> None:
     """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
-    got = await client.ask(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
+    got = await client.send(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
-        raise refused(got.error_code, f"unregister {node}", got.error_message)
+        raise to_refused(got.error_code, f"unregister {node}", got.error_message)
 
 
 async def _brokers(args: Namespace) -> list[Row]:
@@ -90,10 +90,10 @@ def _sum(held: list[tuple[str, int]], told: dict[tuple[str, int], int] | None) -
     return sum(told[at] for at in held)
 
 
-async def _lags(client: Client, node: int) -> dict[tuple[str, int], int]:
+async def _lags(client: KafkaClient, node: int) -> dict[tuple[str, int], int]:
     """What one broker says of its replicas; nothing when it does not answer, or does not say that."""
     try:
-        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
     except (Refused, Unavailable):
         return {}
     return {

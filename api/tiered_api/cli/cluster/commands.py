@@ -12,7 +12,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster, pairs
 from tiered_api.cli.topic.topics import status
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
@@ -99,7 +99,7 @@ def _altered(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
 
 async def _metadata(args: Namespace) -> MetadataResponse:
     async with cluster(args) as client:
-        return await client.metadata(None if args.topics else [])
+        return await client.fetch_metadata(None if args.topics else [])
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -110,13 +110,13 @@ async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
         node = await _node(client, args)
         (result,) = await described(client, BROKER, [str(node)], keys, node=node)
     if result.error_code:
-        raise refused(result.error_code, f"settings of broker {node}", result.error_message)
+        raise to_refused(result.error_code, f"settings of broker {node}", result.error_message)
     return config_rows(result.configs)
 
 
-async def _node(client: Client, args: Namespace) -> int:
+async def _node(client: KafkaClient, args: Namespace) -> int:
     """The broker that is asked: the one that is named, or the first."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     if args.node is None:
         return min(client.brokers)
     if args.node not in client.brokers:

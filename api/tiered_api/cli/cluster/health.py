@@ -17,7 +17,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import folded, is_internal
 from tiered_api.cli.output import print_json, print_rows, say
 from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -72,7 +72,7 @@ async def _watch(args: Namespace) -> Exit:
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def found_health(client: Client) -> dict[str, Any]:
+async def found_health(client: KafkaClient) -> dict[str, Any]:
     """Asks what has to be known; of a cluster that is well that is two requests, and one to each broker."""
     seen = await look(client)
     names = to_ask_about(seen)
@@ -83,7 +83,7 @@ async def found_health(client: Client) -> dict[str, Any]:
     return judged(seen, list(unwell(seen, min_isr, heirs, await _added(client))), said)
 
 
-async def _added(client: Client) -> dict[At, list[int]]:
+async def _added(client: KafkaClient) -> dict[At, list[int]]:
     """Replicas that moves add; nothing where nobody can be asked for them."""
     try:
         return {at: each.adding_replicas for at, each in (await moving(client)).items()}
@@ -91,7 +91,7 @@ async def _added(client: Client) -> dict[At, list[int]]:
         return {}
 
 
-async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:
+async def least_in_sync(client: KafkaClient, names: list[str]) -> dict[str, int]:
     """`min.insync.replicas` of topics; one that is gone meanwhile is left out."""
     found: dict[str, int] = {}
     for some in _portions(names):
@@ -102,7 +102,7 @@ async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:
     return found
 
 
-async def eligible(client: Client, names: list[str]) -> dict[At, Eligible]:
+async def eligible(client: KafkaClient, names: list[str]) -> dict[At, Eligible]:
     """Who may lead partitions of topics; nothing where brokers do not say it (before Kafka 3.7)."""
     found: dict[At, Eligible] = {}
     for some in _portions(names):
@@ -110,7 +110,7 @@ async def eligible(client: Client, names: list[str]) -> dict[At, Eligible]:
         while True:
             request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name) for name in some], cursor=cursor)
             try:
-                got = await client.ask(request, DescribeTopicPartitionsResponse)
+                got = await client.send(request, DescribeTopicPartitionsResponse)
             except Refused as no:
                 if no.code is Code.UNSUPPORTED_VERSION:
                     return {}

@@ -11,7 +11,7 @@ from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows, say
 from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -48,20 +48,20 @@ async def _losses(args: Namespace) -> Exit:
     return Exit.OK
 
 
-async def possible_losses(client: Client) -> Sequence[PossibleLoss]:
+async def possible_losses(client: KafkaClient) -> Sequence[PossibleLoss]:
     """The losses that nobody has acknowledged. `Refused` by brokers that are not ours."""
-    got = await client.ask(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
+    got = await client.send(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
     if got.losses is None:
         raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")
     return got.losses
 
 
-async def _acknowledged(client: Client, args: Namespace) -> Sequence[PossibleLoss]:
+async def _acknowledged(client: KafkaClient, args: Namespace) -> Sequence[PossibleLoss]:
     topics = None if args.topic is None else [AcknowledgedTopic(args.topic, args.partitions or None)]
     request = TieredAcknowledgeRequest(topics, client.timeout_ms)
-    got = await client.ask(request, TieredAcknowledgeResponse)
+    got = await client.send(request, TieredAcknowledgeResponse)
     if got.error_code:
-        raise refused(got.error_code, "losses are not acknowledged", got.error_message)
+        raise to_refused(got.error_code, "losses are not acknowledged", got.error_message)
     return got.losses
 
 

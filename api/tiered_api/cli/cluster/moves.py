@@ -22,7 +22,7 @@ from tiered_api.cli.output import Row, print_rows, say
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import cluster
 from tiered_api.cli.topic.topics import status
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -140,7 +140,7 @@ async def _decommission(args: Namespace) -> Exit:
     return Exit.OK
 
 
-async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, Reassignments]:
+async def _drained(client: KafkaClient, leaving: int, plan: bool) -> tuple[Standing, Reassignments]:
     """What has to move so that a broker is free to leave. It gets nothing new before that is counted."""
     was = await cordoned(client, [leaving])
     if not plan and not was:
@@ -154,7 +154,7 @@ async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, 
         raise
 
 
-async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Reassignments, execute: bool) -> Exit:
+async def _carry_out(client: KafkaClient, args: Namespace, standing: Standing, moves: Reassignments, execute: bool) -> Exit:
     if execute:
         return await _do(client, args, standing, moves)
     print_moves([_planned(at, standing.placed[at], to) for at, to in moves.items()], args)
@@ -164,7 +164,7 @@ async def _carry_out(client: Client, args: Namespace, standing: Standing, moves:
     return Exit.OK
 
 
-async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
+async def _do(client: KafkaClient, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
     """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
     held = {at: (standing.placed[at], to) for at, to in wanted.items() if to is not None and at in standing.placed}
     if args.throttle is None or not held:
@@ -182,7 +182,7 @@ async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wante
     return done
 
 
-async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
+async def _ask(client: KafkaClient, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
     outcomes: dict[PartitionName, str] = {}
     listed = sorted(wanted.items())
     for start in range(0, len(listed), AT_ONCE):
@@ -223,7 +223,7 @@ def _row(at: PartitionName, each: OngoingPartitionReassignment) -> Row:
 # -- what the cluster says --------------------------------------------------------------------------------------------
 
 
-async def stand(client: Client, seen: View | None = None) -> Standing:
+async def stand(client: KafkaClient, seen: View | None = None) -> Standing:
     """How replicas are placed."""
     seen = seen or await look(client)
     on_the_way = await moving(client)
@@ -245,25 +245,25 @@ async def stand(client: Client, seen: View | None = None) -> Standing:
     return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)), back)
 
 
-async def moving(client: Client) -> dict[PartitionName, OngoingPartitionReassignment]:
+async def moving(client: KafkaClient) -> dict[PartitionName, OngoingPartitionReassignment]:
     """What is on its way."""
     request = ListPartitionReassignmentsRequest(TIMEOUT_MS, None)
-    got = await client.ask_controller(request, ListPartitionReassignmentsResponse)
+    got = await client.send_to_controller(request, ListPartitionReassignmentsResponse)
     if got.error_code:
-        raise refused(got.error_code, "what moves", got.error_message)
+        raise to_refused(got.error_code, "what moves", got.error_message)
     return {PartitionName(topic.name, each.partition_index): each for topic in got.topics for each in topic.partitions}
 
 
-async def alter(client: Client, wanted: Wanted) -> dict[PartitionName, str]:
+async def alter(client: KafkaClient, wanted: Wanted) -> dict[PartitionName, str]:
     """Asks for other replicas, or (None) to call a move off; OK or why not, for each."""
     topics: dict[str, ReassignableTopic] = {}
     for at, to in wanted.items():
         row = ReassignablePartition(at.partition, None if to is None else list(to))
         topics.setdefault(at.topic, ReassignableTopic(at.topic, [])).partitions.append(row)
     request = AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, list(topics.values()))
-    got = await client.ask_controller(request, AlterPartitionReassignmentsResponse)
+    got = await client.send_to_controller(request, AlterPartitionReassignmentsResponse)
     if got.error_code:
-        raise refused(got.error_code, "moving partitions", got.error_message)
+        raise to_refused(got.error_code, "moving partitions", got.error_message)
     return {
         PartitionName(topic.name, each.partition_index): status(each.error_code, each.error_message)
         for topic in got.responses

@@ -13,7 +13,7 @@ from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
 from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, altered, described
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -24,21 +24,21 @@ Moves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
 """From where to where each partition goes."""
 
 
-async def throttle(client: Client, moves: Moves, rate: int) -> None:
+async def throttle(client: KafkaClient, moves: Moves, rate: int) -> None:
     """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
     await _alter_topics(client, {name: _lists(words, APPEND) for name, words in _words(moves).items()})
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, SET, str(rate)) for name in RATES])
 
 
-async def unthrottle(client: Client, moves: Moves) -> None:
+async def unthrottle(client: KafkaClient, moves: Moves) -> None:
     """Takes that away: the rates, and from the lists what moved."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
     await _alter_topics(client, {name: _lists(words, SUBTRACT) for name, words in _words(moves).items()})
 
 
-async def unthrottle_all(client: Client) -> tuple[int, int]:
+async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:
     """Takes away every rate and every list; of how many brokers and topics."""
-    got = await client.metadata(None)
+    got = await client.fetch_metadata(None)
     topics = sorted(each.name for each in got.topics if each.name)
     brokers = sorted(each.node_id for each in got.brokers)
     await _alter_brokers(client, brokers, [AlterableConfig(name, DELETE, None) for name in RATES])
@@ -47,11 +47,11 @@ async def unthrottle_all(client: Client) -> tuple[int, int]:
     return len(brokers), len(topics)
 
 
-async def cordon(client: Client, node: int, *, lift: bool = False) -> None:
+async def cordon(client: KafkaClient, node: int, *, lift: bool = False) -> None:
     """New replicas are not placed on a broker any more, or are again. Of one that is away only our brokers can be told;
     it gets nothing new as long as it is."""
     row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
-    await client.metadata([])
+    await client.fetch_metadata([])
     if node in client.brokers:
         _accepted(await altered(client, BROKER, {str(node): [row]}, node=node))
     else:
@@ -59,13 +59,13 @@ async def cordon(client: Client, node: int, *, lift: bool = False) -> None:
             _accepted(await altered(client, BROKER, {str(node): [row]}))
 
 
-async def cordoned(client: Client, nodes: Iterable[int]) -> set[int]:
+async def cordoned(client: KafkaClient, nodes: Iterable[int]) -> set[int]:
     """Which of these live brokers get nothing new; none where brokers do not know of it."""
     found = await asyncio.gather(*(_is_cordoned(client, node) for node in nodes))
     return {node for node in found if node is not None}
 
 
-async def _is_cordoned(client: Client, node: int) -> int | None:
+async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
     """Kafka's brokers tell the settings of one broker by that broker only."""
     by = node if node in client.brokers else None
     try:
@@ -94,15 +94,15 @@ def _brokers(moves: Moves) -> list[int]:
     return sorted({node for each in moves.values() for nodes in each for node in nodes})
 
 
-async def _alter_brokers(client: Client, nodes: Sequence[int], rows: list[AlterableConfig]) -> None:
+async def _alter_brokers(client: KafkaClient, nodes: Sequence[int], rows: list[AlterableConfig]) -> None:
     """Kafka's brokers take settings of one broker by that broker only; one that is away keeps what it has."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     for node in nodes:
         if node in client.brokers:
             _accepted(await altered(client, BROKER, {str(node): rows}, node=node))
 
 
-async def _alter_topics(client: Client, changes: Mapping[str, Sequence[AlterableConfig]]) -> None:
+async def _alter_topics(client: KafkaClient, changes: Mapping[str, Sequence[AlterableConfig]]) -> None:
     if some := {name: rows for name, rows in changes.items() if rows}:
         _accepted(await altered(client, TOPIC, some))
 
@@ -110,4 +110,4 @@ async def _alter_topics(client: Client, changes: Mapping[str, Sequence[Alterable
 def _accepted(outcomes: Iterable[AlterConfigsResourceResponse]) -> None:
     for each in outcomes:
         if each.error_code:
-            raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.kafka.client.client import Address, Client, refused
+from tiered_api.kafka.client.client import Address, KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -62,9 +62,9 @@ class View:
         return known.state if known is not None else AWAY
 
 
-async def look(client: Client) -> View:
+async def look(client: KafkaClient) -> View:
     """Asks for all of it."""
-    got = await client.metadata(None)
+    got = await client.fetch_metadata(None)
     return view(await _registered(client), got)
 
 
@@ -86,7 +86,7 @@ def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> V
     return View(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
 
 
-async def self_reports(client: Client, seen: View) -> list[Said]:
+async def self_reports(client: KafkaClient, seen: View) -> list[Said]:
     """Asks every live broker what is wrong with it. One that does not answer has that problem; Kafka's brokers say
     nothing."""
     nodes = [node for node in seen.brokers if seen.is_live(node)]
@@ -94,11 +94,11 @@ async def self_reports(client: Client, seen: View) -> list[Said]:
     return [said for said in found if said is not None]
 
 
-async def _self_report(client: Client, node: int) -> Said | None:
+async def _self_report(client: KafkaClient, node: int) -> Said | None:
     request = DescribeClusterRequest(include_health=True)
     try:
         async with asyncio.timeout(min(REPORT_SECONDS, client.timeout)):
-            got = await client.ask(request, DescribeClusterResponse, node=node)
+            got = await client.send(request, DescribeClusterResponse, node_id=node)
     except (TimeoutError, Unavailable) as fault:
         return Said(node, (f"does not say how it is: {fault or 'no answer'}",))
     except Refused as no:
@@ -110,13 +110,13 @@ async def _self_report(client: Client, node: int) -> Said | None:
     return Said(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
 
 
-async def _registered(client: Client) -> DescribeClusterResponse | None:
+async def _registered(client: KafkaClient) -> DescribeClusterResponse | None:
     try:
-        got = await client.ask(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
+        got = await client.send(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
     if got.error_code:
-        raise refused(got.error_code, "the brokers of the cluster", got.error_message)
+        raise to_refused(got.error_code, "the brokers of the cluster", got.error_message)
     return got

@@ -15,15 +15,15 @@ from tiered_api.cli.output import Row, print_json, print_rows, say
 from tiered_api.cli.reach import cluster, numbers
 from tiered_api.cli.topic.describe import partitions_of, say_errors, topics_by_name
 from tiered_api.cli.topic.topics import expression, status
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.client.group_member import read_assignment
-from tiered_api.kafka.client.group_offsets import committed, delete
+from tiered_api.kafka.client.group_offsets import fetch_committed_offsets, delete_offsets
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     LATEST,
-    Answered,
-    ask_coordinator,
-    coordinator,
+    PartitionOutcomes,
+    send_to_coordinator,
+    find_coordinator,
     list_offsets,
 )
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -106,14 +106,14 @@ def offset_delete(args: Namespace) -> int:
 # -- list -------------------------------------------------------------------------------------------------------------
 
 
-async def all_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
+async def all_groups(client: KafkaClient, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
     """Every group with the broker that keeps it."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     out = []
     for node in sorted(client.brokers):
-        got = await client.ask(ListGroupsRequest(states_filter=list(states)), ListGroupsResponse, node=node)
+        got = await client.send(ListGroupsRequest(states_filter=list(states)), ListGroupsResponse, node_id=node)
         if got.error_code:
-            raise refused(got.error_code, f"groups of broker {node}")
+            raise to_refused(got.error_code, f"groups of broker {node}")
         out += [(node, group) for group in got.groups]
     return out
 
@@ -137,7 +137,7 @@ async def _list(args: Namespace) -> list[Row]:
 # -- describe ---------------------------------------------------------------------------------------------------------
 
 
-async def names_of(client: Client, args: Namespace) -> list[str]:
+async def names_of(client: KafkaClient, args: Namespace) -> list[str]:
     """The groups that a command is about. Refused when a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.groups))
@@ -160,20 +160,20 @@ async def _describe(args: Namespace) -> list[Group | Refused]:
         return out
 
 
-async def described(client: Client, name: str) -> Group:
+async def described(client: KafkaClient, name: str) -> Group:
     """A group with all partitions that it reads or has committed. Refused when there is no such group."""
     request = DescribeGroupsRequest(groups=[name])
-    got = await ask_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
+    got = await send_to_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
     group = got.groups[0]
-    if group.error_code and code_of(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
-        raise refused(group.error_code, f"group {name}", group.error_message)
-    offsets = await committed(client, name)
+    if group.error_code and code_from_number(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
+        raise to_refused(group.error_code, f"group {name}", group.error_message)
+    offsets = await fetch_committed_offsets(client, name)
     if (group.error_code or group.group_state == DEAD) and not offsets:
         raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group {name}")
     owners = _owners(group)
     # A broker may have nothing but offsets of a group that never had members.
     state = EMPTY_GROUP if group.error_code or group.group_state == DEAD else group.group_state
-    made = Group(name, await coordinator(client, name), state, group.protocol_data, group.members)
+    made = Group(name, await find_coordinator(client, name), state, group.protocol_data, group.members)
     wanted = sorted({*offsets, *owners})
     starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
@@ -193,8 +193,8 @@ def _owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGroupMember]
 def _row(
     where: TopicPartition,
     at: int | None,
-    starts: Answered[tuple[int, int]],
-    ends: Answered[tuple[int, int]],
+    starts: PartitionOutcomes[tuple[int, int]],
+    ends: PartitionOutcomes[tuple[int, int]],
     owner: DescribedGroupMember | None,
 ) -> dict[str, Any]:
     start, end = starts.get(where), ends.get(where)
@@ -241,7 +241,7 @@ async def _delete(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
         for name in await names_of(client, args):
             request = DeleteGroupsRequest(groups_names=[name])
-            got = await ask_coordinator(
+            got = await send_to_coordinator(
                 client, name, request, DeleteGroupsResponse, lambda got: got.results[0].error_code
             )
             rows.append({"group": name, "status": status(got.results[0].error_code, None)})
@@ -251,14 +251,14 @@ async def _delete(args: Namespace) -> list[Row]:
 async def _offset_delete(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
         partitions = await _partitions(client, args.topics)
-        got = await delete(client, args.group, partitions)
+        got = await delete_offsets(client, args.group, partitions)
     return [
         {"topic": where.topic, "partition": where.partition, "status": no.code.name if no else "OK"}
         for where, no in sorted(got.items(), key=lambda each: each[0])
     ]
 
 
-async def _partitions(client: Client, texts: Iterable[str]) -> dict[str, list[int]]:
+async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, list[int]]:
     """`topic` (all its partitions) or `topic:0,1`."""
     out: dict[str, list[int]] = {}
     for text in texts:

@@ -15,9 +15,9 @@ from tiered_api.cli.parsing import INT64_MAX, is_number
 from tiered_api.cli.reach import cluster
 from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve
 from tiered_api.cli.topic.describe import partitions_of
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.group_offsets import commit, committed
-from tiered_api.kafka.client.leader_routing import Answered
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.group_offsets import commit_offsets, fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import PartitionOutcomes
 
 
 def seek(args: Namespace) -> int:
@@ -30,15 +30,15 @@ def seek(args: Namespace) -> int:
 async def _seek(args: Namespace) -> list[Row]:
     only = [topic for text in args.topics for topic in text.split(",") if topic]
     async with cluster(args) as client:
-        prior = await committed(client, args.group)
+        prior = await fetch_committed_offsets(client, args.group)
         if args.to is not None:
             target = await _to(client, args, prior, only)
         else:
-            found = await committed(client, args.to_group) if args.to_group else read_file(args.to_file)
+            found = await fetch_committed_offsets(client, args.to_group) if args.to_group else read_file(args.to_file)
             target = {where: offset for where, offset in found.items() if not only or where.topic in only}
         if not target:
             raise Refused(Code.INVALID_REQUEST, f"nothing to seek: group {args.group} has no offset for it")
-        got: Answered[int] = dict(target) if args.dry_run else await commit(client, args.group, target)
+        got: PartitionOutcomes[int] = dict(target) if args.dry_run else await commit_offsets(client, args.group, target)
     rows: list[dict[str, object]] = []
     for where, outcome in sorted(got.items(), key=lambda each: each[0]):
         row = {
@@ -54,7 +54,7 @@ async def _seek(args: Namespace) -> list[Row]:
 
 
 async def _to(
-    client: Client, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
+    client: KafkaClient, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
 ) -> dict[TopicPartition, int]:
     """Where `--to` leads in every partition of the topics that the group has, or that are named."""
     known = {where.topic for where in prior}
@@ -65,7 +65,7 @@ async def _to(
         )
     wanted = []
     for topic in sorted(set(only) or known):
-        wanted += partitions_of(await client.topic(topic))
+        wanted += partitions_of(await client.fetch_topic(topic))
     return await resolve(client, point(args.to, time.time_ns() // 1_000_000), wanted)
 
 

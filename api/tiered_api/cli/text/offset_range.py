@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets_at
 
 
 class At(Enum):
@@ -148,7 +148,7 @@ def _wrong(text: str, why: str) -> Refused:
 
 
 async def resolve(
-    client: Client, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+    client: KafkaClient, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at a point. What is relative stays within the log; a time after all records is its
     end; an offset that is named is taken as it is."""
@@ -158,11 +158,11 @@ async def resolve(
     ends: Mapping[TopicPartition, int] = {}
     starts: Mapping[TopicPartition, int] = {}
     if point.at is not At.START or point.value:
-        ends = await offsets_at(client, wanted, LATEST, read_committed=read_committed)
+        ends = await list_offsets_at(client, wanted, LATEST, read_committed=read_committed)
     if point.at is At.START or point.value:
-        starts = await offsets_at(client, wanted, EARLIEST)
+        starts = await list_offsets_at(client, wanted, EARLIEST)
     if point.at is At.TIME:
-        found = await offsets_at(client, wanted, point.value, read_committed=read_committed)
+        found = await list_offsets_at(client, wanted, point.value, read_committed=read_committed)
         return {where: offset if offset >= 0 else ends[where] for where, offset in found.items()}
     if point.at is At.START:
         return {where: min(start + point.value, ends.get(where, start)) for where, start in starts.items()}

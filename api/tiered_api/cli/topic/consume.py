@@ -22,8 +22,8 @@ from tiered_api.cli.text.offset_range import At, Point, Range, parse, resolve
 from tiered_api.cli.text.record_format import Shown, compiled
 from tiered_api.cli.topic.describe import partitions_of
 from tiered_api.cli.topic.topics import named
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.consumer import Consumer, Fetched
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer, FetchedBatch
 
 TEXT = "%p\\t%o\\t%d\\t%k\\t%v\\n"
 """What `--format text` stands for."""
@@ -64,13 +64,13 @@ async def _consume(args: Namespace) -> None:
             await consumer.close()
 
 
-def new_consumer(client: Client, args: Namespace) -> Consumer:
+def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
     """A consumer as the options say. Heartbeats of a member go over the same connection: no poll may hold them up."""
     wait_ms = args.fetch_max_wait if args.group is None else min(args.fetch_max_wait, MEMBER_WAIT_MS)
-    return Consumer(
+    return KafkaConsumer(
         client,
         read_committed=args.read_committed,
-        control=args.print_control_records,
+        include_control=args.print_control_records,
         max_wait_ms=wait_ms,
         max_bytes=args.fetch_max_bytes,
         rack=args.rack,
@@ -78,10 +78,10 @@ def new_consumer(client: Client, args: Namespace) -> Consumer:
     )
 
 
-async def chosen(client: Client, args: Namespace) -> list[TopicPartition]:
+async def chosen(client: KafkaClient, args: Namespace) -> list[TopicPartition]:
     """The partitions that are read. Refused when one is not there."""
     names = await named(client, args)
-    wanted = [each for name in names for each in partitions_of(await client.topic(name))]
+    wanted = [each for name in names for each in partitions_of(await client.fetch_topic(name))]
     if args.partitions is None:
         return wanted
     only = numbers(args.partitions, "-p")
@@ -92,7 +92,7 @@ async def chosen(client: Client, args: Namespace) -> list[TopicPartition]:
 
 
 async def bounds(
-    client: Client, where: Range, wanted: list[TopicPartition], *, read_committed: bool
+    client: KafkaClient, where: Range, wanted: list[TopicPartition], *, read_committed: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where to begin in each partition, and where to end if the range does. What ends lies within the log now, so that
     reading comes to its end; what was deleted is passed over."""
@@ -121,10 +121,10 @@ class Printer:
         """Whether no more is wanted."""
         return self._most > 0 and self.count >= self._most
 
-    def print(self, fetched: Fetched, end: int | None) -> int:
+    def print(self, fetched: FetchedBatch, end: int | None) -> int:
         """Prints the records of a batch that lie before `end`; the offset behind the last one that it dealt with."""
         out = []
-        position = fetched.head.next_offset
+        position = fetched.header.next_offset
         for record in fetched.records:
             if self.is_done or (end is not None and record.offset >= end):
                 position = record.offset
@@ -135,27 +135,27 @@ class Printer:
         return position
 
 
-def _shown(fetched: Fetched, record: Record, number: int) -> Shown:
-    where, head = fetched.where, fetched.head
+def _shown(fetched: FetchedBatch, record: Record, number: int) -> Shown:
+    where, head = fetched.tp, fetched.header
     return Shown(
         where.topic, where.partition, record, head.leader_epoch, head.attributes, head.producer_id,
-        head.producer_epoch, fetched.log_start, fetched.last_stable, fetched.high_watermark, number,
+        head.producer_epoch, fetched.log_start_offset, fetched.last_stable_offset, fetched.high_watermark, number,
     )  # fmt: skip
 
 
-async def _read(consumer: Consumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:
+async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:
     """Reads until every partition is at its end, enough is printed, or for ever."""
     trimmed = 0
     while consumer.positions() and not printer.is_done:
         for fetched in await consumer.poll():
-            printer.print(fetched, ends.get(fetched.where))
+            printer.print(fetched, ends.get(fetched.tp))
         sys.stdout.buffer.flush()
         for where, position in consumer.positions().items():
             if where in ends and position >= ends[where]:
-                consumer.drop(where)
-        if consumer.trimmed > trimmed:
-            print(f"tiered: {consumer.trimmed - trimmed} offsets were deleted before they were read", file=sys.stderr)
-            trimmed = consumer.trimmed
+                consumer.unassign(where)
+        if consumer.skipped_offsets > trimmed:
+            print(f"tiered: {consumer.skipped_offsets - trimmed} offsets were deleted before they were read", file=sys.stderr)
+            trimmed = consumer.skipped_offsets
 
 
 # -- how records are printed ------------------------------------------------------------------------------------------

@@ -16,14 +16,14 @@ from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
 from tiered_api.cli.reach import cluster, numbers
 from tiered_api.cli.text.offset_range import At, parse_point, resolve
 from tiered_api.cli.topic.topics import named
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
-    Answered,
-    ask_leaders,
+    PartitionOutcomes,
+    send_to_leaders,
     list_offsets,
 )
 from tiered_api.kafka.protocol.messages.delete_records import (
@@ -87,14 +87,14 @@ def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
     return sorted(TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions)
 
 
-async def topics_by_name(client: Client, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
+async def topics_by_name(client: KafkaClient, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
     """Each topic as the cluster has it, or why it has none."""
-    got = {topic.name: topic for topic in (await client.metadata(list(names))).topics}
+    got = {topic.name: topic for topic in (await client.fetch_metadata(list(names))).topics}
     out: dict[str, MetadataResponseTopic | Refused] = {}
     for name in names:
         topic = got.get(name)
         number = topic.error_code if topic else Code.UNKNOWN_TOPIC_OR_PARTITION.number
-        out[name] = refused(number, name) if number or topic is None else topic
+        out[name] = to_refused(number, name) if number or topic is None else topic
     return out
 
 
@@ -124,12 +124,12 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
     return out
 
 
-async def topic_configs(client: Client, names: list[str]) -> dict[str, list[Row]]:
+async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list[Row]]:
     """The settings of topics with where they come from."""
     got = await described(client, TOPIC, names)
     for each in got:
         if each.error_code:
-            raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
     return {each.resource_name: config_rows(each.configs) for each in got}
 
 
@@ -143,7 +143,7 @@ def _summary(topic: MetadataResponseTopic) -> Row:
     }
 
 
-async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[Row]:
+async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[Row]:
     """One for each partition; without offsets where nobody leads, who would be waited for."""
     wanted = [
         TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions if each.leader_id >= 0
@@ -169,7 +169,7 @@ async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[R
     return rows
 
 
-def _offset(found: Answered[tuple[int, int]], where: TopicPartition) -> int | None:
+def _offset(found: PartitionOutcomes[tuple[int, int]], where: TopicPartition) -> int | None:
     """An offset; None where the partition does not say."""
     value = found.get(where)
     return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
@@ -202,7 +202,7 @@ async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
         }
 
 
-async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
+async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
     wanted = partitions_of(topic)
     at = {}
     for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
@@ -225,13 +225,13 @@ async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Siz
     ]
 
 
-async def partition_sizes(client: Client) -> Sizes:
+async def partition_sizes(client: KafkaClient) -> Sizes:
     """Bytes of each partition on the disk that holds most of it and in the bucket, which its leader alone knows; None
     where no broker tells (Kafka)."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     out: dict[TopicPartition, tuple[int, int | None]] = {}
     for node in list(client.brokers):
-        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
         for directory in got.results:
             for topic in directory.topics:
                 for each in topic.partitions:
@@ -247,7 +247,7 @@ async def partition_sizes(client: Client) -> Sizes:
 
 async def _trim(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
-        topic = await client.topic(args.topic)
+        topic = await client.fetch_topic(args.topic)
         wanted = partitions_of(topic)
         if args.partitions != "all":
             chosen = {TopicPartition(args.topic, number) for number in numbers(args.partitions, "-p")}
@@ -275,7 +275,7 @@ async def _trim(args: Namespace) -> list[Row]:
     return rows
 
 
-async def _delete_records(client: Client, offsets: Mapping[TopicPartition, int]) -> Answered[int]:
+async def _delete_records(client: KafkaClient, offsets: Mapping[TopicPartition, int]) -> PartitionOutcomes[int]:
     def make(share: Mapping[TopicPartition, int]) -> Message:
         topics: dict[str, DeleteRecordsTopic] = {}
         for (name, partition), offset in share.items():
@@ -288,4 +288,4 @@ async def _delete_records(client: Client, offsets: Mapping[TopicPartition, int])
             for each in topic.partitions:
                 yield TopicPartition(topic.name, each.partition_index), each.error_code, each.low_watermark
 
-    return await ask_leaders(client, offsets, make, DeleteRecordsResponse, read)
+    return await send_to_leaders(client, offsets, make, DeleteRecordsResponse, read)

@@ -17,8 +17,8 @@ from tiered_api.cli.output import drop_output, print_json, say_error, shown
 from tiered_api.cli.reach import cluster, pairs
 from tiered_api.cli.text.record_format import Shown, compiled
 from tiered_api.cli.text.record_input import Parsed, RecordReader
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.producer import BATCH_BYTES, Delivered, Producer
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.producer import BATCH_BYTES, DeliveryReport, KafkaProducer
 
 READ_BYTES = 1 << 20
 STDIN = 0
@@ -34,7 +34,7 @@ async def _produce(args: Namespace) -> Exit:
     headers: list[Header] = [(name, value.encode()) for name, value in pairs(args.header, "-H", ":=")]
     tell = _teller(args.output_format)
     async with cluster(args) as client:
-        producer = Producer(
+        producer = KafkaProducer(
             client,
             tell,
             random.Random(),
@@ -66,11 +66,11 @@ async def _produce(args: Namespace) -> Exit:
     return Exit.OK
 
 
-async def _input(producer: Producer) -> AsyncGenerator[bytes, None]:
+async def _input(producer: KafkaProducer) -> AsyncGenerator[bytes, None]:
     """Standard input as it comes, b"" at its end; no longer than the producer lives."""
     data = b"."
     while data:
-        await producer.unless_it_ends(_readable())
+        await producer.wait_or_fail(_readable())
         data = os.read(STDIN, READ_BYTES)
         yield data
 
@@ -98,7 +98,7 @@ async def _readable() -> None:
 
 
 async def _add(
-    client: Client, producer: Producer, records: Iterable[Parsed], args: Namespace, headers: list[Header]
+    client: KafkaClient, producer: KafkaProducer, records: Iterable[Parsed], args: Namespace, headers: list[Header]
 ) -> None:
     key = None if args.key is None else args.key.encode()
     for parsed in records:
@@ -116,7 +116,7 @@ async def _add(
         await producer.add(topic, partition, record)
 
 
-def _teller(form: str) -> Callable[[Delivered], None]:
+def _teller(form: str) -> Callable[[DeliveryReport], None]:
     """What prints written records: by a format, as JSON, or not at all."""
     if form == "json":
         return lambda delivered: _each(delivered, _print_json)
@@ -124,14 +124,14 @@ def _teller(form: str) -> Callable[[Delivered], None]:
         return lambda delivered: None
     write = compiled(form)
 
-    def tell(delivered: Delivered) -> None:
+    def tell(delivered: DeliveryReport) -> None:
         _each(delivered, lambda record: sys.stdout.buffer.write(write(record)))
         sys.stdout.buffer.flush()
 
     return tell
 
 
-def _each(delivered: Delivered, call: Callable[[Shown], object]) -> None:
+def _each(delivered: DeliveryReport, call: Callable[[Shown], object]) -> None:
     for number, (timestamp, key, value, headers) in enumerate(delivered.records):
         offset = -1 if delivered.base_offset < 0 else delivered.base_offset + number
         when = timestamp if delivered.timestamp < 0 else delivered.timestamp
@@ -142,7 +142,7 @@ def _each(delivered: Delivered, call: Callable[[Shown], object]) -> None:
             None if value is None else bytes(value),
             tuple(headers),
         )
-        call(Shown(delivered.where.topic, delivered.where.partition, record, number=number))
+        call(Shown(delivered.tp.topic, delivered.tp.partition, record, number=number))
 
 
 def _print_json(record: Shown) -> None:
@@ -157,7 +157,7 @@ def _print_json(record: Shown) -> None:
     )
 
 
-def _say_written(producer: Producer) -> None:
+def _say_written(producer: KafkaProducer) -> None:
     sys.stdout.flush()
     if producer.written:
         print(f"tiered: {producer.written} of {producer.added} records that were read are written", file=sys.stderr)

@@ -12,7 +12,7 @@ from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC,
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows, say_error
 from tiered_api.cli.reach import cluster, pairs
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -60,10 +60,10 @@ def list_topics(args: Namespace) -> int:
     return Exit.FAILED if missing else Exit.OK
 
 
-async def matching(client: Client, patterns: Sequence[str]) -> list[str]:
+async def matching(client: KafkaClient, patterns: Sequence[str]) -> list[str]:
     """The names of topics that one of the regular expressions matches as a whole, internal ones only by their name."""
     forms = [expression(pattern) for pattern in patterns]
-    got = await client.metadata(None)
+    got = await client.fetch_metadata(None)
     names = sorted(topic.name or "" for topic in got.topics if not topic.is_internal or topic.name in patterns)
     return [name for name in names if any(form.fullmatch(name) for form in forms)]
 
@@ -76,7 +76,7 @@ def expression(pattern: str) -> re.Pattern[str]:
         raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is no regular expression: {error}") from None
 
 
-async def named(client: Client, args: Namespace) -> list[str]:
+async def named(client: KafkaClient, args: Namespace) -> list[str]:
     """The topics that a command is about. Refused when a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.topics))
@@ -90,7 +90,7 @@ def status(number: int, message: str | None) -> str:
     """One word when it went well, otherwise code and message."""
     if not number:
         return OK
-    no = refused(number, "", message)
+    no = to_refused(number, "", message)
     return f"{no.code.name}: {message}" if message else no.code.name
 
 
@@ -112,7 +112,7 @@ async def _create(args: Namespace) -> list[Row]:
     ]
     async with cluster(args) as client:
         request = CreateTopicsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.ask_controller(request, CreateTopicsResponse)
+        got = await client.send_to_controller(request, CreateTopicsResponse)
     rows: list[Row] = []
     for each in got.topics:
         word = status(each.error_code, each.error_message)
@@ -130,7 +130,7 @@ async def _delete(args: Namespace) -> list[Row]:
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
         )
-        got = await client.ask_controller(request, DeleteTopicsResponse)
+        got = await client.send_to_controller(request, DeleteTopicsResponse)
     return [{"topic": each.name, "status": status(each.error_code, each.error_message)} for each in got.responses]
 
 
@@ -146,7 +146,7 @@ async def _alter(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
         names = await named(client, args)
         # Asked first: a broker refuses settings that no topic could have before it says that there is no such topic.
-        missing = {topic.name: topic.error_code for topic in (await client.metadata(names)).topics if topic.error_code}
+        missing = {topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code}
         there = [name for name in names if name not in missing]
         got = await altered(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
     rows: list[Row] = [{"topic": name, "status": status(number, None)} for name, number in missing.items()]
@@ -157,7 +157,7 @@ async def _add_partitions(args: Namespace) -> list[Row]:
     async with cluster(args) as client:
         known: dict[str, MetadataResponseTopic] = {}
         rows: list[Row] = []
-        for topic in (await client.metadata(args.topics)).topics:
+        for topic in (await client.fetch_metadata(args.topics)).topics:
             if topic.error_code:
                 rows.append({"topic": topic.name, "status": status(topic.error_code, None)})
             else:
@@ -167,7 +167,7 @@ async def _add_partitions(args: Namespace) -> list[Row]:
             for name, topic in known.items()
         ]
         request = CreatePartitionsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.ask_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        got = await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
     return [
         *rows,
         *({"topic": each.name, "status": status(each.error_code, each.error_message)} for each in got.results),
@@ -176,7 +176,7 @@ async def _add_partitions(args: Namespace) -> list[Row]:
 
 async def _list(args: Namespace) -> tuple[list[Row], list[str]]:
     async with cluster(args) as client:
-        got = await client.metadata(None)
+        got = await client.fetch_metadata(None)
     wanted = [expression(name) for name in args.topics] if args.regex else None
     found = []
     for topic in sorted(got.topics, key=lambda topic: topic.name or ""):
@@ -185,7 +185,7 @@ async def _list(args: Namespace) -> tuple[list[Row], list[str]]:
             is_wanted = any(form.fullmatch(name) for form in wanted)
         else:
             is_wanted = name in args.topics if args.topics else not topic.is_internal
-        if (is_wanted or (topic.is_internal and args.internal)) and code_of(topic.error_code) is Code.NONE:
+        if (is_wanted or (topic.is_internal and args.internal)) and code_from_number(topic.error_code) is Code.NONE:
             found.append(topic)
     missing = set() if args.regex else set(args.topics) - {topic.name for topic in found}
     rows = [row for topic in found for row in (_partitions(topic) if args.detailed else [_summary(topic)])]

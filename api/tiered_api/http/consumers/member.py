@@ -17,7 +17,7 @@ from tiered.groups import requests
 from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember, SyncGroupReply
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
-from tiered_api.kafka.client.group_member import by_range, read_assignment, read_topics, write_assignment
+from tiered_api.kafka.client.group_member import assign_range, read_assignment, read_subscription, write_assignment
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
@@ -157,7 +157,7 @@ class Membership:
             return joined.code
         self.generation = joined.generation
         leads = joined.leader == joined.member_id
-        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members if leads}
+        wishes = {member.member_id: read_subscription(member.metadata) for member in joined.members if leads}
         self._named = frozenset(topic for topics in wishes.values() for topic in topics)
         sync = requests.SyncGroup(
             self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
@@ -169,7 +169,7 @@ class Membership:
         return synced.code
 
     def _shares(self, wishes: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
-        shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
+        shares = assign_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
     async def _beat(self) -> Code:

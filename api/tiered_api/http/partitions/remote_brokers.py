@@ -18,8 +18,8 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.server.errors import HttpError
-from tiered_api.kafka.client.client import code_of
-from tiered_api.kafka.client.leader_routing import STALE_LEADER
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -72,8 +72,8 @@ class Elsewhere:
     def __init__(self, node: Node) -> None:
         self._node = node
         net = node.world.net
-        self._quick = KafkaPeers(net, client_id="http", kept_bytes=0)
-        self._patient = KafkaPeers(net, client_id="http", at_once=WAITS_MAX, kept_bytes=0)
+        self._quick = KafkaPeers(net, client_id="http", pool_bytes=0)
+        self._patient = KafkaPeers(net, client_id="http", in_flight_max=WAITS_MAX, pool_bytes=0)
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -129,11 +129,11 @@ class Elsewhere:
         except Unavailable as fault:
             why = f"broker {leader.node_id} did not confirm records for {at}, they may yet be there: {fault}"
             raise Refused(Code.REQUEST_TIMED_OUT, why) from None
-        code = code_of(part.error_code)
+        code = code_from_number(part.error_code)
         if code is Code.NONE:
             count = int.from_bytes(data[57:61], "big")
             return LogAppendInfo(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
-        kind = Nowhere if code in STALE_LEADER and part.base_offset < 0 else Refused
+        kind = Nowhere if code in STALE_LEADER_CODES and part.base_offset < 0 else Refused
         raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {at}: {code.name}")
 
     async def fetch(
@@ -143,7 +143,7 @@ class Elsewhere:
         pool = self._patient if wait_ms else self._quick
         partition = FetchPartition(at.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
         part = (await self._fetch(pool, leader, [FetchTopic("", topic_id, [partition])], max_bytes, wait_ms))[0]
-        code = code_of(part.error_code)
+        code = code_from_number(part.error_code)
         if code is not Code.NONE:
             raise _no(leader, at, code)
         # The frame is ours alone; a copy lets it go.
@@ -167,7 +167,7 @@ class Elsewhere:
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, topics=topics)
         got = await self._ask(pool, leader, request, FetchResponse, wait_ms / 1000 + ASK_SECONDS, FETCH)
         if got.error_code:
-            raise Refused(code_of(got.error_code), f"broker {leader.node_id} refuses to be read from")
+            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to be read from")
         return [part for topic in got.responses for part in topic.partitions]
 
     async def offsets(
@@ -183,7 +183,7 @@ class Elsewhere:
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
             for part in each.partitions:
-                at, code = TopicPartition(each.name, part.partition_index), code_of(part.error_code)
+                at, code = TopicPartition(each.name, part.partition_index), code_from_number(part.error_code)
                 found[at] = part.offset if code is Code.NONE else _no(leader, at, code)
         return found
 
@@ -199,7 +199,7 @@ class Elsewhere:
         pool: KafkaPeers, leader: Leader, request: Message, answer: type[A], seconds: float, version: int
     ) -> A:
         try:
-            return await pool.ask(leader.address, request, answer, seconds, version)
+            return await pool.send(leader.address, request, answer, seconds, version)
         except Unavailable as fault:
             if not fault.refused and leader.address:
                 raise
@@ -207,5 +207,5 @@ class Elsewhere:
 
 
 def _no(leader: Leader, at: TopicPartition, code: Code) -> Refused:
-    kind = Nowhere if code in STALE_LEADER else Refused
+    kind = Nowhere if code in STALE_LEADER_CODES else Refused
     return kind(code, f"broker {leader.node_id} cannot serve {at}: {code.name}")

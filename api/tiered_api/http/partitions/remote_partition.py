@@ -15,7 +15,7 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.partitions.remote_brokers import COLD_MS, Leader, Nowhere
 from tiered_api.http.server.context import Site
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
 
 SLICE_MS = 5_000
 """A leader that has to wait answers as often as this: one that is frozen is noticed."""
@@ -122,7 +122,7 @@ class Away:
                 replica = self.here()
                 return await (here(replica) if replica is not None else there(self.leader()))
             except Refused as refused:
-                if refused.code not in STALE_LEADER or (replica is None and not isinstance(refused, Nowhere)):
+                if refused.code not in STALE_LEADER_CODES or (replica is None and not isinstance(refused, Nowhere)):
                     raise
                 no = refused
             except Unavailable as fault:

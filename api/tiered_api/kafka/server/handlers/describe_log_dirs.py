@@ -20,14 +20,14 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 1_000
 
 
-async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """One directory."""
-    node, asked = site.node, call.request.topics
+    node, asked = context.broker, call.request.topics
     wanted: Iterable[LeaderReplica | FollowerReplica] = node.partitions.held()
     if asked is not None:
         named = {(topic.topic, number) for topic in asked for number in topic.partitions}
@@ -41,7 +41,7 @@ async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogD
             place.offset_lag = held.lag
         topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     space = node.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
     directory = DescribeLogDirsResult(
