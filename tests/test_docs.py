@@ -24,7 +24,7 @@ from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFE
 from tiered.config.setting import Row, text_of
 from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.sources import variable
+from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
@@ -47,7 +47,7 @@ def settings_page() -> str:
     parts += [_line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in topic_rows().items()]
     parts += ["", "## Of a broker", "", "| Setting | Type | Default | Allowed | Environment | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
-    parts += [_line(row, f"`{variable(name)}`") for name, row in own.items()]
+    parts += [_line(row, f"`{environment_variable(name)}`") for name, row in own.items()]
     parts += ["", "## Kafka's other names", "", "| Name | |", "| --- | --- |"]
     parts += [f"| `{other}` | `{name}` in a larger unit |" for other, (name, _) in LARGER_UNITS.items()]
     parts += [f"| `{other}` | `{name}` |" for other, name in SAME_MEANING.items()]

@@ -24,8 +24,8 @@ from tests.ports import held_port
 from tests.sources import ROOT
 from tiered.config.settings import Settings, broker_rows
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.serve import given_by
-from tiered_api.cli.broker.sources import settings, variable
+from tiered_api.cli.broker.serve import option_settings
+from tiered_api.cli.broker.sources import load_settings, environment_variable
 
 INFRA = ROOT / "infra"
 UNIT = INFRA / "systemd" / "tiered@.service"
@@ -37,7 +37,7 @@ def served(words: list[str], environment: Mapping[str, str]) -> Settings:
     """The settings of `tiered serve`, by its command line and its environment. Refused when there are none; without
     effect is none of them."""
     args = parser().parse_args(words)
-    chosen, warnings = settings(args.config, environment, args.pairs, given_by(args))
+    chosen, warnings = load_settings(args.config, environment, args.pairs, option_settings(args))
     assert not warnings
     return chosen
 
@@ -225,7 +225,7 @@ def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
 
 
 def test_variables_are_settings() -> None:
-    known = {variable(name) for name in broker_rows()}
+    known = {environment_variable(name) for name in broker_rows()}
     for service in COMPOSE["services"].values():
         assert set(compose_environment(service)) <= known
 

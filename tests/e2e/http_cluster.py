@@ -18,7 +18,7 @@ from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 from tiered_api.http.server.server import serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -115,7 +115,7 @@ async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, 
     world = real_world(chosen)
     node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
     await node.start()
-    http = await serve_http(node, "127.0.0.1", 0, limits=Limits(append_ms=15_000, leader_seconds=3))
+    http = await serve_http(node, "127.0.0.1", 0, limits=HttpLimits(append_ms=15_000, leader_lookup_seconds=3))
     broker = Broker(node, http, session)
     broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
     told = {name: each.address for name, each in broker.kafka.addresses.items()}

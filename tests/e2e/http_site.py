@@ -18,7 +18,7 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"
@@ -95,7 +95,7 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    directory: Path, limits: Limits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
+    directory: Path, limits: HttpLimits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
 ) -> AsyncIterator[Site]:
     """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
-def run(directory: Path, story: Callable[[Site], Awaitable[None]], limits: Limits | None = None, **given: Any) -> None:
+def run(directory: Path, story: Callable[[Site], Awaitable[None]], limits: HttpLimits | None = None, **given: Any) -> None:
     """Tells `story` to a fresh broker."""
 
     async def whole() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, Cluster, running
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.cluster.health import eligible, least_in_sync
-from tiered_api.cli.cluster.health_verdict import Eligible
-from tiered_api.cli.reach import cluster as reached
+from tiered_api.cli.cluster.health import fetch_eligible, fetch_min_isr
+from tiered_api.cli.cluster.health_verdict import EligibleReplicas
+from tiered_api.cli.reach import open_client as reached
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -193,12 +193,12 @@ def test_a_topic_that_lacks_replicas_in_sync_is_asked_about_everywhere(cluster: 
     """Nothing lacks any here; the questions that are asked then are answered by both kinds all the same."""
     topic = cluster.topic(3, min_insync_replicas="1")
 
-    async def ask() -> tuple[dict[str, int], dict[tuple[str, int], Eligible]]:
+    async def ask() -> tuple[dict[str, int], dict[tuple[str, int], EligibleReplicas]]:
         async with reached(parser().parse_args(["cluster", "health", "--brokers", cluster.address])) as client:
-            return await least_in_sync(client, [topic]), await eligible(client, [topic])
+            return await fetch_min_isr(client, [topic]), await fetch_eligible(client, [topic])
 
     least, heirs = asyncio.run(ask())
-    assert least == {topic: 1} and heirs == {(topic, number): Eligible() for number in range(3)}
+    assert least == {topic: 1} and heirs == {(topic, number): EligibleReplicas() for number in range(3)}
 
 
 def test_settings_of_brokers(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from tiered.groups.requests import PartitionOffset, CommitOffsets
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS
 from tiered_api.http import group_lags
-from tiered_api.http.consumers.coordinator_calls import coordinator_of
+from tiered_api.http.consumers.coordinator_calls import find_coordinator
 
 Found = dict[tuple[str, ...], float]
 
@@ -87,7 +87,7 @@ def test_the_ends_of_what_others_lead_are_asked_for(tmp_path: Path) -> None:
         await three.create("t", [1], [2], [3])
         for p in range(3):
             await three[1].produce("t", *"abcd"[: p + 2], partition=p)
-        home = three[await coordinator_of(three[1].http._listener.site, "g")]
+        home = three[await find_coordinator(three[1].http._listener.context, "g")]
         await commit(home, "g", ("t", 0, 1), ("t", 1, 1), ("t", 2, 1))
         assert await looked(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
         others = [each for each in three.brokers.values() if each is not home]

@@ -13,7 +13,7 @@ from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.consumers import instances
 from tiered_api.http.server import media_types
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
@@ -60,8 +60,8 @@ def refused(site: Site) -> float:
     return site.node.metrics.counter("tiered_http_connections_refused_total", "").value()
 
 
-@pytest.mark.parametrize("limits", [Limits(connections=3), Limits(connections=9, connections_per_peer=3)])
-def test_health_and_metrics_are_answered_when_all_connections_are_taken(tmp_path: Path, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [HttpLimits(connections=3), HttpLimits(connections=9, connections_per_peer=3)])
+def test_health_and_metrics_are_answered_when_all_connections_are_taken(tmp_path: Path, limits: HttpLimits) -> None:
     async def story(site: Site) -> None:
         async with clients(site, 3) as held:
             for path in ("/healthz", "/metrics"):
@@ -87,11 +87,11 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
             assert (await other.get("/topics"))[0] == 200
             assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
 
-    run(tmp_path, story, Limits(connections=5, connections_per_peer=3))
+    run(tmp_path, story, HttpLimits(connections=5, connections_per_peer=3))
 
 
 def test_one_address_may_have_half_of_all_connections_by_default() -> None:
-    limits = Limits()
+    limits = HttpLimits()
     assert limits.connections_per_peer * 2 == limits.connections
 
 
@@ -108,7 +108,7 @@ def test_idle_connections_above_the_limit_do_not_keep_health_from_being_answered
         gauge = site.node.metrics.gauge("tiered_http_connections", "")
         await until(lambda: gauge.value() == 0)
 
-    run(tmp_path, story, Limits(connections=1))
+    run(tmp_path, story, HttpLimits(connections=1))
 
 
 def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(
             assert await idle.ended() and await slow.ended()
             assert (await used.get("/topics"))[0] == 200
 
-    run(tmp_path, story, Limits(first_seconds=0.3))
+    run(tmp_path, story, HttpLimits(first_request_seconds=0.3))
 
 
 def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_pat
             assert (await held[2].get(path))[0] == 200, "other reads are not bounded so"
             assert (await other.get(path, events))[0] == 200
             held[0].writer.transport.abort()
-            streams = site.http._listener.site.streams
+            streams = site.http._listener.context.streams
             await until(lambda: len(streams["127.0.0.1"]) == 1)
             assert (await held[2].get(path, events))[0] == 200
         await until(lambda: not streams)
 
-    run(tmp_path, story, Limits(streams_per_peer=2))
+    run(tmp_path, story, HttpLimits(streams_per_peer=2))
 
 
 def test_connections_above_the_limit_leave_one_line_in_the_log(
@@ -151,7 +151,7 @@ def test_connections_above_the_limit_leave_one_line_in_the_log(
         gauge = site.node.metrics.gauge("tiered_http_connections", "")
         await until(lambda: gauge.value() == 0)
 
-    run(tmp_path, story, Limits(connections=1))
+    run(tmp_path, story, HttpLimits(connections=1))
     lines = [each.getMessage() for each in caplog.records]
     assert len([line for line in lines if "http connection refused" in line]) == 1
     assert not [each for each in caplog.records if each.exc_info or "never retrieved" in each.getMessage()]

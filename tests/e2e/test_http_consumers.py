@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.http_site import PATIENCE, Answer, Site, run, site
 from tiered.ids import TopicPartition
-from tiered_api.http.consumers.member import kept_in, subscription
+from tiered_api.http.consumers.member import user_data_of, encode_metadata
 
 V2 = "application/vnd.kafka.v2+json"
 JSON = "application/vnd.kafka.json.v2+json"
@@ -231,8 +231,8 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
 
 def test_the_state_of_a_member_is_kept_in_a_form_that_other_clients_read_past() -> None:
     kept = b'{"of":"x"}'
-    assert kept_in(subscription(["a", "b"], kept)) == kept
-    assert kept_in(b"\0\0garbage") == b"" and kept_in(b"") == b""
+    assert user_data_of(encode_metadata(["a", "b"], kept)) == kept
+    assert user_data_of(b"\0\0garbage") == b"" and user_data_of(b"") == b""
 
 
 def test_a_consumer_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from tests.e2e.http_site import Site, run, until
 from tests.e2e.test_http_consumers import JSON, V2, Consumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
-from tiered_api.http.consumers.instance import Choices
-from tiered_api.http.consumers.member import PREFIX, Wish, subscription
-from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.consumers.instance import ConsumerConfig
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, encode_metadata
+from tiered_api.http.consumers.topic_patterns import TopicPattern
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:
@@ -141,15 +141,15 @@ def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
 def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_back(tmp_path: Path) -> None:
     async def story(where: Site) -> None:
         one = await Consumer.create(where, "g", "one")
-        (instance,) = where.http._listener.site.instances._found.values()
-        async with instance.turn:
+        (instance,) = where.http._listener.context.instances._instances.values()
+        async with instance.lock:
             deleting = asyncio.create_task(one.ask("DELETE", ""))
-            await until(lambda: len(instance.turn._waiters or ()) == 1)
+            await until(lambda: len(instance.lock._waiters or ()) == 1)
             subscribing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["t"]}))
-            await until(lambda: len(instance.turn._waiters or ()) == 2)
+            await until(lambda: len(instance.lock._waiters or ()) == 2)
         assert (await deleting).status == 204
         assert (await subscribing).json["error_code"] == 40403
-        assert instance.membership is None
+        assert instance.member is None
 
     run(tmp_path, story)
 
@@ -159,12 +159,12 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
         await where.create("t")
         one = await Consumer.create(where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000")
         await one.done("POST", "/subscription", {"topics": ["t"]})
-        (instance,) = where.http._listener.site.instances._found.values()
-        await instance.partitions(30)
+        (instance,) = where.http._listener.context.instances._instances.values()
+        await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
         await until(lambda: bool(where.node.replica("t", 0)._parked))  # it has read the record and wants more
-        await instance._revoked()
+        await instance._on_revoked()
         assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"
         await where.produce("t", f'"{"x" * 100_000}"')
         rows = (await waiting).json
@@ -178,7 +178,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
     ["orders", "orders.*", "(orders|payments)-.*", r"[a-z]+\.v[0-9]", "^a.*z$", "(ab){2}", ".*-orders-.*", "(a+)+b"],
 )
 def test_patterns_that_people_use_are_taken(pattern: str) -> None:
-    Pattern(pattern)
+    TopicPattern(pattern)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str,
 )
 def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path: Path, kept: dict[str, Any]) -> None:
     async def story(where: Site) -> None:
-        metadata = subscription([], orjson.dumps(kept))
-        join = JoinGroup("g", "", f"{PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
+        metadata = encode_metadata([], orjson.dumps(kept))
+        join = JoinGroup("g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
         await where.node.coordinators.ask("g", join, 30.0)
         answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
         assert answer.json["error_code"] == 40403
@@ -263,8 +263,8 @@ def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -
 
 
 def test_choices_are_found_as_they_were_kept() -> None:
-    wish, choices = Wish(("a", "b")), Choices(format="json", min_bytes=7, auto_commit=False)
-    assert Choices.found(choices.kept(wish)) == (choices, wish)
+    wish, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
+    assert ConsumerConfig.from_user_data(choices.to_user_data(wish)) == (choices, wish)
 
 
 async def read_of_its_own(where: Site, one: Consumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -285,8 +285,8 @@ def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> 
         one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.done("POST", "/assignments", parts(("t", 0)))
         _, writer = await read_of_its_own(where, one)
-        (instance,) = where.http._listener.site.instances._found.values()
-        await until(instance.turn.locked)
+        (instance,) = where.http._listener.context.instances._instances.values()
+        await until(instance.lock.locked)
         writer.transport.abort()
         await until(lambda: where.http._listener.open_connections() == 1)
         await where.produce("t", "1", "2")

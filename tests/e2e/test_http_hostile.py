@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_site import RAW, Site, run, until
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 HOST = b"Host: localhost\r\n"
 
@@ -96,7 +96,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
         grown = b"".join(b"10000\r\n" + b"x" * 65536 + b"\r\n" for _ in range(20))
         assert status_of(await site.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + grown)) == 413
 
-    run(tmp_path, story, Limits(body_bytes=1 << 20))
+    run(tmp_path, story, HttpLimits(body_bytes=1 << 20))
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) 
         stream = await site.raw(records + HOST + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n')
         assert b'"error_code":408' in stream
 
-    run(tmp_path, story, Limits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
+    run(tmp_path, story, HttpLimits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
 
 
 def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
             lazy.close()
         assert (await site.get("/healthz")).status == 200
 
-    run(tmp_path, story, Limits(write_seconds=0.3))
+    run(tmp_path, story, HttpLimits(write_seconds=0.3))
 
 
 def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
         await until(lambda: gauge.value() <= 1)
         assert (await site.get(path)).status == 200
 
-    run(tmp_path, story, Limits(memory_bytes=64 << 20, body_seconds=0.5))
+    run(tmp_path, story, HttpLimits(memory_bytes=64 << 20, body_seconds=0.5))
 
 
 def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
             assert status_of(await reader.readuntil(b"\r\n\r\n")) == 200
             writer.close()
 
-    run(tmp_path, story, Limits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
+    run(tmp_path, story, HttpLimits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
 def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:

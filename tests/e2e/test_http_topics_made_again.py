@@ -15,11 +15,11 @@ from tests.e2e.test_http_consumers import Consumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
 from tiered.controller.requests import CreateTopic, DeleteTopic
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 PATH = "/topics/t/partitions/0/records"
-LIMITS = Limits(append_ms=500, leader_seconds=0.5)
+LIMITS = HttpLimits(append_ms=500, leader_lookup_seconds=0.5)
 
 
 class Again:

@@ -9,7 +9,7 @@ import zstandard
 
 from tests.e2e.http_site import Site, run
 from tiered.controller.requests import CreateTopic, CreateTopics
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 
 def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
@@ -367,7 +367,7 @@ def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
         async with site.session.post(site.url + path, data=compressed(), headers=headers) as response:
             assert len((await response.read()).splitlines()) == 10
 
-    run(tmp_path, story, Limits(body_bytes=1 << 20))
+    run(tmp_path, story, HttpLimits(body_bytes=1 << 20))
 
 
 def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
@@ -401,18 +401,18 @@ def test_long_lists_count_against_the_memory_budget_and_short_ones_do_not_wait_f
         topics = f"{site.cluster}/topics"
         for start in (0, 400):
             await site.node.submit(CreateTopics(tuple(CreateTopic(f"t{n:04}") for n in range(start, start + 400))))
-        budget = site.http._listener.site.budget
+        budget = site.http._listener.context.budget
         answer = await site.get(topics)
         names = [each["topic_name"] for each in answer.json["data"]]
         assert (answer.status, names) == (200, [f"t{n:04}" for n in range(800)])
         assert answer.json["metadata"] == {"self": f"{site.url}{topics}", "next": None}
         assert budget.free == budget.size
-        held = await budget.take(budget.size, 1)
+        held = await budget.acquire(budget.size, 1)
         assert (await site.get(topics)).status == 503
         assert (await site.get(f"{topics}/-/partitions/-/reassignment")).json["data"] == []
-        budget.give(held)
+        budget.release(held)
         assert (await site.get(f"{topics}/-/configs")).status == 503, "there never is so much room"
         assert budget.free == budget.size
         assert (await site.get(topics)).status == 200
 
-    run(tmp_path, story, limits=Limits(memory_bytes=2 << 20, body_seconds=0.2))
+    run(tmp_path, story, limits=HttpLimits(memory_bytes=2 << 20, body_seconds=0.2))

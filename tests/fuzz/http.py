@@ -9,19 +9,19 @@ from typing import Any
 import orjson
 
 from tiered.config.settings import Settings
-from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions import records
-from tiered_api.http.partitions.record_formats import record_v3
+from tiered_api.http.partitions.record_formats import parse_record_v3
 from tiered_api.http.server import media_types
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.decompress import inflate, inflater
+from tiered_api.http.server.decompress import inflate, new_inflater
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
-from tiered_api.http.v2.produce import read_body
+from tiered_api.http.v2.produce import parse_records
 from tiered_api.http.v3 import configs, produce, topics
-from tiered_api.http.v3.streaming import Splitter
+from tiered_api.http.v3.streaming import JsonSplitter
 
 NOW = 1_700_000_000_000
 ROOM = 1 << 20
@@ -58,7 +58,7 @@ def header(data: bytes) -> None:
     """Values of headers that we read ourselves."""
     text = data.decode("utf-8", "surrogateescape")
     said(lambda: media_types.body_type(text, (media_types.JSON, media_types.V2)))
-    said(lambda: media_types.answer_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
+    said(lambda: media_types.negotiate_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
     for name in ("Host", "Origin", "Sec-Fetch-Site"):
         said(lambda name=name: HOSTS.check({"Host": "127.0.0.1", name: text}, (1, 1)))  # type: ignore[misc]
 
@@ -79,24 +79,24 @@ def mapping(data: bytes) -> Mapping[str, Any]:
 
 def record(data: bytes) -> None:
     """One record of v3, alone and in a batch of them."""
-    produce._several(data)
-    said(lambda: record_v3(value(data), NOW))
-    for _, entry in said(lambda: produce._entries(dict(mapping(data)), 100)) or ():
-        said(lambda entry=entry: record_v3(entry, NOW))  # type: ignore[misc]
+    produce._is_stream(data)
+    said(lambda: parse_record_v3(value(data), NOW))
+    for _, entry in said(lambda: produce._parse_entries(dict(mapping(data)), 100)) or ():
+        said(lambda entry=entry: parse_record_v3(entry, NOW))  # type: ignore[misc]
 
 
 def old_records(data: bytes) -> None:
     """A body of v2 in both forms."""
     for form in ("binary", "json"):
         for partition in (None, 1):
-            said(lambda form=form, partition=partition: read_body(data, form, NOW, partition))  # type: ignore[misc]
+            said(lambda form=form, partition=partition: parse_records(data, form, NOW, partition))  # type: ignore[misc]
 
 
-def fine(splitter: Splitter) -> bool:
+def fine(splitter: JsonSplitter) -> bool:
     """True if it found no fault so far."""
 
     def checked() -> bool:
-        splitter.check()
+        splitter.raise_fault()
         return True
 
     return said(checked) is True
@@ -105,7 +105,7 @@ def fine(splitter: Splitter) -> bool:
 def stream(data: bytes) -> None:
     """Values one after the other are the same however the bytes come."""
     draw = Random(data)
-    whole, pieces = Splitter(ROOM), Splitter(ROOM)
+    whole, pieces = JsonSplitter(ROOM), JsonSplitter(ROOM)
     at, cut = 0, []
     while at < len(data):
         size = draw.choice((1, 2, 7, 100, 5000))
@@ -119,7 +119,7 @@ def stream(data: bytes) -> None:
         return
     assert cut + pieces.finish() == texts + whole.finish()
     for text in texts:
-        said(lambda text=text: record_v3(value(text), NOW))  # type: ignore[misc]
+        said(lambda text=text: parse_record_v3(value(text), NOW))  # type: ignore[misc]
 
 
 def compressed(encoding: str, data: bytes) -> None:
@@ -128,7 +128,7 @@ def compressed(encoding: str, data: bytes) -> None:
     assert whole is None or len(whole) <= ROOM
 
     def fed() -> bytes:
-        body = inflater(encoding)
+        body = new_inflater(encoding)
         assert body is not None
         parts = [body.feed(data[at : at + 7], ROOM) for at in range(0, len(data), 7)]
         body.finish()
@@ -141,23 +141,23 @@ def compressed(encoding: str, data: bytes) -> None:
 def asked(data: bytes) -> None:
     """Bodies that ask for something: topics, settings, consumers, positions."""
     body = mapping(data)
-    said(lambda: topics.creation(dict(body)))
-    said(lambda: consumers.choices(body))
-    said(lambda: consumers._wish(body.get("topics"), body.get("topic_pattern")))
+    said(lambda: topics.parse_creation(dict(body)))
+    said(lambda: consumers.parse_config(body))
+    said(lambda: consumers._parse_subscription(body.get("topics"), body.get("topic_pattern")))
     for entry in body.get("data", ()) if isinstance(body.get("data"), list) else ():
         if isinstance(entry, dict):
-            said(lambda entry=entry: configs._change(entry))  # type: ignore[misc]
+            said(lambda entry=entry: configs._parse_change(entry))  # type: ignore[misc]
     for name in ("offsets", "partitions", "timestamps"):
-        for _, row in said(lambda name=name: consumers._rows(body, name)) or ():  # type: ignore[misc]
+        for _, row in said(lambda name=name: consumers._parse_rows(body, name)) or ():  # type: ignore[misc]
             said(lambda row=row: consumers._offset(row, "offset"))  # type: ignore[misc]
             said(lambda row=row: consumers._metadata(row))  # type: ignore[misc]
-            said(lambda row=row: consumers._moment(row))  # type: ignore[misc]
+            said(lambda row=row: consumers._parse_timestamp(row))  # type: ignore[misc]
 
 
 def pattern(data: bytes) -> None:
     """A pattern of topics: refused, or it says of any name what it is."""
     try:
-        made = Pattern(data.decode("utf-8", "replace"))
+        made = TopicPattern(data.decode("utf-8", "replace"))
     except ValueError:
         return
     for name in ("a", "orders", "orders.eu-1", "x" * 249):
@@ -174,5 +174,5 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "zstd": lambda data: compressed("zstd", data),
     "asked": asked,
     "pattern": pattern,
-    "batches": lambda data: said(lambda: records.prove(bytearray(data))),
+    "batches": lambda data: said(lambda: records.validate_batches(bytearray(data))),
 }

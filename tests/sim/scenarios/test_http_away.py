@@ -15,11 +15,11 @@ from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_records
-from tiered_api.http.partitions.reads import bytes_of
-from tiered_api.http.partitions.remote_brokers import Nowhere
-from tiered_api.http.partitions.remote_partition import Away
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.partitions.reads import load_bytes
+from tiered_api.http.partitions.remote_brokers import LeaderNotFound
+from tiered_api.http.partitions.remote_partition import RemotePartition
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.limits import HttpLimits
 
 AT = TopicPartition("t", 0)
 
@@ -29,8 +29,8 @@ class Reader:
 
     def __init__(self, broker: Broker) -> None:
         node = broker.node
-        self.site = Site(node, Limits())
-        self.away = Away(self.site, AT, node.image.topics["t"].topic_id)
+        self.site = HttpContext(node, HttpLimits())
+        self.away = RemotePartition(self.site, AT, node.image.topics["t"].topic_id)
 
     async def write(self, *values: bytes, timeout_ms: int = 15_000) -> int:
         """The offset of the first."""
@@ -38,9 +38,9 @@ class Reader:
 
     async def values(self) -> list[bytes | None]:
         found: list[bytes | None] = []
-        offset, end = await self.away.bounds()
+        offset, end = await self.away.fetch_bounds()
         while offset < end:
-            data = bytes_of(await self.away.read(offset, 1 << 20))
+            data = load_bytes(await self.away.read(offset, 1 << 20))
             read = decode_records(data)
             found += [each.value for each in read]
             offset = read[-1].offset + 1
@@ -73,7 +73,7 @@ def story_of(
 
 def test_a_partition_of_another_broker_is_written_and_read() -> None:
     async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
-        assert await reader.away.bounds() == (0, 0)
+        assert await reader.away.fetch_bounds() == (0, 0)
         assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
         assert await reader.values() == [b"a", b"b", b"c"]
         found = await reader.away.offset_for_timestamp(0)
@@ -89,9 +89,9 @@ def test_a_partition_of_another_broker_is_written_and_read() -> None:
 def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
     async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
         start = three.now
-        await reader.away.until_more(0, 12_000)
+        await reader.away.wait_for_more(0, 12_000)
         assert 12 <= three.now - start < 13
-        waiting = asyncio.create_task(reader.away.until_more(0, 60_000))
+        waiting = asyncio.create_task(reader.away.wait_for_more(0, 60_000))
         await asyncio.sleep(7)
         await reader.write(b"a")
         await asyncio.sleep(0.1)
@@ -103,7 +103,7 @@ def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
 def test_a_leader_that_dies_is_followed_by_the_next() -> None:
     async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
         await reader.write(b"a")
-        waiting = asyncio.create_task(reader.away.until_more(1, 60_000))
+        waiting = asyncio.create_task(reader.away.wait_for_more(1, 60_000))
         await asyncio.sleep(1)
         await held[0].kill()
         start = three.now
@@ -137,7 +137,7 @@ def test_what_may_have_been_written_is_not_written_again() -> None:
         three.network.cut(heir.name, leader.name)
         with pytest.raises(Refused) as caught:
             await reader.write(b"parked", timeout_ms=int(5 * SESSION * 1000))
-        assert not isinstance(caught.value, Nowhere), "its leader has appended it"
+        assert not isinstance(caught.value, LeaderNotFound), "its leader has appended it"
         three.network.heal()
         await three.until(lambda: heir.node.partitions.get(AT) is not None, 5 * SESSION)
         assert await reader.values() == [b"a"], "nor is it sent to the next one"
@@ -153,8 +153,8 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
         await three.until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 5)
         assert image is not three.controller.node.image
         start = three.now
-        with pytest.raises(Nowhere, match="no broker leads t-0 now"):
-            await reader.away.bounds()
+        with pytest.raises(LeaderNotFound, match="no broker leads t-0 now"):
+            await reader.away.fetch_bounds()
         assert 20 <= three.now - start < 22
         writing = asyncio.create_task(reader.write(b"b"))
         await asyncio.sleep(1)
@@ -170,7 +170,7 @@ def test_another_topic_of_that_name_is_another_partition() -> None:
         again = CreateTopic("t", assignments=[[held[0].node_id]])
         await three.controller.node.submit(DeleteTopic("t"))
         await three.controller.node.submit(again)
-        for wrong in (reader.write(b"b"), reader.away.bounds(), reader.away.read(0, 100)):
+        for wrong in (reader.write(b"b"), reader.away.fetch_bounds(), reader.away.read(0, 100)):
             with pytest.raises(Refused) as caught:
                 await wrong
             assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -188,7 +188,7 @@ def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
         await reader.write(b"a")
         await one.kill()
         assert await reader.write(b"b") == 1
-        assert reader.away.here() is other.node.replica("t", 0)
+        assert reader.away.local_replica() is other.node.replica("t", 0)
         assert await reader.values() == [b"a", b"b"]
         with suppress(Refused):
             await reader.site.close()

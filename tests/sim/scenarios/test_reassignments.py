@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import Standing, alter, moving, stand
+from tiered_api.cli.cluster.moves import ReplicaPlacement, alter_reassignments, fetch_reassignments, fetch_placement
 from tiered_api.kafka.client.client import Address, KafkaClient
 
 AT = TopicPartition("t", 0)
@@ -181,15 +181,15 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
         acked = await write(three, 10)
         gone = three.others()[0].node_id
         client = KafkaClient(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
-        before = await stand(client)
-        assert before.placed == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
-        await arrive(client, plan_drain(before.placed, before.racks, gone, before.leaderless))
-        empty = await stand(client)
+        before = await fetch_placement(client)
+        assert before.replicas == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
+        await arrive(client, plan_drain(before.replicas, before.racks, gone, before.leaderless))
+        empty = await fetch_placement(client)
         assert held_by(empty, gone) == 0 and held_by(before, gone) == 4
         await three.until(lambda: not three.brokers[gone].node.partitions.held(), 5)
         acked += await write(three, 10)
-        await arrive(client, plan_balance(empty.placed, empty.racks))
-        assert [held_by(await stand(client), node) for node in (1, 2, 3)] == [4, 4, 4]
+        await arrive(client, plan_balance(empty.replicas, empty.racks))
+        assert [held_by(await fetch_placement(client), node) for node in (1, 2, 3)] == [4, 4, 4]
         acked += await write(three, 10)
         (leader,) = (each for each in three.brokers.values() if leads(each))
         assert all(value in contents(leader) for value in acked)
@@ -199,11 +199,11 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
 
 
 async def arrive(client: KafkaClient, moves: dict[PartitionName, tuple[int, ...]]) -> None:
-    assert set((await alter(client, moves)).values()) == {"OK"}
+    assert set((await alter_reassignments(client, moves)).values()) == {"OK"}
     async with asyncio.timeout(30):
-        while await moving(client):
+        while await fetch_reassignments(client):
             await asyncio.sleep(0.1)
 
 
-def held_by(standing: Standing, node: int) -> int:
-    return sum(node in replicas for replicas in standing.placed.values())
+def held_by(standing: ReplicaPlacement, node: int) -> int:
+    return sum(node in replicas for replicas in standing.replicas.values())

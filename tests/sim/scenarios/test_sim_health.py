@@ -14,7 +14,7 @@ from tests.sim.scenarios.three import PORT, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.health import found_health
+from tiered_api.cli.cluster.health import check_health
 from tiered_api.cli.topic.describe import partition_sizes
 from tiered_api.kafka.client.client import Address, KafkaClient
 
@@ -26,7 +26,7 @@ async def health(three: Three) -> dict[str, Any]:
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
     client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
-        return await found_health(client)
+        return await check_health(client)
     finally:
         await client.close()
 

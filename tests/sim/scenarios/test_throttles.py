@@ -25,8 +25,8 @@ from tiered.controller.requests import (
 from tiered.errors import Refused
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import alter, moving, stand
-from tiered_api.cli.cluster.throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
+from tiered_api.cli.cluster.moves import alter_reassignments, fetch_reassignments, fetch_placement
+from tiered_api.cli.cluster.throttle import RATES, cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.kafka.client.client import Address, KafkaClient
 
 LARGE = b"x" * 8_000
@@ -106,13 +106,13 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
             "follower.replication.throttled.replicas": "0:3",
         }
         assert set(image.broker_configs) == {1, 2, 3} and set(image.broker_configs[3]) == set(RATES)
-        assert await alter(client, {PartitionName("t", 0): (1, 3)}) == {PartitionName("t", 0): "OK"}
+        assert await alter_reassignments(client, {PartitionName("t", 0): (1, 3)}) == {PartitionName("t", 0): "OK"}
         began = three.now
         acked = await write(three, 10)
         assert three.now - began < 2, "who is in sync is not held"
         await three.until(lambda: not now(three).is_reassigning, 60)
         assert 12 < three.now - began < 40
-        assert not await moving(client)
+        assert not await fetch_reassignments(client)
         await unthrottle(client, moves)
         image = three.controller.node.image
         assert set(image.topics["t"].configs.values()) <= {""}
@@ -134,20 +134,20 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
     async def story(three: Three) -> None:
         node, client = three.controller.node, client_of(three)
         await node.submit(CreateTopic("t", 6, 2))
-        assert await cordoned(client, [1, 2, 3]) == set()
+        assert await fetch_cordoned(client, [1, 2, 3]) == set()
         await cordon(client, 2)
-        assert await cordoned(client, [1, 2, 3]) == {2}
-        before = await stand(client)
+        assert await fetch_cordoned(client, [1, 2, 3]) == {2}
+        before = await fetch_placement(client)
         assert set(before.racks) == {1, 3}
-        assert (await alter(client, plan_drain(before.placed, before.racks, 2))).keys()
+        assert (await alter_reassignments(client, plan_drain(before.replicas, before.racks, 2))).keys()
         made = await node.submit(CreateTopic("new", 9, 2))
         assert all(set(each.replicas) == {1, 3} for each in made.partitions)
         async with asyncio.timeout(60):
-            while await moving(client):
+            while await fetch_reassignments(client):
                 await asyncio.sleep(0.1)
-        seen = await stand(client)
-        assert not any(2 in replicas for replicas in seen.placed.values())
-        assert not any(2 in to for to in plan_balance(seen.placed, seen.racks).values())
+        seen = await fetch_placement(client)
+        assert not any(2 in replicas for replicas in seen.replicas.values())
+        assert not any(2 in to for to in plan_balance(seen.replicas, seen.racks).values())
         with pytest.raises(Refused, match=r"1\.\.2, the number of live brokers that take new replicas"):
             await node.submit(CreateTopic("three", 1, 3))
         for named in (CreateTopic("named", assignments=[[1, 2]]), CreatePartitions("new", 10, assignments=[[2, 1]])):

@@ -13,8 +13,8 @@ from tests.sim.scenarios.test_cut_off import cut_off
 from tests.sim.scenarios.three import PORT, SESSION, Three, told
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, Move, Reassign
 from tiered.errors import Refused
-from tiered_api.cli.cluster.brokers import forget
-from tiered_api.cli.cluster.view import look
+from tiered_api.cli.cluster.brokers import unregister_broker
+from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.kafka.client.client import Address, KafkaClient
 
 
@@ -38,17 +38,17 @@ def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
         await one.submit(AlterBrokerConfigs(leaving.node_id, {"cordoned.log.dirs": "*"}))
         async with operator(three) as client:
             with pytest.raises(Refused, match=f"broker {leaving.node_id} is live: stop it first"):
-                await forget(client, leaving.node_id)
+                await unregister_broker(client, leaving.node_id)
             await leaving.stop()
             with pytest.raises(Refused, match="has 1 replicas, t-0 for one"):
-                await forget(client, leaving.node_id)
+                await unregister_broker(client, leaving.node_id)
             topic = one.image.topics["t"]
             await one.submit(Reassign((Move(topic.topic_id, 0, (rest[0].node_id,)),)))
             await three.until(lambda: leaving.node_id not in one.image.topics["t"].partitions[0].replicas, 5)
-            await forget(client, leaving.node_id)
-            assert sorted((await look(client)).brokers) == sorted(each.node_id for each in rest)
+            await unregister_broker(client, leaving.node_id)
+            assert sorted((await fetch_cluster_view(client)).brokers) == sorted(each.node_id for each in rest)
             with pytest.raises(Refused, match=f"there is no broker {leaving.node_id}"):
-                await forget(client, leaving.node_id)
+                await unregister_broker(client, leaving.node_id)
         await three.until(lambda: all(leaving.node_id not in each.node.image.brokers for each in rest), 5)
         await leaving.start()
         assert one.image.brokers[leaving.node_id].live and leaving.node_id not in one.image.broker_configs
@@ -63,7 +63,7 @@ def test_broker_that_was_unregistered_while_nobody_heard_it_ends_and_says_why() 
         one = three.controller.node
         await three.until(lambda: not one.image.brokers[leaving.node_id].live, 3 * SESSION)
         async with operator(three) as client:
-            await forget(client, leaving.node_id)
+            await unregister_broker(client, leaving.node_id)
         three.network.heal()
         await asyncio.wait_for(leaving.node.ended.wait(), 3 * SESSION)
         why = f"the broker failed: broker {leaving.node_id} was unregistered while it was not heard"

@@ -34,7 +34,7 @@ SOURCES = {
 }
 
 
-async def described(
+async def describe_configs(
     client: KafkaClient, kind: int, names: Iterable[str], keys: list[str] | None = None, *, node: int | None = None
 ) -> list[DescribeConfigsResult]:
     """Settings of topics or brokers, all or those of `keys`; an error is in the row of its topic or broker."""
@@ -42,7 +42,7 @@ async def described(
     return (await client.send(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node_id=node)).results
 
 
-async def altered(
+async def alter_configs(
     client: KafkaClient,
     kind: int,
     changes: Mapping[str, Sequence[AlterableConfig]],

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
-from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, altered, described
+from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter_configs, describe_configs
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
 
@@ -20,20 +20,20 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 CORDONED = "cordoned.log.dirs"
 
-Moves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
+ReplicaMoves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
 """From where to where each partition goes."""
 
 
-async def throttle(client: KafkaClient, moves: Moves, rate: int) -> None:
+async def throttle(client: KafkaClient, moves: ReplicaMoves, rate: int) -> None:
     """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
-    await _alter_topics(client, {name: _lists(words, APPEND) for name, words in _words(moves).items()})
+    await _alter_topics(client, {name: _list_configs(words, APPEND) for name, words in _throttled_replicas(moves).items()})
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, SET, str(rate)) for name in RATES])
 
 
-async def unthrottle(client: KafkaClient, moves: Moves) -> None:
+async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
     """Takes that away: the rates, and from the lists what moved."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
-    await _alter_topics(client, {name: _lists(words, SUBTRACT) for name, words in _words(moves).items()})
+    await _alter_topics(client, {name: _list_configs(words, SUBTRACT) for name, words in _throttled_replicas(moves).items()})
 
 
 async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:
@@ -53,13 +53,13 @@ async def cordon(client: KafkaClient, node: int, *, lift: bool = False) -> None:
     row = AlterableConfig(CORDONED, DELETE if lift else SET, None if lift else "*")
     await client.fetch_metadata([])
     if node in client.brokers:
-        _accepted(await altered(client, BROKER, {str(node): [row]}, node=node))
+        _check_accepted(await alter_configs(client, BROKER, {str(node): [row]}, node=node))
     else:
         with contextlib.suppress(Refused):
-            _accepted(await altered(client, BROKER, {str(node): [row]}))
+            _check_accepted(await alter_configs(client, BROKER, {str(node): [row]}))
 
 
-async def cordoned(client: KafkaClient, nodes: Iterable[int]) -> set[int]:
+async def fetch_cordoned(client: KafkaClient, nodes: Iterable[int]) -> set[int]:
     """Which of these live brokers get nothing new; none where brokers do not know of it."""
     found = await asyncio.gather(*(_is_cordoned(client, node) for node in nodes))
     return {node for node in found if node is not None}
@@ -69,7 +69,7 @@ async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
     """Kafka's brokers tell the settings of one broker by that broker only."""
     by = node if node in client.brokers else None
     try:
-        got = await described(client, BROKER, [str(node)], [CORDONED], node=by)
+        got = await describe_configs(client, BROKER, [str(node)], [CORDONED], node=by)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
@@ -78,7 +78,7 @@ async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
     return node if there else None
 
 
-def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+def _throttled_replicas(moves: ReplicaMoves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """The two lists of each topic."""
     topics: dict[str, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for at, each in moves.items():
@@ -86,11 +86,11 @@ def _words(moves: Moves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     return {name: list_throttled_replicas(rows) for name, rows in sorted(topics.items())}
 
 
-def _lists(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:
+def _list_configs(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:
     return [AlterableConfig(name, how, ",".join(each)) for name, each in zip(LISTS, words, strict=True) if each]
 
 
-def _brokers(moves: Moves) -> list[int]:
+def _brokers(moves: ReplicaMoves) -> list[int]:
     return sorted({node for each in moves.values() for nodes in each for node in nodes})
 
 
@@ -99,15 +99,15 @@ async def _alter_brokers(client: KafkaClient, nodes: Sequence[int], rows: list[A
     await client.fetch_metadata([])
     for node in nodes:
         if node in client.brokers:
-            _accepted(await altered(client, BROKER, {str(node): rows}, node=node))
+            _check_accepted(await alter_configs(client, BROKER, {str(node): rows}, node=node))
 
 
 async def _alter_topics(client: KafkaClient, changes: Mapping[str, Sequence[AlterableConfig]]) -> None:
     if some := {name: rows for name, rows in changes.items() if rows}:
-        _accepted(await altered(client, TOPIC, some))
+        _check_accepted(await alter_configs(client, TOPIC, some))
 
 
-def _accepted(outcomes: Iterable[AlterConfigsResourceResponse]) -> None:
+def _check_accepted(outcomes: Iterable[AlterConfigsResourceResponse]) -> None:
     for each in outcomes:
         if each.error_code:
             raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.cli.reach import cluster
-from tiered_api.cli.text.offset_range import Range, resolve
+from tiered_api.cli.reach import open_client
+from tiered_api.cli.text.offset_range import Range, resolve_offsets
 from tiered_api.cli.topic.consume import Printer, Write, new_consumer
-from tiered_api.cli.topic.topics import named
+from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 from tiered_api.kafka.client.group_member import ConsumerGroupMember
@@ -28,14 +28,14 @@ async def consume_as_member(args: Namespace, where: Range, write: Write) -> None
         raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group gives out the partitions")
     if where.end is not None:
         raise Refused(Code.INVALID_REQUEST, f"-g reads on for ever: -o {args.offset} has an end")
-    async with cluster(args) as client:
-        topics = await named(client, args)
+    async with open_client(args) as client:
+        topics = await select_topics(client, args)
         for topic in topics:
             await client.fetch_topic(topic)
-        await _Reader(client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)).run()
+        await _GroupReader(client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)).run()
 
 
-class _Reader:
+class _GroupReader:
     """A member that prints what it is given."""
 
     def __init__(self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer) -> None:
@@ -52,7 +52,7 @@ class _Reader:
         try:
             while not self._printer.is_done:
                 mine = await self._member.join()
-                consumer.assign(await self._starts(mine))
+                consumer.assign(await self._start_offsets(mine))
                 await self._read(consumer)
                 await self._commit()
                 self._printed.clear()
@@ -60,12 +60,12 @@ class _Reader:
             await consumer.close()
             await self._leave()
 
-    async def _starts(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the group has come to, or where the command says where it never was."""
         known = await fetch_committed_offsets(self._client, self._args.group)
         new = [each for each in mine if each not in known]
-        fresh = await resolve(self._client, self._where.start, new, read_committed=self._args.read_committed)
-        return {each: known[each] if each in known else fresh[each] for each in mine}
+        defaults = await resolve_offsets(self._client, self._where.start, new, read_committed=self._args.read_committed)
+        return {each: known[each] if each in known else defaults[each] for each in mine}
 
     async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:

@@ -10,12 +10,12 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.configs import TOPIC, config_rows, described
+from tiered_api.cli.cluster.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
-from tiered_api.cli.reach import cluster, numbers
-from tiered_api.cli.text.offset_range import At, parse_point, resolve
-from tiered_api.cli.topic.topics import named
+from tiered_api.cli.output import Row, print_json, print_rows, print_lines, print_error
+from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
+from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
@@ -49,17 +49,17 @@ def describe(args: Namespace) -> int:
             print_json({"name": name, "error": str(topic)} if isinstance(topic, Refused) else topic)
         elif not isinstance(topic, Refused):
             if printed:
-                say([""])
+                print_lines([""])
             _print_sections(topic)
             printed = True
-    return _failed(described.values())
+    return _report_refusals(described.values())
 
 
 def describe_storage(args: Namespace) -> int:
     """Prints for each partition from where on it is local, and up to where it is in the bucket."""
     found = asyncio.run(_storage(args))
     print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
-    return _failed(found.values())
+    return _report_refusals(found.values())
 
 
 def trim(args: Namespace) -> int:
@@ -69,17 +69,17 @@ def trim(args: Namespace) -> int:
     return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
 
 
-def _failed(outcomes: Iterable[object]) -> Exit:
+def _report_refusals(outcomes: Iterable[object]) -> Exit:
     """Says each refusal; the answer is no when there is one."""
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    say_errors(refusals)
+    print_errors(refusals)
     return Exit.FAILED if refusals else Exit.OK
 
 
-def say_errors(refusals: Iterable[Refused]) -> None:
+def print_errors(refusals: Iterable[Refused]) -> None:
     """One line for each on the error stream."""
     for no in refusals:
-        say_error(no.why)
+        print_error(no.why)
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
@@ -105,8 +105,8 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
     with_partitions = args.partitions or args.all
     only = (args.summary or args.configs or args.partitions) and not args.all
     out: dict[str, dict[str, Any] | Refused] = {}
-    async with cluster(args) as client:
-        found = await topics_by_name(client, await named(client, args))
+    async with open_client(args) as client:
+        found = await topics_by_name(client, await select_topics(client, args))
         there = [name for name, topic in found.items() if not isinstance(topic, Refused)]
         configs = await topic_configs(client, there) if there and (not only or args.configs) else {}
         for name, topic in found.items():
@@ -126,7 +126,7 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
 
 async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list[Row]]:
     """The settings of topics with where they come from."""
-    got = await described(client, TOPIC, names)
+    got = await describe_configs(client, TOPIC, names)
     for each in got:
         if each.error_code:
             raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
@@ -179,10 +179,10 @@ def _print_sections(topic: Mapping[str, Any]) -> None:
     """Each part under its heading; a part alone needs none."""
     for number, (heading, content) in enumerate(topic.items()):
         if len(topic) > 1:
-            say([*([""] if number else []), heading.upper(), "=" * len(heading)])
+            print_lines([*([""] if number else []), heading.upper(), "=" * len(heading)])
         if heading == "summary":
             width = max(len(name) for name in content) + 2
-            say(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
+            print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
         else:
             print_rows(content, "text")
 
@@ -193,8 +193,8 @@ Sizes = Mapping[TopicPartition, tuple[int, int | None]]
 
 
 async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
-    async with cluster(args) as client:
-        found = await topics_by_name(client, await named(client, args))
+    async with open_client(args) as client:
+        found = await topics_by_name(client, await select_topics(client, args))
         sizes = await partition_sizes(client)
         return {
             name: topic if isinstance(topic, Refused) else await _storage_rows(client, topic, sizes)
@@ -246,19 +246,19 @@ async def partition_sizes(client: KafkaClient) -> Sizes:
 
 
 async def _trim(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         topic = await client.fetch_topic(args.topic)
         wanted = partitions_of(topic)
         if args.partitions != "all":
-            chosen = {TopicPartition(args.topic, number) for number in numbers(args.partitions, "-p")}
+            chosen = {TopicPartition(args.topic, number) for number in parse_numbers(args.partitions, "-p")}
             if unknown := chosen - set(wanted):
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {', '.join(map(str, sorted(unknown)))}")
             wanted = sorted(chosen)
         where = parse_point(args.offset, time.time_ns() // 1_000_000)
-        if where.at is At.END and not where.value:
+        if where.at is PointKind.END and not where.value:
             offsets = dict.fromkeys(wanted, TO_HIGH_WATERMARK)
         else:
-            offsets = await resolve(client, where, wanted)
+            offsets = await resolve_offsets(client, where, wanted)
         got = await _delete_records(client, offsets)
     rows: list[Row] = []
     for each, outcome in sorted(got.items()):
