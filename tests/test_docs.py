@@ -21,7 +21,7 @@ from tests.sim.mutants.mutants import PLANTS
 from tests.sources import ROOT, modules, tree
 from tests.test_floors import pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
-from tiered.config.setting import Row, text_of
+from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
@@ -55,7 +55,7 @@ def settings_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _line(row: Row, last: str) -> str:
+def _line(row: SettingRow, last: str) -> str:
     default = text_of(row.default)
     shown = f"`{default}`" if default else ""
     return f"| `{row.name}` | {row.type_name} | {shown} | {row.allowed} | {last} | {row.sentence} |"

@@ -119,7 +119,7 @@ def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
     name = f"broker-{number}"
     service = COMPOSE["services"][name]
     chosen = served(shlex.split(service["command"]), compose_environment(service))
-    told = {each.name: each.address for each in chosen.advertised(chosen.listeners_in_force(), "x")}
+    told = {each.name: each.address for each in chosen.resolve_advertised_listeners(chosen.effective_listeners(), "x")}
     published = dict(port.rsplit(":", 1) for port in service["ports"])
     assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
     assert published[told["OUTSIDE"]] == "9092"

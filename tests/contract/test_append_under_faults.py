@@ -18,7 +18,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultRule, Faults, FaultKind
 from tiered.object_store.url import open_store
-from tiered.ports import Got, ObjectStore, Ok
+from tiered.ports import GetResult, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 WRITERS = 4
@@ -38,7 +38,7 @@ async def took(store: ObjectStore, slot: int, record: bytes) -> bool:
             found = await store.get(slot_key(slot))
         except Unavailable:
             continue
-        if isinstance(found, Got):
+        if isinstance(found, GetResult):
             return found.data == record
 
 
@@ -56,9 +56,9 @@ async def check(store: ObjectStore, count: int) -> None:
     records = []
     for slot in range(total):
         found = await store.get(slot_key(slot))
-        assert isinstance(found, Got), f"slot {slot} is empty"
+        assert isinstance(found, GetResult), f"slot {slot} is empty"
         records.append(found.data.decode())
-    assert not isinstance(await store.get(slot_key(total)), Got)
+    assert not isinstance(await store.get(slot_key(total)), GetResult)
     for writer in range(WRITERS):
         mine = [record for record in records if record.startswith(f"writer {writer} ")]
         assert mine == [f"writer {writer} record {number}" for number in range(count)]

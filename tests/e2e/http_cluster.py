@@ -13,7 +13,7 @@ import aiohttp
 
 from tests.e2e.http_site import PATIENCE, Answer, Site, until
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
@@ -26,7 +26,7 @@ from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 PLAINTEXT = "PLAINTEXT"
 
 
-class Broker(Site):
+class HttpBroker(Site):
     """One of the three, as a client sees it."""
 
     kafka: KafkaServer
@@ -48,9 +48,9 @@ class Cluster:
     """Brokers by their numbers."""
 
     def __init__(self) -> None:
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, HttpBroker] = {}
 
-    def __getitem__(self, number: int) -> Broker:
+    def __getitem__(self, number: int) -> HttpBroker:
         return self.brokers[number]
 
     @property
@@ -78,7 +78,7 @@ class Cluster:
             assert (other.status, other.body) == (first.status, first.body), (path, answers)
         return first
 
-    def knows(self, holds: Callable[[Node], bool]) -> bool:
+    def knows(self, holds: Callable[[Broker], bool]) -> bool:
         """Whether it holds at every broker."""
         return all(holds(each.node) for each in self.brokers.values())
 
@@ -97,7 +97,7 @@ async def cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **setting
         yield made
 
 
-def _addresses(node: Node) -> int:
+def _addresses(node: Broker) -> int:
     return sum(each.live and bool(each.http) for each in node.image.brokers.values())
 
 
@@ -106,17 +106,17 @@ async def _end(made: Cluster, number: int) -> None:
         await made.end(number)
 
 
-async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]) -> Broker:
+async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]) -> HttpBroker:
     home = directory / f"broker-{number}"
     home.mkdir()
     chosen = replace(
         SETTINGS, node_id=number, data_dir=str(home), store=f"file://{directory}/bucket", http="127.0.0.1:0", **settings
     )
     world = real_world(chosen)
-    node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
+    node = Broker(chosen, world, Metrics(), peers=KafkaPeers(world.net))
     await node.start()
     http = await serve_http(node, "127.0.0.1", 0, limits=HttpLimits(append_ms=15_000, leader_lookup_seconds=3))
-    broker = Broker(node, http, session)
+    broker = HttpBroker(node, http, session)
     broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
     told = {name: each.address for name, each in broker.kafka.addresses.items()}
     await node.announce(http.url.removeprefix("http://"), told)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 class Site:
     """A running broker as a client sees it."""
 
-    def __init__(self, node: Node, http: HttpServer, session: aiohttp.ClientSession) -> None:
+    def __init__(self, node: Broker, http: HttpServer, session: aiohttp.ClientSession) -> None:
         self.node = node
         self.http = http
         self.url = http.url
@@ -101,7 +101,7 @@ async def site(
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
     world = real_world(chosen)
-    node = Node(chosen, ports(world) if ports else world, Metrics())
+    node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_http(node, "127.0.0.1", 0, limits=limits)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tests.e2e.http_site import PATIENCE, until
 from tests.e2e.site import batch
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
@@ -90,7 +90,7 @@ def _api(message: Message) -> Api:
 class KafkaSite:
     """A running broker as a client of the Kafka protocol sees it."""
 
-    def __init__(self, node: Node, server: KafkaServer) -> None:
+    def __init__(self, node: Broker, server: KafkaServer) -> None:
         self.node = node
         self.server = server
         self.address = server.address
@@ -108,7 +108,7 @@ class KafkaSite:
         """A topic, past the protocol; its first partition."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.node.submit(CreateTopic(topic, partitions, configs=named))
-        return self.node.replica(topic, 0)
+        return self.node.leader_replica(topic, 0)
 
     def refused(self, reason: str) -> int:
         """How many connections were ended for that reason."""
@@ -127,7 +127,7 @@ async def kafka_site(
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
     world = real_world(chosen)
-    node = Node(chosen, ports(world) if ports else world, Metrics())
+    node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_kafka(node)

@@ -11,7 +11,7 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
@@ -41,10 +41,10 @@ class Site:
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
         self.node = self._fresh(QUICK)
 
-    def _fresh(self, settings: Settings, fan: int = FAN) -> Node:
-        return Node(settings, self.machine.process(), Metrics(), manifest_fan=fan)
+    def _fresh(self, settings: Settings, fan: int = FAN) -> Broker:
+        return Broker(settings, self.machine.process(), Metrics(), manifest_fan=fan)
 
-    async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Node:
+    async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Broker:
         self.node = self._fresh(settings, fan)
         await self.node.start()
         return self.node
@@ -60,7 +60,7 @@ class Site:
     async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> LeaderReplica:
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
-        return self.node.replica(name, 0)
+        return self.node.leader_replica(name, 0)
 
     async def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
         """Lets virtual time pass until it holds."""

@@ -29,7 +29,7 @@ def _each_look_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def commit(site: Site, group: str, *offsets: tuple[str, int, int]) -> None:
     """(topic, partition, offset)."""
-    done = await site.node.coordinators.ask(group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets)))
+    done = await site.node.group_coordinators.ask(group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets)))
     assert set(done.codes) == {Code.NONE}
 
 
@@ -49,7 +49,7 @@ def test_lag_is_the_sum_over_partitions_and_as_old_as_the_oldest(tmp_path: Path)
         await commit(site, "done", ("t", 1, 3))
         assert await looked(site, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, ("done", "t"): 0}
         assert await looked(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
-        held = site.node.partitions.get(TopicPartition("t", 0))
+        held = site.node.hosted_replicas.find_leader(TopicPartition("t", 0))
         assert held is not None
         began = held.log.segment_created_ms(2)
         behind = await looked(site, "kafka_consumergroup_lag_seconds")

@@ -60,7 +60,7 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
         await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
         for n in range(30):
             await site.produce("t", f"{n:0100d}")
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         await until(lambda: replica.local_start_offset > 0)
         faults.outage = True
         cold = await site.get(f"{PATH}?offset=0")
@@ -85,7 +85,7 @@ def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_pat
         async def broken(*_: object) -> None:
             raise AttributeError("'Delta' object has no attribute 'x'")
 
-        site.node.partitions.follow = broken  # type: ignore[assignment]
+        site.node.hosted_replicas.apply_image = broken  # type: ignore[assignment]
         answers = [await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "n"})]
         await site.node.ended.wait()
         answers.append(await site.ask("POST", f"{site.cluster}/topics/t/records", record("x")))

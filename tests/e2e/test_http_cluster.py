@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_cluster import Broker, Cluster, run
+from tests.e2e.http_cluster import HttpBroker, Cluster, run
 from tests.e2e.http_site import JSON, RAW, until
 from tests.e2e.serving import Served
 from tests.e2e.site import batch
@@ -24,7 +24,7 @@ V2_JSON = "application/vnd.kafka.json.v2+json"
 EVENTS = "text/event-stream"
 
 
-async def write(broker: Broker, topic: str, partition: int, *values: Any) -> list[int]:
+async def write(broker: HttpBroker, topic: str, partition: int, *values: Any) -> list[int]:
     """Through REST v2; the offsets."""
     body = {"records": [{"value": value} for value in values]}
     answer = await broker.ask("POST", f"/topics/{topic}/partitions/{partition}", body, kind=V2_JSON)
@@ -33,7 +33,7 @@ async def write(broker: Broker, topic: str, partition: int, *values: Any) -> lis
     return [each["offset"] for each in answer.json["offsets"]]
 
 
-async def values(broker: Broker, topic: str, partition: int) -> list[Any]:
+async def values(broker: HttpBroker, topic: str, partition: int) -> list[Any]:
     answer = await broker.get(f"/topics/{topic}/partitions/{partition}/records?format=json")
     assert answer.status == 200, answer
     return [each["value"] for each in answer.json["records"]]
@@ -157,7 +157,7 @@ def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) ->
     run(tmp_path, story)
 
 
-async def events(broker: Broker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
+async def events(broker: HttpBroker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
     """(offset, value) of each event."""
     headers = {"Accept": EVENTS, **({"Last-Event-ID": after} if after else {})}
     number = -1
@@ -210,10 +210,10 @@ def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-async def consumer(three: Cluster, group: str) -> tuple[Broker, str]:
+async def consumer(three: Cluster, group: str) -> tuple[HttpBroker, str]:
     """The broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
     body = {"name": "c", "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
-    found: dict[str, Broker] = {}
+    found: dict[str, HttpBroker] = {}
     for broker in three.brokers.values():
         async with broker.session.post(
             f"{broker.url}/consumers/{group}", json=body, headers={"Content-Type": V2}, allow_redirects=False
@@ -229,7 +229,7 @@ async def consumer(three: Cluster, group: str) -> tuple[Broker, str]:
     return home, f"/consumers/{group}/instances/c"
 
 
-async def read_all(home: Broker, path: str, count: int) -> list[Any]:
+async def read_all(home: HttpBroker, path: str, count: int) -> list[Any]:
     rows: list[Any] = []
     while len(rows) < count:
         answer = await home.ask("GET", f"{path}/records?timeout=5000", accept=V2_JSON)
@@ -331,7 +331,7 @@ def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, m
     run(tmp_path, story, offsets_topic_replication_factor=3)
 
 
-def consumers(broker: Broker) -> int:
+def consumers(broker: HttpBroker) -> int:
     """How many live at a broker, as its metrics tell."""
     [line] = [each for each in broker.node.metrics.render().splitlines() if each.startswith("tiered_http_consumers ")]
     return int(float(line.split()[1]))

@@ -24,7 +24,7 @@ def parts(*places: tuple[str, int]) -> dict[str, Any]:
 
 
 async def members(where: Site, group: str = "g") -> list[str | None]:
-    found = await where.node.coordinators.ask(group, DescribeGroup(group))
+    found = await where.node.group_coordinators.ask(group, DescribeGroup(group))
     return [member.instance_id for member in found.members]
 
 
@@ -163,7 +163,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
         await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        await until(lambda: bool(where.node.replica("t", 0)._parked))  # it has read the record and wants more
+        await until(lambda: bool(where.node.leader_replica("t", 0)._parked))  # it has read the record and wants more
         await instance._on_revoked()
         assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"
         await where.produce("t", f'"{"x" * 100_000}"')
@@ -215,7 +215,7 @@ def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path:
     async def story(where: Site) -> None:
         metadata = encode_metadata([], orjson.dumps(kept))
         join = JoinGroup("g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
-        await where.node.coordinators.ask("g", join, 30.0)
+        await where.node.group_coordinators.ask("g", join, 30.0)
         answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
         assert answer.json["error_code"] == 40403
 
@@ -226,7 +226,7 @@ def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
     async def story(where: Site) -> None:
         one = await Consumer.create(where, "g", "one")
         await one.done("POST", "/subscription", {"topics": ["t"]})
-        places = where.node.coordinators._places
+        places = where.node.group_coordinators._led_partitions
         held = {partition: place.coordinator for partition, place in places.items()}
         for place in places.values():
             place.coordinator = None

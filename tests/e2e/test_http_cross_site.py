@@ -182,7 +182,7 @@ def test_short_way_of_known_requests_serves_no_page_of_another_site(tmp_path: Pa
             assert (await site.ask("POST", path, record, Host="localhost", Origin="http://evil.example")).status == 403
             assert (await site.ask("POST", path, record, Host="localhost", Sec_Fetch_Site="cross-site")).status == 403
             assert (await site.ask("POST", path, record, Host="evil.example")).status == 403
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         assert replica.log.end_offset == 3
 
     run(tmp_path, story)

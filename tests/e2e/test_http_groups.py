@@ -16,7 +16,7 @@ GROUP = "readers"
 
 async def joined(site: Site, *mine: TopicPartition) -> str:
     """A group of one member that has these partitions; its id."""
-    ask = site.node.coordinators.ask
+    ask = site.node.group_coordinators.ask
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
     first: JoinGroupReply = await ask(GROUP, join)
     assert first.code is Code.MEMBER_ID_REQUIRED

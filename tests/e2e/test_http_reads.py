@@ -137,9 +137,9 @@ def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path:
         await fill(site)
         clock = asyncio.get_running_loop().time
         for accept, produced in (("", "one"), (RAW, "two"), (V2_BINARY, "three")):
-            end = site.node.replica("t", 0).high_watermark
+            end = site.node.leader_replica("t", 0).high_watermark
             waiting = asyncio.create_task(site.get(f"{PATH}?offset={end}&timeout=20000", accept))
-            await until(lambda: len(site.node.replica("t", 0)._parked) == 1)
+            await until(lambda: len(site.node.leader_replica("t", 0)._parked) == 1)
             await site.produce("t", produced)
             assert len((await waiting).body) > 60
         begun = clock()
@@ -156,7 +156,7 @@ def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
                 await running.create("t")
                 request = session.get(f"{running.url}{PATH}?offset=0&timeout=30000")
                 waiting = asyncio.create_task(request.__aenter__())
-                await until(lambda: len(running.node.replica("t", 0)._parked) == 1)
+                await until(lambda: len(running.node.leader_replica("t", 0)._parked) == 1)
             assert (await (await waiting).json())["records"] == []
 
     asyncio.run(story())
@@ -262,7 +262,7 @@ def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
             expected = (413, 413) if name == "large" else (400, 40002)
             assert (answer.status, answer.json["error_code"]) == expected, (name, answer)
         assert (await site.ask("POST", PATH, good, kind="application/json")).status == 415
-        assert site.node.replica("t", 0).high_watermark == 100
+        assert site.node.leader_replica("t", 0).high_watermark == 100
 
     run(tmp_path, story)
 
@@ -276,7 +276,7 @@ def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path:
         again = (await site.ask("POST", PATH, data, kind=RAW)).json
         assert (first["base_offset"], first["duplicate"]) == (1, False)
         assert (again["base_offset"], again["duplicate"]) == (1, True)
-        assert site.node.replica("t", 0).high_watermark == 2
+        assert site.node.leader_replica("t", 0).high_watermark == 2
 
     run(tmp_path, story)
 
@@ -287,7 +287,7 @@ def test_hot_and_cold_give_the_same_bytes(tmp_path: Path) -> None:
         expected = b""
         for first in range(0, 60, 10):
             await site.ask("POST", PATH, batch(first, 10), kind=RAW)
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         expected = (await site.get(f"{PATH}?max_bytes=10000000", RAW)).body
         hot = [(await site.get(f"{PATH}?offset={n}&max_bytes=1", RAW)).body for n in range(60)]
         await until(lambda: replica.local_start_offset > 0)

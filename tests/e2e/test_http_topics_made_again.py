@@ -39,8 +39,8 @@ class Again:
     async def replace(self) -> None:
         """Until the broker has heard of it. Requests are answered once it has acted."""
         node = self.where.node
-        old = node.replica("t", 0)
-        await node.partitions._moving.acquire()
+        old = node.leader_replica("t", 0)
+        await node.hosted_replicas._role_change_lock.acquire()
         self._changes = asyncio.create_task(self._change())
         await until(lambda: "t" not in node.image.topics)
         made = asyncio.create_task(node.submit(CreateTopic("t")))
@@ -49,7 +49,7 @@ class Again:
         assert node.image.topics["t"].topic_id != old.topic_id
 
     async def act(self) -> None:
-        self.where.node.partitions._moving.release()
+        self.where.node.hosted_replicas._role_change_lock.release()
         await self._changes
         await self._made
 
@@ -113,7 +113,7 @@ def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
             more.put_nowait(1)
             assert json.loads(await response.content.readline())["error_code"] >= 400
             more.put_nowait(-1)
-        assert where.node.replica("t", 0).log.end_offset == 0
+        assert where.node.leader_replica("t", 0).log.end_offset == 0
 
     story_of(tmp_path, story)
 
@@ -156,7 +156,7 @@ def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginni
         where = again.where
         one = await Consumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
         await one.done("POST", "/assignments", parts(("t", 0)))
-        old = where.node.replica("t", 0)
+        old = where.node.leader_replica("t", 0)
         reading = asyncio.create_task(one.read(8))
         await until(lambda: bool(old._parked))
         await again.replace()

@@ -110,7 +110,7 @@ def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Pat
         wrong = {"records": [{"value": 1, "partition": 1}]}
         assert (await site.ask("POST", "/topics/t/partitions/0", wrong, kind=JSON)).status == 422
         assert (await site.ask("POST", "/topics/t/partitions/1", wrong, kind=JSON)).json["error_code"] == 40402
-        assert site.node.replica("t", 0).high_watermark == 0
+        assert site.node.leader_replica("t", 0).high_watermark == 0
 
     run(tmp_path, story)
 

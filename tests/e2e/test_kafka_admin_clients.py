@@ -29,7 +29,7 @@ def run(directory: Path, story: Callable[[str, Callable[[str, int], int]], None]
     """Tells `story` to the address of a broker, in a thread; its second argument appends records past the protocol."""
 
     async def filled(site: KafkaSite, topic: str, count: int) -> int:
-        return (await site.node.replica(topic, 0).append(batch([b"v"] * count))).base_offset
+        return (await site.node.leader_replica(topic, 0).append(batch([b"v"] * count))).base_offset
 
     async def whole() -> None:
         async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:

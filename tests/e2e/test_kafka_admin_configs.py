@@ -138,7 +138,7 @@ def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
         assert trail(await one(client, BROKER, "1", name)) == [(name, "86400001", 2), *defaults]
         assert trail(await one(client, TOPIC, "t", "retention.ms")) == [(name, "86400001", 2), *defaults]
         assert trail(await one(client, BROKER, "", name)) == defaults[:1]
-        assert site.node.replica("t", 0).config.retention_ms == 86_400_001
+        assert site.node.leader_replica("t", 0).config.retention_ms == 86_400_001
         assert await change(client, BROKER, "1", (name, DELETE, None)) == (0, None)
         assert (await one(client, TOPIC, "t", "retention.ms")).config_source == ALL_BROKERS
         for key, value in (("num.partitions", "3"), ("bogus", "3"), (name, "much")):

@@ -193,13 +193,13 @@ def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
         async with kafka_site(tmp_path) as site:  # epoch 1 writes nothing
             assert await ends(await site.client(), 0, 1) == [(0, 0, 3), (0, 1, 3)]
         async with kafka_site(tmp_path) as site:  # epoch 2: [3, 5), all of it cold
-            replica = site.node.replica("t", 0)
+            replica = site.node.leader_replica("t", 0)
             await replica.append(batch([b"b"] * 2))
             replica.roll()
             await until(lambda: replica.cold_end_offset == 5)
         rmtree(tmp_path / "log")
         async with kafka_site(tmp_path) as site:
-            replica = site.node.replica("t", 0)
+            replica = site.node.leader_replica("t", 0)
             await replica.append(batch([b"c"]))
             now = replica.leader_epoch
             client = await site.client()

@@ -70,7 +70,7 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
         ]
         for name, count in (("t", 2), ("d", 3)):
             for number in range(count):
-                assert (await site.node.replica(name, number).append(batch([b"v"]))).base_offset == 0
+                assert (await site.node.leader_replica(name, number).append(batch([b"v"]))).base_offset == 0
         first = answer.topics[0]
         assert first.topic_id == (site.node.image.topics["t"].topic_id if version >= 7 else ZERO_ID)
         if version >= 5:
@@ -119,7 +119,7 @@ def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         answer = await create(await site.client(), 7, wish("t", 2, 1), wish("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
-        assert not site.node.image.topics and not site.node.replicas()
+        assert not site.node.image.topics and not site.node.leader_replicas()
 
     run(tmp_path, story)
 
@@ -128,7 +128,7 @@ def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Pat
     async def story(site: KafkaSite) -> None:
         before = site.node.image.slot
         answer = await create(await site.client(), 7, *(wish(f"t.{number}_x") for number in range(300)))
-        assert not any(topic.error_code for topic in answer.topics) and len(site.node.replicas()) == 300
+        assert not any(topic.error_code for topic in answer.topics) and len(site.node.leader_replicas()) == 300
         assert site.node.image.slot == before + 1
 
     run(tmp_path, story)
@@ -140,7 +140,7 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
 
         async def watch() -> None:
             while True:
-                opened.append(len(site.node.replicas()))
+                opened.append(len(site.node.leader_replicas()))
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
@@ -232,7 +232,7 @@ def test_topics_grow(tmp_path: Path) -> None:
                 ("no", 3),
             ]
             assert [len(site.node.image.topics[name].partitions) for name in "abc"] == sizes
-        await site.node.replica("a", 3).append(batch([b"v"]))
+        await site.node.leader_replica("a", 3).append(batch([b"v"]))
         wrong = [CreatePartitionsTopic("a", 4, None), CreatePartitionsTopic("b", 4, [CreatePartitionsAssignment([9])])]
         answer = await client.ask(CreatePartitionsRequest(wrong, 5_000), 3, CreatePartitionsResponse)
         assert [each.error_code for each in answer.results] == [37, 39]
@@ -299,7 +299,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t", 2)
         for number in range(2):
-            await site.node.replica("t", number).append(batch([b"%d" % n for n in range(10)]))
+            await site.node.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
         client = await site.client()
 
         async def delete(*wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
@@ -310,9 +310,9 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
 
         assert await delete((0, 4), (1, -1), (9, 0)) == [(0, 4, 0), (1, 10, 0), (9, -1, 3)]
         assert await delete((0, 11), (0, -2), (0, 2)) == [(0, -1, 1), (0, -1, 1), (0, 4, 0)]
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         assert replica.log_start_offset == 4
-        manifest = await site.node.cold.manifests.load(replica.pid)
+        manifest = await site.node.cold_tier.manifests.load(replica.pid)
         assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
         fetched = await replica.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)

@@ -41,7 +41,7 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
     async def story(site: KafkaSite) -> None:
         replica = await site.create("t", 2)
-        empty = site.node.replica("t", 1)
+        empty = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b", b"c")
         client = await site.client()
         request = fetch((replica, 1), (empty, 0))
@@ -63,7 +63,7 @@ def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
 def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         replica = await site.create("t", 2)
-        other = site.node.replica("t", 1)
+        other = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b")
         client = await site.client()
         request = fetch((other, 0), (replica, 99), wait_ms=LONG_MS)
@@ -96,7 +96,7 @@ def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
 def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         first = await site.create("t", 3)
-        second, third = site.node.replica("t", 1), site.node.replica("t", 2)
+        second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
         for replica in (first, second, third):
             await fill(replica, *(b"%d" % n * 1000 for n in range(4)))
         client = await site.client()
@@ -132,7 +132,7 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
 def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t", 10)
-        replicas = [site.node.replica("t", n) for n in range(10)]
+        replicas = [site.node.leader_replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
         await until(lambda: site.server.pending_requests == 1)
@@ -262,7 +262,7 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
 def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t", 4)
-        replicas = [site.node.replica("t", n) for n in range(4)]
+        replicas = [site.node.leader_replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
         fetches = site.server.dispatch.fetch_handler
@@ -323,7 +323,7 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
 def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         await site.create("t", 6)
-        replicas = [site.node.replica("t", n) for n in range(6)]
+        replicas = [site.node.leader_replica("t", n) for n in range(6)]
         tailing = [await site.client() for _ in range(3)]
         for client in tailing:
             await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))

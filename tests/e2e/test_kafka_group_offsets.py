@@ -117,15 +117,15 @@ def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
 
 def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_at_most(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
-        leaving = asyncio.ensure_future(site.node.coordinators.partition_for("g"))
+        leaving = asyncio.ensure_future(site.node.group_coordinators.partition_for("g"))
         await asyncio.sleep(0)  # one turn: it has asked for the topic now
         leaving.cancel()
         with pytest.raises(Refused) as refused:
-            await site.node.coordinators.partition_for("g")
+            await site.node.group_coordinators.partition_for("g")
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         await until(lambda: OFFSETS_TOPIC in site.node.image.topics)
         assert (
-            0 <= await site.node.coordinators.partition_for("g") < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
+            0 <= await site.node.group_coordinators.partition_for("g") < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
         )
 
     run(tmp_path, story, **QUICK)

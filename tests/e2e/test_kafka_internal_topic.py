@@ -63,7 +63,7 @@ def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -> None:
     async def story(site: KafkaSite) -> None:
-        await site.node.coordinators.ensure_topic()
+        await site.node.group_coordinators.ensure_topic()
         other = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}[
             key
         ]
@@ -91,14 +91,14 @@ def test_whoever_creates_it_it_is_what_groups_need(tmp_path: Path) -> None:
 
 def test_http_does_not_write_to_it_either(tmp_path: Path) -> None:
     async def story(site: Site) -> None:
-        await site.node.coordinators.ensure_topic()
-        end = [replica.log.end_offset for replica in site.node.replicas()]
+        await site.node.group_coordinators.ensure_topic()
+        end = [replica.log.end_offset for replica in site.node.leader_replicas()]
         one = await site.ask(
             "POST", f"{site.cluster}/topics/{OFFSETS_TOPIC}/records", {"value": {"type": "STRING", "data": "x"}}
         )
         kind = "application/vnd.kafka.json.v2+json"
         many = await site.ask("POST", f"/topics/{OFFSETS_TOPIC}", {"records": [{"value": 1}]}, kind=kind)
         assert one.status >= 400 and many.status >= 400, (one, many)
-        assert [replica.log.end_offset for replica in site.node.replicas()] == end
+        assert [replica.log.end_offset for replica in site.node.leader_replicas()] == end
 
     run_http(tmp_path, story)

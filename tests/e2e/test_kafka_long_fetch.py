@@ -26,7 +26,7 @@ def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def replicas(site: KafkaSite, topic: str = "t") -> list[LeaderReplica]:
     await site.create(topic, COUNT)
-    return [site.node.replica(topic, p) for p in range(COUNT)]
+    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 17])

@@ -35,7 +35,7 @@ def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[LeaderReplica]:
     await site.create(topic, COUNT, **configs)
-    return [site.node.replica(topic, p) for p in range(COUNT)]
+    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
 
 def request(held: Sequence[LeaderReplica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:

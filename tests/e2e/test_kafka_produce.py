@@ -56,7 +56,7 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
             start = 0 if version >= 5 else -1
             assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, 2 * n, -1)
             assert (part.log_start_offset, part.record_errors, part.error_message) == (start, [], None)
-        second = site.node.replica("t", 1)
+        second = site.node.leader_replica("t", 1)
         assert only(await client.ask(produce(second, b"c"), version, ProduceResponse)).base_offset == 0
         got = await client.ask(fetch((replica, 0), (second, 0)), 12, FetchResponse)
         assert [values_of(part.records) for part in got.responses[0].partitions] == [
@@ -300,7 +300,7 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 
         assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
         assert await send(1, 1) == (0, 2)
-        assert site.node.partitions.producer_limits.producer_count == 2
+        assert site.node.hosted_replicas.producer_limits.producer_count == 2
         other = await site.create("u")
         replica = other
         assert await send(3) == (0, 0)

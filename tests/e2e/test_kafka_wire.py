@@ -30,11 +30,11 @@ class CountingNet:
         self._net = SocketNet()
         self.sends: list[int] = []
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> Listener:
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> Listener:
         def counted(stream: Stream) -> None:
             assert isinstance(stream, SocketStream)
             stream.__class__ = type("Counted", (_Counted,), {"sends": self.sends})
-            accepted(stream)
+            on_accept(stream)
 
         return await self._net.listen(host, port, counted)
 

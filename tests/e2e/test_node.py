@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
@@ -50,7 +50,7 @@ def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
         await site.until(lambda: replica.local_start_offset == 9)
         await site.stop()
         node = await site.start()
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         assert (again.leader_epoch, again.high_watermark, again.cold_end_offset) == (1, 10, 9)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
@@ -68,7 +68,7 @@ def test_a_killed_process_loses_nothing() -> None:
         replica = await site.create()
         await fill(replica, 10)
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
         await site.stop()
@@ -85,7 +85,7 @@ def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(see
         await replica.flush()
         await fill(replica, 5, start=5)
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert 5 <= again.high_watermark <= 10
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
         loss = again.explain()["possible_loss"]
@@ -102,7 +102,7 @@ def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
         await asyncio.gather(*(replica.append(batch([b"%06d" % number])) for number in range(10)))
         assert replica.high_watermark == 10
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
         await site.stop()
@@ -123,7 +123,7 @@ def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture
         assert {name: topic.topic_id for name, topic in node.image.topics.items()} == {
             name: topic.topic_id for name, topic in topics.items()
         }
-        again = node.replica("a", 0)
+        again = node.leader_replica("a", 0)
         assert (again.high_watermark, again.leader_epoch) == (9, 1)
         assert await read_values(again, 0) == numbers(0, 9)
         losses = node.health().details["possible_loss"]
@@ -156,7 +156,7 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         replica.roll()
         await site.until(lambda: replica.cold_end_offset == 8)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         for sequence in range(3, 8):
             retried = await again.append(sent(sequence))
             assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
@@ -180,7 +180,7 @@ def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
         await site.until(lambda: replica.cold_end_offset == 9)
         before = await read_values(replica, 0)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         await fill(again, 3, start=500)
         assert await read_values(again, 0) == before[:9] + numbers(500, 503)
         await site.stop()
@@ -214,7 +214,7 @@ def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> N
         first = await site.start()
         await first.announce(await answer(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Node(Settings(node_id=first.settings.node_id), other.process(), Metrics())
+        twin = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await twin.start()
         assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
@@ -230,7 +230,7 @@ def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
         first = await site.start()
         await first.announce(await answer(site, site.machine, lambda: "somebody"), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Node(QUICK, other.process(), Metrics())
+        twin = Broker(QUICK, other.process(), Metrics())
         await twin.start()
         with pytest.raises(Refused) as refused:
             await first.submit(CreateTopic("t"))
@@ -250,7 +250,7 @@ def test_a_data_directory_of_another_cluster_is_refused() -> None:
         await site.stop()
         elsewhere = SimMachine(site.loop, "three", SimBucket(site.loop), site.network)
         elsewhere.disk = site.machine.disk
-        node = Node(QUICK, elsewhere.process(), Metrics())
+        node = Broker(QUICK, elsewhere.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await node.start()
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
@@ -281,14 +281,14 @@ def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
         await site.start()
         await fill(await site.create(), 2)
         await site.stop()
-        await fill((await site.start()).replica("t", 0), 1, start=2)
+        await fill((await site.start()).leader_replica("t", 0), 1, start=2)
         await site.crash(site.machine.kill)
-        replica = (await site.start()).replica("t", 0)
+        replica = (await site.start()).leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, 3)
         replica.roll()
         await site.until(lambda: replica.cold_end_offset == 3)
         await site.stop()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (again.cold_end_offset, again.high_watermark) == (3, 3)
         await site.stop()
 

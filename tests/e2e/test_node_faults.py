@@ -85,7 +85,7 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         assert any("data directory" in each for each in health.problems)
         await site.stop()
         site.machine.kill()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
@@ -101,12 +101,12 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
         await site.crash(site.machine.power_cut)
         site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
         await site.start()
-        assert not site.node.partitions.doubtful, "what was synced is noted"
+        assert not site.node.hosted_replicas.suspect_partitions, "what was synced is noted"
         await asyncio.sleep(10)
-        assert not site.node.replicas() and not site.node.joining.trusted
+        assert not site.node.leader_replicas() and not site.node.registration.directory_trusted
         site.machine.disk.faults.clear()
-        await site.until(lambda: site.node.joining.trusted)
-        assert await read_values(site.node.replica("t", 0), 0) == numbers(0, 5)
+        await site.until(lambda: site.node.registration.directory_trusted)
+        assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
     run(story)
@@ -120,7 +120,7 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
         site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
         await site.stop()
         site.machine.power_cut()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
@@ -148,11 +148,11 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         await site.crash(site.machine.power_cut)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start()
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         await site.stop()
         site.machine.kill()
         site.machine.faults.rules = []
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
@@ -169,11 +169,11 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3)]
         node = await site.start()
         with pytest.raises(Refused, match="not served"):
-            node.replica("t", 0)
+            node.leader_replica("t", 0)
         assert any("t-0 is not served" in each for each in node.health().problems)
-        await site.until(lambda: not node.partitions.unopened)
-        assert await read_values(node.replica("t", 0), 0) == numbers(0, 9)
-        await site.until(lambda: node.replica("t", 0).explain()["possible_loss"] is not None)
+        await site.until(lambda: not node.hosted_replicas.unopened_leaders)
+        assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
+        await site.until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
@@ -190,9 +190,9 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start(Settings())
         await asyncio.sleep(60)
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         site.machine.faults.rules = []
-        await site.until(lambda: not node.partitions.unopened, 15)
+        await site.until(lambda: not node.hosted_replicas.unopened_leaders, 15)
         await site.until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
         await site.stop()
 
@@ -205,8 +205,8 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
-        assert node.joining.trusted
-        node.partitions.unreported.append(replica)  # as for a log that the bucket made begin anew
+        assert node.registration.directory_trusted
+        node.hosted_replicas.unreported_losses.append(replica)  # as for a log that the bucket made begin anew
         site.machine.faults.outage = away
         await site.stop()
         site.machine.faults.outage = False
@@ -227,10 +227,10 @@ def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_se
         await fill(replica, 5)
         await site.crash(site.machine.kill)
         site.machine.faults.first_byte_seconds = bucket_seconds
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         await site.until(lambda: again.log.flushed_offset == 5, 5)
         await site.crash(site.machine.power_cut)
-        assert (await site.start()).replica("t", 0).high_watermark == 5
+        assert (await site.start()).leader_replica("t", 0).high_watermark == 5
         await site.stop()
 
     run(story)
@@ -256,7 +256,7 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
         site.machine.faults.rules = []
         assert await read_values(replica, 0) == numbers(0, 20)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
         await site.stop()
 
@@ -269,7 +269,7 @@ def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_
         replica = await site.create()
         await fill(replica, 4)
         await site.until(lambda: replica.cold_end_offset == 3)
-        await site.node.cold.manifests.take_over(replica.pid, "t", 7)
+        await site.node.cold_tier.manifests.take_over(replica.pid, "t", 7)
         await site.crash(site.machine.kill)
         node = await site.start()
         assert any("t-0 is not served" in each and "epoch" in each for each in node.health().problems)
@@ -305,7 +305,7 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
         first = replica.log.closed_segments()[0]
         await site.crash(site.machine.kill)
         site.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
         assert await read_values(again, 0) == numbers(0, 12)
         await site.stop()
@@ -382,7 +382,7 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
         file.pwrite(4, str(epoch + 2).encode())
         file.close()
         node = await site.start()
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         assert again.possible_loss is None
         assert again.high_watermark == 20
         assert await read_values(again, 0) == numbers(0, 20)

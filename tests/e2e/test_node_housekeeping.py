@@ -52,7 +52,7 @@ def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest
         assert (replica.log.unproved_bytes, replica.local_segments) == (0, 1)
         await fill(replica, 1, start=15)
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:15] == numbers(0, 15)
         await site.stop()
 
@@ -75,7 +75,7 @@ def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the
         assert len(replica.log.producers) == 1
         assert replica.log.producers.get(1) is not None
         await site.crash(site.machine.kill)
-        again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).replica("t", 0)
+        again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).leader_replica("t", 0)
         assert (await again_led.append(of_producer(1, 1))).is_duplicate
         await asyncio.sleep(70)
         assert len(again_led.log.producers) == 0
@@ -94,7 +94,7 @@ def test_others_have_their_turn_between_two_rolls() -> None:
     async def story(site: Site) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=10**9))
         await hot(site, 30, segment_ms="5000")
-        for replica in site.node.replicas():
+        for replica in site.node.leader_replicas():
             await replica.append(batch([b"v"]))
         await asyncio.sleep(6)
         turns, seen = 0, []
@@ -104,7 +104,7 @@ def test_others_have_their_turn_between_two_rolls() -> None:
                 seen.append(turns)
 
         site.machine.disk.observer = note
-        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).look_after_logs())
+        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).maintain_logs())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)
@@ -125,7 +125,7 @@ def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() 
         await replica.append(batch([b"v"]))
         assert replica.last_stable_offset == replica.high_watermark == 3
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.last_stable_offset == again.high_watermark == 3
         await site.stop()
 
@@ -141,7 +141,7 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
             await replica.flush()
             await site.crash(how)
             site.machine.disk.capacity = 1
-            replica = (await site.start()).replica("t", 0)
+            replica = (await site.start()).leader_replica("t", 0)
             assert await read_values(replica, 0) == numbers(0, 5)
             site.machine.disk.capacity = None
             await asyncio.sleep(5)

@@ -54,9 +54,9 @@ def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pyte
         rendered = site.node.metrics.render().splitlines()
         assert "tiered_possible_loss_partitions 1" in rendered
         assert 'tiered_topic_possible_loss_partitions{topic="hot"} 1' in rendered
-        assert site.node.replica("whole", 0).high_watermark == 10
-        assert site.node.replica("whole", 0).explain()["possible_loss"] is None
-        assert site.node.replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
+        assert site.node.leader_replica("whole", 0).high_watermark == 10
+        assert site.node.leader_replica("whole", 0).explain()["possible_loss"] is None
+        assert site.node.leader_replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
         await site.stop()
 
     run(story)
@@ -67,14 +67,14 @@ def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
-        await fill(site.node.replica("hot", 0), 1)
+        await fill(site.node.leader_replica("hot", 0), 1)
         await site.stop()
         await site.start(LAGGING)
         assert lost(site) == {"hot-0": 5}
         topic, loss = site.node.image.topics["hot"], site.node.health().details["possible_loss"]["hot-0"]
         await site.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss["leader_epoch"]),)))
         assert lost(site) == {} and site.node.health().problems == []
-        await site.until(lambda: site.node.replica("hot", 0).explain()["possible_loss"] is None)
+        await site.until(lambda: site.node.leader_replica("hot", 0).explain()["possible_loss"] is None)
         await site.stop()
         await site.start(LAGGING)
         assert lost(site) == {} and site.node.health().problems == []
@@ -119,14 +119,14 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
     async def story(site: Site) -> None:
         await site.start(LAGGING)
         await site.create()
-        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
-        (written,) = [each for each in site.node.replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
+        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        (written,) = [each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
 
         def noted() -> set[int]:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
 
         await site.until(lambda: noted() == {0, written.log.end_offset}, 300)
-        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
         await site.until(lambda: UNKNOWN_END in noted(), 1)
         end = written.log.start_offset
         await site.crash(site.machine.lose_disk)

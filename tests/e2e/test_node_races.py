@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.machine import SimMachine
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
@@ -48,12 +48,12 @@ def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> 
         ]
         node = await site.start()
         await asyncio.sleep(5)
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         await node.submit(DeleteTopic("t"))
         await node.submit(CreateTopic("u"))
         await asyncio.sleep(30)
         assert not node.ended.is_set(), node.health().problems
-        assert [str(each.at) for each in node.replicas()] == ["u-0"]
+        assert [str(each.at) for each in node.leader_replicas()] == ["u-0"]
         again = await site.create()
         await fill(again, 1)
         assert await read_values(again, 0) == numbers(0, 1)
@@ -68,7 +68,7 @@ def test_more_losses_than_requests_may_wait_are_all_told() -> None:
         await site.create("t", 1200)
         await site.crash(site.machine.lose_disk)
         node = await site.start()
-        assert len(node.replicas()) == 1200
+        assert len(node.leader_replicas()) == 1200
         assert len(node.health().details["possible_loss"]) == 1200
         await site.stop()
 
@@ -84,7 +84,7 @@ def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it(
         await site.crash(site.machine.kill)
         site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
         node = await site.start()
-        assert len(node.replicas()) == 320
+        assert len(node.leader_replicas()) == 320
         await site.stop()
 
     run(story)
@@ -118,7 +118,7 @@ def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) 
         await asyncio.sleep(130)
         site.machine.faults.outage = False
         await starts
-        assert site.node.ages.now_ms() == site.node.world.clock.wall_ms()
+        assert site.node.retention_clock.now_ms() == site.node.world.clock.wall_ms()
         await site.stop()
 
     run(story)
@@ -161,13 +161,13 @@ def test_a_topic_that_was_never_opened_leaves_no_file_for_the_next_of_its_name()
         await site.start()
         site.machine.disk.capacity = 1
         await site.node.submit(CreateTopic("t"))
-        assert site.node.partitions.unopened
+        assert site.node.hosted_replicas.unopened_leaders
         await site.node.submit(DeleteTopic("t"))
         site.machine.disk.capacity = None
         replica = await site.create()
         await fill(replica, 2)
         await site.crash(site.machine.kill)
-        assert await read_values((await site.start()).replica("t", 0), 0) == numbers(0, 2)
+        assert await read_values((await site.start()).leader_replica("t", 0), 0) == numbers(0, 2)
         await site.stop()
 
     run(story)
@@ -255,7 +255,7 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
         name = disk.open("log/t-0/partition.metadata")
         name.truncate(0)
         name.append([torn])
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
         assert again.explain()["possible_loss"]["from_offset"] == 0
         await site.stop()
@@ -271,7 +271,7 @@ def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_to
         replica = await site.create(remote_storage_enable="false")
         await fill(replica, 6)
         await replica.delete_records(5)
-        await site.node.partitions.save_offsets()
+        await site.node.hosted_replicas.save_offsets()
         await site.crash(site.machine.kill)
         disk = site.machine.disk
         name = disk.open("log/t-0/partition.metadata")
@@ -281,7 +281,7 @@ def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_to
         await site.start()
         await site.crash(site.machine.kill)
         site.machine.disk.capacity = None
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log_start_offset == again.high_watermark == 0
         await site.stop()
 
@@ -294,8 +294,8 @@ def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its
         old = await site.create()
         await site.node.submit(DeleteTopic("t"))
         new = await site.create()
-        site.node.partitions.fenced(old, Fenced("the manifest is gone, the topic was deleted"))
-        assert site.node.replica("t", 0) is new
+        site.node.hosted_replicas.on_fenced(old, Fenced("the manifest is gone, the topic was deleted"))
+        assert site.node.leader_replica("t", 0) is new
         await fill(new, 3)
         assert await read_values(new, 0) == numbers(0, 3)
         await site.stop()
@@ -313,13 +313,13 @@ def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() ->
         await site.until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.kill)
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        second = Node(replace(QUICK, node_id=2), other.process(), Metrics())
+        second = Broker(replace(QUICK, node_id=2), other.process(), Metrics())
         await second.start()
         await site.until(lambda: second.image.brokers[QUICK.node_id].fenced)
         await second.stop()
         node = await site.start()
-        manifest = await node.cold.manifests.load(replica.pid)
-        assert manifest is not None and manifest.leader_epoch == node.replica("t", 0).leader_epoch
+        manifest = await node.cold_tier.manifests.load(replica.pid)
+        assert manifest is not None and manifest.leader_epoch == node.leader_replica("t", 0).leader_epoch
         await site.stop()
 
     run(story)

@@ -34,7 +34,7 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
                 await ask
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         with pytest.raises(Refused):
-            site.node.replica("t", 0)
+            site.node.leader_replica("t", 0)
         await asyncio.sleep(30)
         assert await site.bucket.memory.list(f"data/{topic_id}/")
         await site.until(lambda: not site.node.image.deleted_topics, 300)
@@ -108,7 +108,7 @@ def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
         await fill(again, 3, start=700)
         await site.stop()
         node = await site.start()
-        assert await read_values(node.replica("t", 0), 0) == numbers(700, 703)
+        assert await read_values(node.leader_replica("t", 0), 0) == numbers(700, 703)
         await site.stop()
 
     run(story)
@@ -128,7 +128,7 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
         assert (again.high_watermark, again.log.end_offset) == (0, 0)
         await fill(again, 2, start=700)
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(700, 702)
         await site.stop()
 
@@ -156,8 +156,8 @@ def test_partitions_are_added_while_it_runs() -> None:
         topic = await site.node.submit(CreatePartitions("t", 3))
         assert isinstance(topic, TopicImage)
         assert len(topic.partitions) == 3
-        await fill(site.node.replica("t", 2), 2)
-        assert await read_values(site.node.replica("t", 2), 0) == numbers(0, 2)
+        await fill(site.node.leader_replica("t", 2), 2)
+        assert await read_values(site.node.leader_replica("t", 2), 0) == numbers(0, 2)
         await site.stop()
 
     run(story)
@@ -178,7 +178,7 @@ def test_settings_take_effect_while_it_runs() -> None:
             await fill(replica, 1)
         assert replica.config.max_message_bytes == 200
         await site.stop()
-        assert (await site.start()).replica("t", 0).config.max_message_bytes == 200
+        assert (await site.start()).leader_replica("t", 0).config.max_message_bytes == 200
         await site.stop()
 
     run(story)
@@ -190,7 +190,7 @@ def test_names_that_are_not_there_are_said_so() -> None:
         await site.create()
         for topic, partition in (("u", 0), ("t", 1), ("t", -1)):
             with pytest.raises(Refused) as refused:
-                site.node.replica(topic, partition)
+                site.node.leader_replica(topic, partition)
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         await site.stop()
 
@@ -284,7 +284,7 @@ def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch
         await asyncio.sleep(60 * 60)
         assert node.store.request_count() - before <= 60, "more than the one look a minute for a newer controller"
         await node.submit(AlterTopicConfigs("t", {"retention.bytes": "20000"}))
-        await site.until(lambda: node.replica("t", 0).log_start_offset > 0)
+        await site.until(lambda: node.leader_replica("t", 0).log_start_offset > 0)
         await site.stop()
 
     run(story)
@@ -345,7 +345,7 @@ def test_deleted_records_stay_deleted() -> None:
         replica.manifest = before  # as an upload does whose answer comes late
         assert (replica.log_start_offset, replica.cold_end_offset) == (4, 9)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log_start_offset == 4
         assert await again.delete_records(-1) == again.high_watermark
         await site.stop()
@@ -363,7 +363,7 @@ def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypat
             node = await site.start()
             if not life:
                 await site.create("t", 300)
-            await fill(node.replica("t", 7), 3)
+            await fill(node.leader_replica("t", 7), 3)
             done: list[Op] = []
             site.machine.disk.observer = done.append
             before = node.image.slot
@@ -375,8 +375,8 @@ def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypat
             assert any("t-7/" in path for path in synced)
         site.machine.power_cut()
         await site.start()
-        assert [site.node.replica("t", p).log.end_offset for p in range(300)] == [6 * (p == 7) for p in range(300)]
+        assert [site.node.leader_replica("t", p).log.end_offset for p in range(300)] == [6 * (p == 7) for p in range(300)]
         assert site.node.health().ok
-        await fill(site.node.replica("t", 8), 1)
+        await fill(site.node.leader_replica("t", 8), 1)
 
     run(story)

@@ -30,7 +30,7 @@ def total(site: Site | KafkaSite, name: str) -> dict[tuple[str, ...], float]:
 def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
     async def story(site: KafkaSite) -> None:
         first, other = await site.create("t", 2), await site.create("u")
-        second = site.node.replica("t", 1)
+        second = site.node.leader_replica("t", 1)
         client = await site.client()
         sizes = []
         for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
@@ -83,12 +83,12 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
             assert len(total(site, "messagesin")) <= 3
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
         await site.node.submit(DeleteTopic("c"))
-        await site.until(lambda: len(site.node.replicas()) == 3)
+        await site.until(lambda: len(site.node.leader_replicas()) == 3)
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
         await site.node.submit(DeleteTopic("a"))
-        await site.until(lambda: len(site.node.replicas()) == 2)
+        await site.until(lambda: len(site.node.leader_replicas()) == 2)
         assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
-        await site.node.replica("d", 0).append(batch([b"v"]))
+        await site.node.leader_replica("d", 0).append(batch([b"v"]))
         assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
         await site.stop()
 

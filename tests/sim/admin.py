@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tests.sim.clients import Clients
 from tests.sim.ledger import Ledger
 from tests.sim.options import Options
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.ids import PartitionId, TopicId
@@ -43,7 +43,7 @@ class Admin:
         options: Options,
         ledger: Ledger,
         clients: Clients,
-        node: Callable[[], Node | None],
+        node: Callable[[], Broker | None],
         event: Callable[[str], None],
     ) -> None:
         self.counts = {"made": 0, "deleted": 0, "grown": 0, "altered": 0, "cut": 0}
@@ -70,7 +70,7 @@ class Admin:
             except (Refused, Unavailable, Corrupt, Fenced) as error:  # Fenced: by a later life of the broker
                 self._event(f"admin {verb.__name__} {name} why={error}")
 
-    async def _create(self, node: Node, name: str, draw: random.Random) -> None:
+    async def _create(self, node: Broker, name: str, draw: random.Random) -> None:
         known, count = self._known[name], draw.randint(1, 2)
         if known.topic_id is not None and not known.open:
             return
@@ -83,11 +83,11 @@ class Admin:
         for _ in range(draw.randint(0, 12)):
             pid = PartitionId(made.topic_id, draw.randrange(count))
             body, values = self._clients.batch(draw, pid, -1, -1)
-            replica = next((each for each in node.replicas() if each.pid == pid), None)
+            replica = next((each for each in node.leader_replicas() if each.pid == pid), None)
             if replica is not None:
                 await self._clients.send(replica.at, pid, body, values, again=False)
 
-    async def _delete(self, node: Node, name: str, _: random.Random) -> None:
+    async def _delete(self, node: Broker, name: str, _: random.Random) -> None:
         known = self._known[name]
         if known.topic_id is None or known.open:
             return
@@ -96,7 +96,7 @@ class Admin:
         self.counts["deleted"] += 1
         self._known[name] = Known()
 
-    async def _grow(self, node: Node, name: str, _: random.Random) -> None:
+    async def _grow(self, node: Broker, name: str, _: random.Random) -> None:
         known = self._known[name]
         least, most = known.partitions
         if known.topic_id is None or known.open or most >= PARTITIONS_MAX:
@@ -106,7 +106,7 @@ class Admin:
         known.partitions = (most + 1, most + 1)
         self.counts["grown"] += 1
 
-    async def _alter(self, node: Node, name: str, draw: random.Random) -> None:
+    async def _alter(self, node: Broker, name: str, draw: random.Random) -> None:
         known, value = self._known[name], draw.choice(SEGMENT_BYTES)
         if known.topic_id is None or known.open:
             return
@@ -115,9 +115,9 @@ class Admin:
         known.segment_bytes = frozenset({value})
         self.counts["altered"] += 1
 
-    async def _cut(self, node: Node, _: str, draw: random.Random) -> None:
+    async def _cut(self, node: Broker, _: str, draw: random.Random) -> None:
         """DeleteRecords of any partition: what it answered for stays gone, what it was not asked for stays."""
-        replicas = node.replicas()
+        replicas = node.leader_replicas()
         if not replicas or draw.random() < 0.5:
             return
         replica = draw.choice(replicas)

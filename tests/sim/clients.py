@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.sim.harness.clock import SimClock
 from tests.sim.ledger import Ledger
 from tests.sim.options import Options
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.ports import FileSlice
@@ -34,7 +34,7 @@ class Clients:
         options: Options,
         ledger: Ledger,
         clock: SimClock,
-        node: Callable[[], Node | None],
+        node: Callable[[], Broker | None],
         event: Callable[[str], None],
     ) -> None:
         self.working = True
@@ -52,7 +52,7 @@ class Clients:
     def _replica(self, at: TopicPartition) -> LeaderReplica | None:
         """None while the broker is down or does not lead it yet."""
         try:
-            return node.replica(*at) if (node := self._node()) is not None else None
+            return node.leader_replica(*at) if (node := self._node()) is not None else None
         except Refused:
             return None
 
@@ -63,7 +63,7 @@ class Clients:
         if not self._options.admin:
             return self._replica(self._some_partition(draw))
         node = self._node()
-        replicas = node.replicas() if node is not None else []
+        replicas = node.leader_replicas() if node is not None else []
         return draw.choice(replicas) if replicas else None
 
     def batch(self, draw: random.Random, pid: PartitionId, producer: int, sequence: int) -> tuple[bytes, list[bytes]]:
@@ -148,7 +148,7 @@ class Clients:
         self.counts["read"] += len(rows)
         self.counts["cold_read"] += len(rows) if cold else 0
         node = self._node()
-        if node is not None and replica in node.replicas():
+        if node is not None and replica in node.leader_replicas():
             for at, value in rows:
                 self._ledger.see(pid, at, value)
 

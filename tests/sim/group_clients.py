@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets
 
@@ -39,7 +39,7 @@ class Told:
 class GroupClients:
     """`groups` committers, each of which commits growing offsets of its own group."""
 
-    def __init__(self, seed: int, groups: int, node: Callable[[], Node | None], now: Callable[[], float]) -> None:
+    def __init__(self, seed: int, groups: int, node: Callable[[], Broker | None], now: Callable[[], float]) -> None:
         self._draw = random.Random(f"{seed}/groups")
         self._node = node
         self._now = now
@@ -58,7 +58,7 @@ class GroupClients:
             asked = self._now()
             told.asked.add(value)
             try:
-                reply = await node.coordinators.ask(group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0)
+                reply = await node.group_coordinators.ask(group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0)
             except RETRY:
                 continue
             assert isinstance(reply, CommitOffsetsReply)
@@ -66,7 +66,7 @@ class GroupClients:
                 told.acked.append((asked, value))
                 self.acked += 1
 
-    async def check(self, node: Node, safe_until: Callable[[str], float]) -> None:
+    async def check(self, node: Broker, safe_until: Callable[[str], float]) -> None:
         """I18 after a start: all that was acknowledged before `safe_until` is there, and nothing that nobody asked."""
         for group, told in self.told.items():
             value, safe = (await self._fetch(node, group)).offsets[0].offset, safe_until(group)
@@ -75,10 +75,10 @@ class GroupClients:
             )
             told.is_now(value, self._now())
 
-    async def _fetch(self, node: Node, group: str) -> FetchOffsetsReply:
+    async def _fetch(self, node: Broker, group: str) -> FetchOffsetsReply:
         for _ in range(600):
             try:
-                reply = await node.coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
+                reply = await node.group_coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
             except Refused as refused:
                 assert refused.code.retriable, refused
                 await asyncio.sleep(0.5)

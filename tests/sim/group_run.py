@@ -19,7 +19,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, bearable, drawn_faults
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import CreateTopic
 from tiered.coordinator.snapshot import SnapshotName, parse_key
@@ -73,7 +73,7 @@ class GroupRun:
         self.counts: Counter[str] = Counter()
         self.bucket = SimBucket(loop)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
-        self.node: Node | None = None
+        self.node: Broker | None = None
         self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now)
         self._draw = random.Random(f"{seed}/run")
         self.options = GroupOptions.drawn(seed, self._draw)
@@ -103,14 +103,14 @@ class GroupRun:
         self.counts["acked"] = self.clients.acked
         self.counts["refused"] = throttle.refused_count if throttle else 0
 
-    async def _prepare(self, node: Node) -> None:
+    async def _prepare(self, node: Broker) -> None:
         await node.submit(CreateTopic(TOPIC, 1, configs={"segment.bytes": str(1 << 20), "retention.ms": "-1"}))
-        replica = node.replica(TOPIC, 0)
+        replica = node.leader_replica(TOPIC, 0)
         await replica.append(batch([b""] * RECORDS))
         replica.roll()
         while replica.cold_end_offset < RECORDS:
             await asyncio.sleep(0.1)
-        await node.coordinators.ensure_topic()
+        await node.group_coordinators.ensure_topic()
 
     async def _trouble(self) -> None:
         kind = self._draw.choice(("kill", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage", "peace"))
@@ -156,14 +156,14 @@ class GroupRun:
 
         await self.clients.check(fresh, safe_until)
         for name in newest:
-            end = fresh.replica(OFFSETS_TOPIC, name.pid.partition).log.end_offset
+            end = fresh.leader_replica(OFFSETS_TOPIC, name.pid.partition).log.end_offset
             assert end >= name.offset, f"offsets of the topic went back: {end} is below {name}"
         self.node = fresh
 
-    async def _started(self) -> Node:
+    async def _started(self) -> Broker:
         """As a supervisor does: again until it runs."""
         for _ in range(100):
-            node = Node(self._settings, self.machine.process(), Metrics())
+            node = Broker(self._settings, self.machine.process(), Metrics())
             try:
                 await node.start()
             except (Unavailable, Corrupt) as error:

@@ -35,14 +35,14 @@ async def commit(
 ) -> Code:
     """One offset of partition 0."""
     request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member)
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, CommitOffsetsReply)
     return reply.codes[0]
 
 
 async def committed(site: Site, group: str, topic: str = "t") -> int:
     """-1 where nothing was."""
-    reply = await site.node.coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
+    reply = await site.node.group_coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
     assert isinstance(reply, FetchOffsetsReply)
     return reply.offsets[0].offset
 
@@ -55,7 +55,7 @@ async def join(
         group, member, instance, "client", "/host", session_ms, 10_000, "consumer", (("range", b""),),
         member_id_required=False,
     )  # fmt: skip
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, JoinGroupReply)
     return reply
 
@@ -63,25 +63,25 @@ async def join(
 async def sync(site: Site, group: str, joined: JoinGroupReply) -> SyncGroupReply:
     """The leader of a group of one assigns."""
     request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, SyncGroupReply)
     return reply
 
 
 async def beat(site: Site, group: str, joined: JoinGroupReply) -> Code:
-    reply = await site.node.coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
+    reply = await site.node.group_coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
     assert isinstance(reply, HeartbeatReply)
     return reply.code
 
 
 async def described(site: Site, group: str) -> DescribeGroupReply:
-    reply = await site.node.coordinators.ask(group, DescribeGroup(group))
+    reply = await site.node.group_coordinators.ask(group, DescribeGroup(group))
     assert isinstance(reply, DescribeGroupReply)
     return reply
 
 
 def log_of(site: Site, partition: int) -> LeaderReplica:
-    return site.node.replica(OFFSETS_TOPIC, partition)
+    return site.node.leader_replica(OFFSETS_TOPIC, partition)
 
 
 def images(site: Site, partition: int) -> list[SnapshotName]:

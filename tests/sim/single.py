@@ -24,7 +24,7 @@ from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, drawn_faults
 from tests.sim.ledger import Ledger
 from tests.sim.options import SETTINGS, Options
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import CLEAN_MARK
@@ -49,7 +49,7 @@ class Run:
         self.bucket = SimBucket(loop)
         self.rules = BucketRules(self.bucket)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
-        self.node: Node | None = None
+        self.node: Broker | None = None
         self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._event)
         self.admin = Admin(self.options, self.ledger, self.clients, lambda: self.node, self._event)
         self.crashes = 0
@@ -179,8 +179,8 @@ class Run:
             return
         raise AssertionError("liveness: the broker did not start within 60 tries")
 
-    def _fresh(self) -> Node:
-        return Node(
+    def _fresh(self) -> Broker:
+        return Broker(
             SETTINGS, self.machine.process(), Metrics(),
             manifest_fan=self.options.manifest_fan, snapshot_slots=self.options.snapshot_slots,
         )  # fmt: skip
@@ -225,7 +225,7 @@ class Run:
             await self._cut_short(node, node.start(), self._draw.uniform(0.0, 1.0))
         await self._start()
 
-    async def _cut_short(self, node: Node, step: Coroutine[None, None, None], seconds: float) -> None:
+    async def _cut_short(self, node: Broker, step: Coroutine[None, None, None], seconds: float) -> None:
         """Starts or stops a broker for so long; then the process is gone, or the power."""
         task = self._loop.create_task(step, name="cut short")
         await asyncio.wait([task], timeout=seconds)
@@ -254,7 +254,7 @@ class Run:
             if everything_local:
                 self._durable[pid] = 0
 
-    def _check_loss_is_told(self, node: Node) -> None:
+    def _check_loss_is_told(self, node: Broker) -> None:
         """Where acknowledged records are gone, the broker says so, and from which offset on."""
         for pid, replica in self._pids(node).items():
             missing = [offset for offset in self.ledger.of(pid).acked if offset >= replica.high_watermark]
@@ -265,11 +265,11 @@ class Run:
                 for offset in missing:
                     assert self.ledger.of(pid).acked[offset].forgivable, f"I1: {pid} {offset} is gone"
 
-    def _check_alive(self, node: Node) -> None:
+    def _check_alive(self, node: Broker) -> None:
         assert not node.ended.is_set(), f"the broker ended by itself: {node.health().problems[0]}"
 
-    def _pids(self, node: Node) -> dict[PartitionId, LeaderReplica]:
-        return {PartitionId(replica.topic_id, replica.partition): replica for replica in node.replicas()}
+    def _pids(self, node: Broker) -> dict[PartitionId, LeaderReplica]:
+        return {PartitionId(replica.topic_id, replica.partition): replica for replica in node.leader_replicas()}
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Run:
     async def _all_cold(self) -> None:
         """Liveness: once nothing fails any more, every closed segment is cold and what may go locally is gone."""
         assert self.node is not None
-        for replica in self.node.replicas():
+        for replica in self.node.leader_replicas():
             if replica.log.active_view.size:
                 replica.roll()
         await self._until(self._cold_now, "everything is cold")
@@ -291,7 +291,7 @@ class Run:
     def _cold_now(self) -> bool:
         assert self.node is not None
         self._check_alive(self.node)
-        replicas = list(self.node.replicas())
+        replicas = list(self.node.leader_replicas())
         count = sum(len(topic.partitions) for topic in self.node.image.topics.values())
         return len(replicas) == count and all(map(self._is_cold, replicas))
 
@@ -308,7 +308,7 @@ class Run:
 
     def _state(self) -> str:
         assert self.node is not None
-        return "; ".join(str(replica.explain()) for replica in self.node.replicas() if not self._is_cold(replica))
+        return "; ".join(str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica))
 
     async def _dump(self, replica: LeaderReplica) -> dict[int, bytes]:
         """All that can be read. Retention may still move the start: then the rest is what there is."""
@@ -372,7 +372,7 @@ class Run:
         image = self._running().image
         return not image.deleted_topics and self.rules.topics() <= set(image.topics_by_id)
 
-    def _running(self) -> Node:
+    def _running(self) -> Broker:
         assert self.node is not None
         return self.node
 

@@ -17,7 +17,7 @@ from tiered.cold.planner import RetentionLimits, find_dropped_keys, find_expiry,
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
-from tiered.ports import Clock, Listed, ObjectStore
+from tiered.ports import Clock, ListedObject, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +172,8 @@ class Collector:
         self._deleted.inc(len(listed), "topic")
         return len(listed)
 
-    async def _list(self, prefix: str) -> list[Listed]:
-        found: list[Listed] = []
+    async def _list(self, prefix: str) -> list[ListedObject]:
+        found: list[ListedObject] = []
         while True:
             page = await self._store.list(prefix, found[-1].key if found else "")
             found += page

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.leader_epochs import Lineage
-from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.ports import Buffer
 from tiered.records.native import crc32c
 
@@ -147,7 +147,7 @@ def build_trailer(
             position += len(data)
     proved = b"".join(_TABLE.pack(ref.kind, 0, ref.crc, ref.position, ref.length) for ref in refs)
     proved += _FACTS.pack(
-        id_bytes(pid.topic_id),
+        decode_uuid(pid.topic_id),
         pid.partition,
         leader_epoch,
         facts.base_offset,
@@ -184,7 +184,7 @@ def parse_footer(pid: PartitionId, last: Buffer, object_bytes: int, *, where: st
     )
     if version > FOOTER_VERSION:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has footer version {version}, this program reads 1")
-    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (id_bytes(pid.topic_id), pid.partition):
+    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (decode_uuid(pid.topic_id), pid.partition):
         raise Corrupt("footer belongs to another object or does not add up", where=where)
     sections = tuple(
         SectionRef(kind, position, size, section_crc)

@@ -14,7 +14,7 @@ from tiered.cold.layout import parse_key
 from tiered.cold.manifest import Manifest, SubmanifestNeeded, ManifestNode, Submanifests, SegmentEntry
 from tiered.errors import Corrupt
 from tiered.hot.retention import age_start_ms
-from tiered.ports import Listed
+from tiered.ports import ListedObject
 
 
 class LocalSegment(Protocol):
@@ -145,7 +145,7 @@ def find_dropped_keys(nodes: Iterable[ManifestNode], old_start: int, new_start: 
     return keys
 
 
-def find_garbage(listed: Iterable[Listed], alive: Collection[str], in_flight: Collection[str], leader_epoch: int) -> list[Listed]:
+def find_garbage(listed: Iterable[ListedObject], alive: Collection[str], in_flight: Collection[str], leader_epoch: int) -> list[ListedObject]:
     """Objects that nobody can name any more: of this epoch or a lower one, not alive in the manifest nor in the making.
 
     Final, because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and

@@ -26,7 +26,7 @@ from tiered.hot.index import lookup_timestamp, lookup_offset
 from tiered.hot.segment_index import CandidateBatch
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
 from tiered.records.native import crc32c
@@ -72,7 +72,7 @@ class ColdReader:
             "tiered_cold_read_failures_total", "Cold reads that failed, those without a try left out.", ("why",)
         )
         self._backoff = ReadBackoff()
-        self._log_limiter = Quiet(clock)
+        self._log_limiter = LogLimiter(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
     async def read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
@@ -211,7 +211,7 @@ class ColdReader:
         except (Unavailable, Corrupt) as error:
             pause = backoff.record_failure(pid, offset, error, clock.mono_ns())
             self._failures.inc(1, type(error).__name__.lower())
-            unsaid = self._log_limiter.unsaid()
+            unsaid = self._log_limiter.admit()
             if unsaid is not None:
                 at = pid if manifest is None else manifest.tp
                 log.warning("cold read fails partition=%s again_in=%.2f unsaid=%d why=%s", at, pause, unsaid, error)

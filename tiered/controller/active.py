@@ -18,7 +18,7 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import FollowAsk
+from tiered.peers import MetadataFetch
 from tiered.subtask import run_subtask
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ActiveController:
             self._spawn("look", self._cluster.node_id, self._check_newer_controller())
 
     @contextlib.contextmanager
-    def track_metadata_fetch(self, metadata_fetch: FollowAsk) -> Iterator[None]:
+    def track_metadata_fetch(self, metadata_fetch: MetadataFetch) -> Iterator[None]:
         """While a broker's request is under way. One that ends with its connection may be the last."""
         now_ns, connection_lost, self.was_followed = self._clock.mono_ns(), True, True
         known = self._cluster.image.brokers.get(metadata_fetch.node_id)
@@ -212,7 +212,7 @@ class ActiveController:
         if peers is None:
             return
         try:
-            view = await peers.heard(address, PROBE_SECONDS)
+            view = await peers.get_controller_view(address, PROBE_SECONDS)
         except (Unavailable, Refused, Corrupt):
             return
         if view.controller_epoch > self.epoch:

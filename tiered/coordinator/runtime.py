@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tiered.coordinator.snapshot import encode_batches
-from tiered.errors import Broken, Code, Refused
+from tiered.errors import InvariantViolation, Code, Refused
 from tiered.groups.log_state import LogState
 from tiered.groups.records import CoordinatorRecord, group_key, offset_record
 from tiered.groups.requests import CommitOffsets, JoinGroupReply, JoinGroup, Now, Reply, Request, TopicsDeleted
@@ -160,7 +160,7 @@ class CoordinatorRuntime:
         if self._pending_records and self._end_reason is None:
             try:
                 self._append()
-            except Broken as error:  # of a call-back nobody hears, of a task the broker does
+            except InvariantViolation as error:  # of a call-back nobody hears, of a task the broker does
                 self._spawn(_raise(error))
 
     def _append(self) -> None:
@@ -272,5 +272,5 @@ def _to_coordinator_error(why: Refused) -> Refused:
     return Refused(code, why.why)
 
 
-async def _raise(error: Broken) -> None:
+async def _raise(error: InvariantViolation) -> None:
     raise error

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Corrupt, Refused
 from tiered.groups.records import CoordinatorRecord
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.records import batch
 from tiered.records.native import crc32c, walk
 
@@ -73,7 +73,7 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
     """The whole object: what it is, then the batches; its CRC covers all that follows it."""
-    header = _HEADER.pack(id_bytes(name.pid.topic_id), name.pid.partition, name.epoch, name.offset, count, now_ms)
+    header = _HEADER.pack(decode_uuid(name.pid.topic_id), name.pid.partition, name.epoch, name.offset, count, now_ms)
     body = b"".join((header, *batches))
     return _PREAMBLE.pack(MAGIC, VERSION, 0, crc32c(body)) + body
 
@@ -91,7 +91,7 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if crc32c(view[_PREAMBLE.size :]) != crc:
         raise Corrupt("image fails its check sum", where=name.key)
     topic_id, partition, epoch, offset, count, _ = _HEADER.unpack_from(data, _PREAMBLE.size)
-    if (topic_id, partition, epoch, offset) != (id_bytes(name.pid.topic_id), name.pid.partition, *name[1:]):
+    if (topic_id, partition, epoch, offset) != (decode_uuid(name.pid.topic_id), name.pid.partition, *name[1:]):
         raise Corrupt("image belongs to another name", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)
     if walked.why or sum(each.count for each in walked.batches) != count:

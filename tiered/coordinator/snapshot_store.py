@@ -18,7 +18,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
-from tiered.ports import Clock, ConditionFailed, Listed, NotFound, ObjectStore, Ok
+from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectStore, Ok
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.leader_state import RestartAtColdEnd
 
@@ -96,7 +96,7 @@ class CoordinatorSnapshotStore:
 
     async def _list_topic(self, topic_id: TopicId) -> dict[int, list[SnapshotName]]:
         prefix, names = topic_prefix(topic_id), dict[int, list[SnapshotName]]()
-        page: list[Listed] = []
+        page: list[ListedObject] = []
         while page := await self._store.list(prefix, page[-1].key if page else ""):
             for name in filter(None, (parse_key(each.key) for each in page)):
                 names.setdefault(name.pid.partition, []).append(name)

@@ -29,7 +29,7 @@ from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
 from tiered.hot.validation import LogAppendInfo, validate_batches, assign_offsets
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
 from tiered.records.model import WalkedBatch
@@ -77,7 +77,7 @@ class DiskLog:
         self._group_flush = GroupFlush(self._writer, clock, metrics)
         self._reader = LogReader(self._writer, self._index, files)
         self._deletion = SegmentDeletion(self._writer)
-        self._log_limiter = Quiet(clock)
+        self._log_limiter = LogLimiter(clock)
         self.configure(config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class DiskLog:
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._group_flush.fail(str(error), final=True)
-        unsaid = self._log_limiter.unsaid("final" if error.final else "passing")
+        unsaid = self._log_limiter.admit("final" if error.final else "passing")
         if unsaid is not None:
             log.error(
                 "disk refused a write partition=%s final=%s unsaid=%d error=%s", self.name, error.final, unsaid, error

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused, always
+from tiered.errors import Code, Corrupt, Refused, check_invariant
 from tiered.ports import Buffer
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
@@ -384,10 +384,10 @@ class ProducerStates:
     def check(self) -> None:
         """What always holds."""
         for producer in self._producers.values():
-            always(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
+            check_invariant(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
-            always(offsets == sorted(offsets), "window out of order", producer)
-        always(list(self._ongoing_txns) == sorted(self._ongoing_txns), "open transactions out of order", self._ongoing_txns)
+            check_invariant(offsets == sorted(offsets), "window out of order", producer)
+        check_invariant(list(self._ongoing_txns) == sorted(self._ongoing_txns), "open transactions out of order", self._ongoing_txns)
 
 
 def _decode_marker(batch: Buffer) -> tuple[bool, int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 
 
 class LeaderLog(NamedTuple):
@@ -25,7 +25,7 @@ class LeaderLog(NamedTuple):
     epochs: LeaderEpochs
 
 
-def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code | Diverging:
+def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) -> Code | DivergingEpoch:
     """`NONE`: it has the leader's own history up to where it asks, and can have what follows. `OFFSET_OUT_OF_RANGE`:
     that is below the log start, or beyond the end of a log that it knows nothing of. `OFFSET_MOVED_TO_TIERED_STORAGE`:
     what follows is in the bucket only.
@@ -45,7 +45,7 @@ def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code
         return Code.NONE if request.offset <= leader_log.end else Code.OFFSET_OUT_OF_RANGE
     epoch, end = local_end_offset_for_epoch(request.last_epoch, leader_log)
     if epoch != request.last_epoch or end < request.offset:
-        return Diverging(epoch, end)
+        return DivergingEpoch(epoch, end)
     return Code.NONE
 
 

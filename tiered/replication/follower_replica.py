@@ -14,7 +14,7 @@ from tiered.errors import Refused, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
-from tiered.peers import FetchedPart, FetchFrom
+from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
 from tiered.replication.cold_history import restart_at_cold_end, read_history
@@ -98,12 +98,12 @@ class FollowerReplica:
         for listener, index in self._listeners:
             listener.on_progress(index)
 
-    def build_fetch(self) -> FetchFrom:
+    def build_fetch(self) -> PartitionFetch:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
         below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
         hot, end = self.log, self.log.end_offset
         last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
-        return FetchFrom(
+        return PartitionFetch(
             self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
             hot.local_start_offset,
         )  # fmt: skip
@@ -138,12 +138,12 @@ class FollowerReplica:
         if unsettled:
             await self._save_offsets()
 
-    def apply_reply(self, request: FetchFrom, part: FetchedPart) -> RestoreFromBucket | Retry | NoAction | None:
+    def apply_reply(self, request: PartitionFetch, part: FetchedPartition) -> RestoreFromBucket | Retry | NoAction | None:
         """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
         where there was no news. `Refused`, `Unavailable` (the disk)."""
         if self.is_stopped:
             return NoAction()
-        if not part.code and part.diverging is None:
+        if not part.code and part.diverging_epoch is None:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
         found = follower_step.decide_step(request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs))
@@ -161,7 +161,7 @@ class FollowerReplica:
         self._update_offsets(part)
         return found if isinstance(found, RestoreFromBucket | Retry | NoAction) else None
 
-    def _append(self, part: FetchedPart) -> None:
+    def _append(self, part: FetchedPartition) -> None:
         try:
             self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms())
         except Refused as refused:
@@ -170,12 +170,12 @@ class FollowerReplica:
         if self._disk.full is not None:
             self._disk.mark_writable()
 
-    def _truncate(self, offset: int, part: FetchedPart) -> None:
+    def _truncate(self, offset: int, part: FetchedPartition) -> None:
         below_high_watermark = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
         log.log(
             logging.ERROR if below_high_watermark else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
-            self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
+            self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging_epoch,
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
@@ -184,10 +184,10 @@ class FollowerReplica:
         log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
         self.log.truncate_fully_and_start_at(offset, (), None)
 
-    def _update_offsets(self, part: FetchedPart) -> None:
+    def _update_offsets(self, part: FetchedPartition) -> None:
         """What the leader said of the partition, beside its records."""
         hot = self.log
-        if part.code or part.diverging is not None:
+        if part.code or part.diverging_epoch is not None:
             return
         self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
         high_watermark = follower_step.next_high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import LogAppendInfo, DiskLog
 from tiered.ids import TopicId, TopicPartition
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
@@ -230,7 +230,7 @@ class LeaderReplica(LeaderReads):
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
-    def handle_follower_fetch(self, broker: int, incarnation: int, request: FetchFrom, max_bytes: int) -> FollowerReadResult:
+    def handle_follower_fetch(self, broker: int, incarnation: int, request: PartitionFetch, max_bytes: int) -> FollowerReadResult:
         """Records for a follower, up to the log end; that it asks for them says that it has all below (R2, R6). With no
         room left (`max_bytes` 0) only that is noted. The caller has made sure that this incarnation is registered.
 
@@ -252,8 +252,8 @@ class LeaderReplica(LeaderReads):
                 # What a damaged file lacks is cold: the follower begins behind it.
                 verdict, local_start = Code.OFFSET_MOVED_TO_TIERED_STORAGE, self.cold_end_offset
         return FollowerReadResult(
-            Code.NONE if isinstance(verdict, Diverging) else verdict,
-            verdict if isinstance(verdict, Diverging) else None,
+            Code.NONE if isinstance(verdict, DivergingEpoch) else verdict,
+            verdict if isinstance(verdict, DivergingEpoch) else None,
             data,
             self.state.high_watermark,
             leader_log.log_start,
@@ -286,7 +286,7 @@ class LeaderReplica(LeaderReads):
             return b""
         return self.log.read(offset, max_bytes, end_offset=self.log.end_offset) or b""
 
-    def _record_fetch(self, broker: int, incarnation: int, request: FetchFrom) -> None:
+    def _record_fetch(self, broker: int, incarnation: int, request: PartitionFetch) -> None:
         state, end, now_ns = self.state, self.log.end_offset, self._clock.mono_ns()
         try:
             moved = state.record_fetch(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.errors import Fenced, always
+from tiered.errors import Fenced, check_invariant
 from tiered.replication.progress import NEVER_NS, FollowerProgress
 
 Lineage = Sequence[tuple[int, int]]
@@ -241,9 +241,9 @@ class LeaderState:
 
     def check(self) -> None:
         """What always holds."""
-        always(self.high_watermark <= self.end, "high watermark beyond the end", self)
-        always(self.node_id in self._isr, "a leader that is not in sync", self)
-        always(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
+        check_invariant(self.high_watermark <= self.end, "high watermark beyond the end", self)
+        check_invariant(self.node_id in self._isr, "a leader that is not in sync", self)
+        check_invariant(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
 
     def _advance_high_watermark(self, min_isr: int) -> bool:
         if not self.has_min_isr(min_isr):
@@ -251,7 +251,7 @@ class LeaderState:
         lowest = self.end if self._is_sole_member else min(self._position_of(broker) for broker in self._maximal_isr)
         if lowest <= self.high_watermark:
             return False
-        always(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
+        check_invariant(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
         self.high_watermark = lowest
         return True
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
-from tiered.peers import FetchedPart, FetchFrom, Peers, ReplicaFetch
+from tiered.peers import FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.follower_step import RestoreFromBucket, NoAction, Retry
@@ -94,7 +94,7 @@ class ReplicaFetchers:
         self._failed = metrics.counter(
             "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
         )
-        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").read(
+        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").set_function(
             lambda: float(sum(fetcher.failing_partitions for fetcher in self._fetchers.values()))
         )
 
@@ -179,7 +179,7 @@ class ReplicaFetcher:
         self._leader_answers = False
         self._jitter = 0.0
         self._wake = asyncio.Event()
-        self._log_limiter = Quiet(self._ports.clock)
+        self._log_limiter = LogLimiter(self._ports.clock)
 
     @property
     def failing_partitions(self) -> int:
@@ -316,7 +316,7 @@ class ReplicaFetcher:
             self._leader_answers = leader_answers
             (self._ports.on_leader_answered if leader_answers else self._ports.on_leader_lost)(self.leader)
 
-    def _apply_reply(self, state: _FetchState, request: FetchFrom, part: FetchedPart) -> bool:
+    def _apply_reply(self, state: _FetchState, request: PartitionFetch, part: FetchedPartition) -> bool:
         """Whether it has to begin anew from the bucket."""
         replica = state.replica
         before, was_behind = replica.log.end_offset, replica.lag > 0
@@ -361,7 +361,7 @@ class ReplicaFetcher:
         self._fetchers.count_failures(1)
         if is_transient and state.failures < FAILURES_BEFORE_LOG:
             return
-        suppressed = self._log_limiter.unsaid()
+        suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning(
                 "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE
 from types import TracebackType
 
-from tiered.errors import Unavailable, unusable
+from tiered.errors import Unavailable, make_directory_error
 from tiered.ports import Buffer, Space
 
 log = logging.getLogger(__name__)
@@ -185,14 +185,14 @@ def claim_directory(root: str, is_own_name: Callable[[str], bool]) -> None:
         elif mode & ~DIRECTORY_MODE:
             log.warning("data directory is open to others and holds other files path=%s mode=%04o", root, mode)
     except OSError as error:
-        raise unusable(f"cannot use the data directory {root}", error) from None
+        raise make_directory_error(f"cannot use the data directory {root}", error) from None
 
 
 def _make_root(root: str) -> None:
     try:
         make_private(root)
     except OSError as error:
-        raise unusable(f"cannot use the data directory {root}", error) from None
+        raise make_directory_error(f"cannot use the data directory {root}", error) from None
 
 
 def make_private(path: str) -> None:
@@ -359,7 +359,7 @@ class LockFile:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
-            raise unusable(f"cannot lock {self._path}", error) from None
+            raise make_directory_error(f"cannot lock {self._path}", error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

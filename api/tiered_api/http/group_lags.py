@@ -56,17 +56,17 @@ class GroupLags:
         self._refreshed_ms = -REFRESH_INTERVAL_MS
         self._refresh_lock = asyncio.Lock()
         metrics = context.node.metrics
-        metrics.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", LABELS).read(
+        metrics.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", LABELS).set_function(
             lambda: {labels: lag.records for labels, lag in self._lags.items()}
         )
-        metrics.gauge("kafka_consumergroup_lag_seconds", "How long the oldest of these records is there.", LABELS).read(
+        metrics.gauge("kafka_consumergroup_lag_seconds", "How long the oldest of these records is there.", LABELS).set_function(
             lambda: {labels: lag.seconds for labels, lag in self._lags.items()}
         )
         metrics.gauge(
             "kafka_consumergroup_current_offset_sum",
             "Sum of the offsets of a topic that a group has committed.",
             LABELS,
-        ).read(lambda: {labels: lag.committed for labels, lag in self._lags.items()})
+        ).set_function(lambda: {labels: lag.committed for labels, lag in self._lags.items()})
 
     async def refresh(self) -> None:
         """Looks all of it up. Two that ask at the same time share a look."""
@@ -78,7 +78,7 @@ class GroupLags:
 
     async def _collect(self, now_ms: int) -> None:
         topics = self._context.node.image.topics
-        committed = [each for each in self._context.node.coordinators.committed() if each[1] in topics]
+        committed = [each for each in self._context.node.group_coordinators.iter_committed_offsets() if each[1] in topics]
         wanted = dict.fromkeys(TopicPartition(topic, p) for _, topic, offsets in committed for p in offsets)
         partitions = list(wanted)[:PARTITIONS_MAX]
         self._ends = await self._end_offsets(partitions)
@@ -105,8 +105,8 @@ class GroupLags:
         return GroupTopicLag(end - offset, seconds, offset)
 
     def _local_age(self, at: TopicPartition, offset: int) -> float:
-        partitions = self._context.node.partitions
-        held = partitions.get(at) or partitions.copied(at)
+        partitions = self._context.node.hosted_replicas
+        held = partitions.find_leader(at) or partitions.find_follower(at)
         if held is None or offset >= held.log.end_offset:
             return 0.0
         return (self._context.clock.wall_ms() - held.log.segment_created_ms(offset)) / 1000
@@ -131,7 +131,7 @@ class GroupLags:
         node, found = self._context.node, dict[TopicPartition, int]()
         remote: dict[int, dict[TopicPartition, Leader]] = {}
         for at in partitions:
-            replica, copy = node.partitions.get(at), node.partitions.copied(at)
+            replica, copy = node.hosted_replicas.find_leader(at), node.hosted_replicas.find_follower(at)
             if replica is not None:
                 found[at] = replica.high_watermark
             elif copy is not None and not copy.is_stopped:

@@ -46,7 +46,7 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
     async def ask() -> GroupDescription:
         broker = await find_coordinator(context, group)
         if broker == context.node.settings.node_id:
-            return GroupDescription(broker, await context.node.coordinators.ask(group, DescribeGroup(group)))
+            return GroupDescription(broker, await context.node.group_coordinators.ask(group, DescribeGroup(group)))
         [found] = await _describe_groups(context, broker, [group])
         if found.description.code in STALE_COORDINATOR_CODES:
             raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
@@ -62,7 +62,7 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
         broker = await find_coordinator(context, group)
         if broker != context.node.settings.node_id:
             return await _fetch_offsets(context, broker, group)
-        fetched: FetchOffsetsReply = await context.node.coordinators.ask(group, FetchOffsets(group, None))
+        fetched: FetchOffsetsReply = await context.node.group_coordinators.ask(group, FetchOffsets(group, None))
         return fetched.offsets
 
     return await retry_while_loading(context, ask, MOVED_CODES)
@@ -81,8 +81,8 @@ async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDesc
     node = context.node
     if broker == node.settings.node_id:
         groups: list[GroupDescription] = []
-        for number, name in enumerate([each.group for each in await node.coordinators.list()], 1):
-            described = await node.coordinators.ask(name, DescribeGroup(name))
+        for number, name in enumerate([each.group for each in await node.group_coordinators.list_groups()], 1):
+            described = await node.group_coordinators.ask(name, DescribeGroup(name))
             groups.append(GroupDescription(broker, replace(described, members=())))
             if number % DESCRIBE_BATCH == 0:
                 await asyncio.sleep(0)

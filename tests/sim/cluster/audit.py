@@ -219,7 +219,7 @@ def configured(run: Run) -> Iterator[Finding]:
     for host, node in run.world.nodes():
         if run.truth.acted(host.node_id) < run.truth.image.slot:
             continue
-        for held in node.partitions.held():
+        for held in node.hosted_replicas.list_replicas():
             if run.truth.follows(held.pid) and held.log.config != run.truth.config(held.pid.topic_id):
                 wanted = run.truth.config(held.pid.topic_id).to_strings()
                 other = {

@@ -46,7 +46,7 @@ class Hearing:
     def coordinates(self, node: int) -> bool:
         """Whether a broker takes itself for a coordinator, ready or not."""
         known = self._run.world.hosts[node].node
-        return known is not None and bool(known.coordinators._places)
+        return known is not None and bool(known.group_coordinators._led_partitions)
 
     def _answered(self, request: Message, answer: Message, node: int | None, before: Any, asked_ns: int) -> None:
         """Any client was told something."""
@@ -71,7 +71,7 @@ class Hearing:
         deposed = [
             host.node_id
             for host, node in run.world.nodes()
-            for each in node.replicas()
+            for each in node.leader_replicas()
             if each.at == where and each.leader_epoch < now.leader_epoch
         ]
         leads = [now.leader] if now.leader >= 0 else []

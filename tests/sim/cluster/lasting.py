@@ -147,7 +147,7 @@ class Lasting:
     def _leads(self, node: int, pid: PartitionId, epoch: int) -> bool:
         """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
         known = self._run.world.hosts[node].node
-        return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.replicas())
+        return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.leader_replicas())
 
     def _wanted(self, pid: PartitionId, leader: LeaderReplica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
@@ -159,7 +159,7 @@ class Lasting:
         waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
-        replica = next(each for each in node.replicas() if each.pid == pid) if node is not None else None
+        replica = next(each for each in node.leader_replicas() if each.pid == pid) if node is not None else None
         synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.truth.flush(pid))
         if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
             self._waits.pop(pid, None)

@@ -89,7 +89,7 @@ class Nemesis:
         while True:
             await asyncio.sleep(1.0)
             for host, node in list(self._world.nodes()):
-                if host.idle and any(ASKED in why for why in node.partitions.troubles().values()):
+                if host.idle and any(ASKED in why for why in node.hosted_replicas.list_unserved().values()):
                     self._tell(f"{host.name} is started again, as it asks")
                     await host.stop()
                     host.power_on()

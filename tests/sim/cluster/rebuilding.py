@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import Dump
 from tests.sim.cluster.senders import Sender
-from tiered.broker.group_coordinators import IMAGE_SECONDS
+from tiered.broker.group_coordinators import SNAPSHOT_SECONDS
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
@@ -108,7 +108,7 @@ async def _group_offsets(run: Run) -> dict[TopicPartition, int]:
     if not run.options.members:
         return {}
     found = await audit.group_offsets(run)
-    await run.wait(IMAGE_SECONDS + IMAGE_MORE_SECONDS)
+    await run.wait(SNAPSHOT_SECONDS + IMAGE_MORE_SECONDS)
     return found
 
 
@@ -125,7 +125,7 @@ def _gets_cold(run: Run) -> bool:
     meanwhile has an active segment of its own."""
     cold = True
     for _, node in run.world.nodes():
-        for replica in node.replicas():
+        for replica in node.leader_replicas():
             pid = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             tiered = replica.config.remote_storage_enable

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster.world import Host
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX
 from tiered_api.kafka.server.request_buffers import POOL_BYTES
 
@@ -41,7 +41,7 @@ FILES_A_REPLICA = 2
 """Checkpoints while they are written."""
 
 
-def loads(run: Run) -> Iterator[tuple[Host, Node, Load]]:
+def loads(run: Run) -> Iterator[tuple[Host, Broker, Load]]:
     """What each broker holds now."""
     tasks, streams = run.loop.load(), run.world.network.open_streams()
     for host, node in run.world.nodes():
@@ -55,9 +55,9 @@ def loads(run: Run) -> Iterator[tuple[Host, Node, Load]]:
         yield host, node, held
 
 
-def at_rest(run: Run, node: Node) -> Load:
+def at_rest(run: Run, node: Broker) -> Load:
     """What a broker may hold while nobody but brokers asks."""
-    logs = [held.log for held in node.partitions.held()]
+    logs = [held.log for held in node.hosted_replicas.list_replicas()]
     segments = sum(len(log.closed_segments()) + 1 for log in logs)
     return {
         "tasks": CALM_TASKS,

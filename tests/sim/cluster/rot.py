@@ -122,4 +122,4 @@ class Rot:
 def _is_trusted(host: Host) -> bool:
     """Whether its next start after a death believes what the page cache holds."""
     node = host.node
-    return host.idle and not host.frozen and host.up and node is not None and node.joining.trusted
+    return host.idle and not host.frozen and host.up and node is not None and node.registration.directory_trusted

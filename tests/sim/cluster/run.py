@@ -260,7 +260,7 @@ class Run:
         if pid is None:
             return -1
         epoch = self.truth.image.topics[where.topic].partitions[where.partition].leader_epoch
-        led = [each for _, node in self.world.nodes() for each in node.replicas() if each.at == where]
+        led = [each for _, node in self.world.nodes() for each in node.leader_replicas() if each.at == where]
         return epoch if all(each.leader_epoch == epoch for each in led) else -1
 
     async def _end_clients(self) -> None:
@@ -308,7 +308,7 @@ class Run:
     def _died(self, host: Host) -> None:
         """Whether the next start may go by what this process made of its directory. Which logs are whole at what they
         synced it notes a moment later."""
-        believed = host.latest is not None and host.latest.joining.trusted
+        believed = host.latest is not None and host.latest.registration.directory_trusted
         if believed and self.loop.now_ns - self._believed.get(host.process, self.loop.now_ns) < NOTED_NS:
             for copies in self.truth.copies.values():
                 copies.died_in_doubt(host.node_id, host.lives, full=True)
@@ -341,7 +341,7 @@ class Run:
         brokers = [
             host.node_id in image.brokers and image.brokers[host.node_id].live for host in self.operators.present()
         ]
-        told = not any(node.partitions.unreported for _, node in self.world.nodes())
+        told = not any(node.hosted_replicas.unreported_losses for _, node in self.world.nodes())
         return (
             told
             and all(brokers)
@@ -377,14 +377,14 @@ class Run:
                 raise failed
         for host, node in self.world.nodes():
             self.truth.check_image(host.process, node.image)
-            if node.joining.trusted and host.process not in self._believed:
+            if node.registration.directory_trusted and host.process not in self._believed:
                 self._believed[host.process] = self.loop.now_ns
                 for copies in self.truth.copies.values():
                     copies.believed(host.node_id)
-            for held in node.partitions.held():
+            for held in node.hosted_replicas.list_replicas():
                 if isinstance(held, FollowerReplica) and self.truth.follows(held.pid):
                     self.truth.of(held.pid).followed(host.node_id, held.high_watermark)
-            for place in node.coordinators._places.values():
+            for place in node.group_coordinators._led_partitions.values():
                 for broken in place.coordinator.shard.find_violations() if place.coordinator is not None else ():
                     self.findings.red("groups", f"{host.process}: {broken}")
         self.lasting.look()

@@ -13,7 +13,7 @@ from typing import Any
 from tests.sim.cluster.model_of_copies import Red
 from tests.sim.cluster.observer import held_by, patched, stamped
 from tests.sim.harness.loop import PROCESS
-from tiered.broker.group_coordinators import Coordinators
+from tiered.broker.group_coordinators import GroupCoordinators
 from tiered.errors import Code, Unavailable
 from tiered.groups.records import OffsetKey, read_key, read_offset
 from tiered.groups.requests import FetchOffsets
@@ -49,7 +49,7 @@ class Shown:
             (DiskLog, "_cut", self._cut),
             (LeaderReplica, "__init__", self._replica),
             (LeaderState, "_move", self._move),
-            (Coordinators, "ask", self._ask),
+            (GroupCoordinators, "ask", self._ask),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -115,7 +115,7 @@ class Shown:
         return move
 
     def _ask(self, original: Any) -> Any:
-        async def ask(coordinators: Coordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
+        async def ask(coordinators: GroupCoordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
             reply = await original(coordinators, group, request, *args, **options)
             if type(request) is FetchOffsets and reply.code is Code.NONE:
                 for row in reply.offsets:

@@ -11,7 +11,7 @@ from tests.sim.cluster.expiry import Batch
 from tests.sim.cluster.model import batches_of
 from tests.sim.cluster.observer import Finding, on_disk
 from tiered.broker.housekeeping import COLLECT_SECONDS
-from tiered.broker.tiering import UNDER_WAY_MS
+from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
 from tiered.ids import PartitionId
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OVERDUE_NS = round((COLLECT_SECONDS + 5) * 1e9)
 """The interval at which it is looked at, the grace time of a run, and some."""
 
-SWEPT_NS = (UNDER_WAY_MS + 60_000) * 1_000_000
+SWEPT_NS = (UPLOAD_IN_FLIGHT_MS + 60_000) * 1_000_000
 """Until a sweep that is due after a lost reply has passed, with the pauses between tries."""
 
 

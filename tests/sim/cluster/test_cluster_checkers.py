@@ -317,7 +317,7 @@ def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
         directory = DataDirectory(marked)
         await directory.open("cluster", 1, "directory")
         assert not is_marked(marked)
-        await directory.trust()
+        await directory.write_boot_mark()
 
     asyncio.run(trust(disk))
     assert is_marked(disk)

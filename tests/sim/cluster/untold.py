@@ -55,8 +55,8 @@ class Untold:
             if not host.idle or host.frozen:
                 return False
             if host.latest is not None and (host.up or not full):
-                parts = host.latest.partitions
-                if parts.unjudged or parts.doubtful or parts.unreported:
+                parts = host.latest.hosted_replicas
+                if parts.has_unchecked_logs or parts.suspect_partitions or parts.unreported_losses:
                     return True
         return False
 

@@ -21,7 +21,7 @@ from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered_api.kafka.client.client import Address, KafkaClient
@@ -77,8 +77,8 @@ class Host:
         self.node_id = settings.node_id
         self.name = f"b{self.node_id}"
         self.machine = SimMachine(loop, self.name, bucket, network)
-        self.node: Node | None = None
-        self.latest: Node | None = None
+        self.node: Broker | None = None
+        self.latest: Broker | None = None
         """The last one that was made, which may be starting still."""
         self.server: KafkaServer | None = None
         self.process = ""
@@ -154,7 +154,7 @@ class Host:
     @asynccontextmanager
     async def acts_late(self) -> AsyncIterator[None]:
         """The broker hears what the others agree on, and is busy with something else before it acts on it."""
-        busy = self.node.partitions._moving if self.node is not None else asyncio.Lock()
+        busy = self.node.hosted_replicas._role_change_lock if self.node is not None else asyncio.Lock()
         try:
             async with asyncio.timeout(BUSY_SECONDS):
                 await busy.acquire()
@@ -246,7 +246,7 @@ class Host:
         await asyncio.sleep(self.restart_seconds())
 
 
-async def _start(node: Node) -> KafkaServer:
+async def _start(node: Broker) -> KafkaServer:
     await node.start()
     server = await serve_kafka(node)
     listeners = {name: endpoint.address for name, endpoint in server.addresses.items()}
@@ -254,7 +254,7 @@ async def _start(node: Node) -> KafkaServer:
     return server
 
 
-async def _stop(node: Node, server: KafkaServer | None) -> None:
+async def _stop(node: Broker, server: KafkaServer | None) -> None:
     with suppress(*ORDINARY):
         await node.hand_over()
     if server is not None:
@@ -321,7 +321,7 @@ class World:
         """Where clients begin."""
         return [Address(host.name, PORT) for host in self.hosts.values()]
 
-    def nodes(self) -> Iterator[tuple[Host, Node]]:
+    def nodes(self) -> Iterator[tuple[Host, Broker]]:
         """The brokers that run, frozen or not."""
         for host in self.hosts.values():
             if host.node is not None and host.up:

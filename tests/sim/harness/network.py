@@ -165,11 +165,11 @@ class SimNet:
         self._network = network
         self._host = host
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SimListener:
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> SimListener:
         port = port or self._network.port()
         if self._network.listener(self._host, port):
             raise Unavailable(f"cannot listen on {host}:{port}: Address already in use")
-        listener = SimListener(self._network, self._host, host, port, accepted)
+        listener = SimListener(self._network, self._host, host, port, on_accept)
         self._network.add_listener(self._host, port, listener)
         return listener
 

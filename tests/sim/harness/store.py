@@ -9,7 +9,7 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.object_store.faulty import ALL_VERBS, FaultRule, Faults, FaultyStore, FaultKind, LateWrite
 from tiered.object_store.memory import MemoryStore, StoredObject
-from tiered.ports import Buffer, Clock, Got, Listed, NotFound, Ok, PutResult
+from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, Ok, PutResult
 
 
 class SimBucket:
@@ -60,11 +60,11 @@ class RecordingStore(MemoryStore):
         """Is told of each delete before it takes effect."""
         self.requests = 0
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         self.requests += 1
         return await super().get(key, start, length)
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         self.requests += 1
         return await super().list(prefix, after, limit)
 

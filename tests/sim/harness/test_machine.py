@@ -13,7 +13,7 @@ from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, drawn_faults
 from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind
-from tiered.ports import Got, NotFound, World
+from tiered.ports import GetResult, NotFound, World
 
 
 def machine(loop: SimLoop) -> SimMachine:
@@ -125,7 +125,7 @@ def test_the_history_of_the_bucket_is_in_the_order_in_which_writes_took_effect()
         await store.put("b", b"3")
         await store.delete(["a"])
         assert await store.get("a") == NotFound()
-        assert isinstance(await store.get("b"), Got)
+        assert isinstance(await store.get("b"), GetResult)
 
     loop.run(main())
     assert bucket.written == [("a", b"1"), ("b", b"3")]

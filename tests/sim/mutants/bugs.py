@@ -23,7 +23,7 @@ from tiered.ids import PartitionId
 from tiered.metadata.election import Candidacy
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.replication.divergence import LeaderLog
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_replica import LeaderReplica
@@ -84,11 +84,11 @@ def moves_below_min_isr(original: Any) -> Any:
 
 
 def compares_no_epochs(original: Any) -> Any:
-    def judge(asked: FetchFrom, led: LeaderLog) -> Code | Diverging:
+    def judge(asked: PartitionFetch, led: LeaderLog) -> Code | DivergingEpoch:
         found = original(asked, led)
-        if not isinstance(found, Diverging):
+        if not isinstance(found, DivergingEpoch):
             return cast("Code", found)
-        return Code.NONE if asked.offset <= led.end else Diverging(led.epochs.latest, led.end)
+        return Code.NONE if asked.offset <= led.end else DivergingEpoch(led.epochs.latest, led.end)
 
     return judge
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.sim.cluster.options import Options, TopicShape
 from tests.sim.mutants import bugs
-from tiered.broker.hosted_replicas import Partitions
-from tiered.broker.log_store import Logs
+from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
 from tiered.cold import collector
 from tiered.cold.manifest_store import ManifestStore
@@ -284,7 +284,7 @@ PLANTS = {
         ),
         Plant(
             "rot_is_whole", "a log that has rotted counts", ("I9", "R1"),
-            ((Logs, "is_doubted", bugs.never_doubts),), _rotting,
+            ((LogStore, "is_doubted", bugs.never_doubts),), _rotting,
         ),
         Plant(
             "old_generation", "a member that is out commits", ("I18",),
@@ -292,7 +292,7 @@ PLANTS = {
         ),
         Plant(
             "served_by_name", "a broker serves what it has not acted on yet", ("ID", "I5", "I6", "I16"),
-            ((Partitions, "stop", bugs.stops_later), (Partitions, "_is_deleted", bugs.leads_what_is_deleted)),
+            ((HostedReplicas, "stop", bugs.stops_later), (HostedReplicas, "_is_deleted", bugs.leads_what_is_deleted)),
             _made_again,
         ),
         Plant(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
@@ -46,29 +46,29 @@ class Again:
     async def begin(self) -> None:
         """The first topic is led, and holds records."""
         await self._make()
-        await self.three.until(lambda: self.slow.node.partitions.get(AT) is not None, SECONDS)
-        self.old = self.slow.node.replica(*AT)
+        await self.three.until(lambda: self.slow.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        self.old = self.slow.node.leader_replica(*AT)
         for number in range(OLD):
             await self.old.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
 
     async def replace(self) -> None:
         """The second topic is there, and `slow` has acted on nothing: it opens some other log meanwhile."""
-        await self.slow.node.partitions._moving.acquire()
+        await self.slow.node.hosted_replicas._role_change_lock.acquire()
         await self.three.controller.node.submit(DeleteTopic("t", self.old.topic_id))
         self.new_id = await self._make()
         await self.three.until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
 
     async def act(self) -> LeaderReplica:
         """`slow` gets its turn; the second topic's replica there."""
-        self.slow.node.partitions._moving.release()
+        self.slow.node.hosted_replicas._role_change_lock.release()
         await self.three.until(self.led, SECONDS)
-        return self.slow.node.replica(*AT)
+        return self.slow.node.leader_replica(*AT)
 
     def led(self) -> bool:
-        replica = self.slow.node.partitions.get(AT)
+        replica = self.slow.node.hosted_replicas.find_leader(AT)
         return replica is not None and replica.topic_id == self.new_id
 
-    async def link(self, broker: Broker) -> BrokerConnection:
+    async def link(self, broker: SimBroker) -> BrokerConnection:
         if broker.node_id not in self._links:
             self._links[broker.node_id] = await open_connection(
                 self.three.network.host("far"), broker.name, 9092, "far", SECONDS
@@ -84,7 +84,7 @@ class Again:
         return code_of(part.error_code), part.base_offset
 
     async def fetch(
-        self, topic_id: str, offset: int, *, wait_ms: int = 0, broker: Broker | None = None
+        self, topic_id: str, offset: int, *, wait_ms: int = 0, broker: SimBroker | None = None
     ) -> tuple[Code, list[bytes]]:
         """Records from `offset` on, in the same way."""
         where = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)

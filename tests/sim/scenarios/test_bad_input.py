@@ -13,7 +13,7 @@ from tests.sim.options import SETTINGS
 from tests.sim.scenarios.test_reassignments import contents, leads, now, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, broker_of
 from tests.sim.scenarios.three import Three, told
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.registration import REACH_SECONDS
 from tiered.config.listeners import Endpoint
 from tiered.controller.request_codec import encode_request
@@ -22,7 +22,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.metadata import layout
 from tiered.metrics import Metrics
-from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
+from tiered.peers import PartitionFetch, MetadataFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
@@ -38,12 +38,12 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
         listeners = {"BROKERS": "two:9092"}
         await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, listeners))
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        leader = site.node.replica("t", 0)
+        leader = site.node.leader_replica("t", 0)
         leader.append_now(batch([b"a"]), 1)
         peers = broker_of(site, "two")
-        where = FetchFrom(leader.topic_id, 0, 0, 1, 0, 0, 0)
+        where = PartitionFetch(leader.topic_id, 0, 0, 1, 0, 0, 0)
         fetch = ReplicaFetch(2, incarnation_number(INCARNATION), 0, 1 << 20, 1 << 20, [where])
-        ask = FollowAsk(2, INCARNATION, 0, 0, 10**9, 0)
+        ask = MetadataFetch(2, INCARNATION, 0, 0, 10**9, 0)
         fence = encode_request(FenceBroker(1, site.node.incarnation))
         asked = (
             lambda: peers.get_controller_view("one:9093", 5),
@@ -78,7 +78,7 @@ def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words
         other = layout.encode_format(layout.Format(version, "c", "n"))
         await site.machine.process().store.put(layout.FORMAT_KEY, other)
         before = dict(site.bucket.objects)
-        node = Node(QUICK, site.machine.process(), Metrics())
+        node = Broker(QUICK, site.machine.process(), Metrics())
         with pytest.raises(Refused, match=words) as refused:
             await node.start()
         assert refused.value.code is Code.UNSUPPORTED_VERSION and f"format {version}" in refused.value.why
@@ -95,7 +95,7 @@ def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
-        twin = Node(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        twin = Broker(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
         with pytest.raises(Refused, match=rf"answers at {first.name}:9092; stop it first, or give .* another node.id"):
             await twin.start()
         await twin.stop()
@@ -151,7 +151,7 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
         others = [each.node_id for each in three.brokers.values() if each is not wrong]
         await three.controller.node.submit(CreateTopic("t", assignments=[[wrong.node_id, *others]], configs=configs))
         right_ms = three.controller.machine.clock.wall_ms()
-        leader = wrong.node.replica("t", 0)
+        leader = wrong.node.leader_replica("t", 0)
         for number in range(20):
             await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ACKS_ALL, timeout_ms=5_000)
         end = leader.log.end_offset
@@ -182,7 +182,7 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
         await three.until(lambda: cut.node_id not in now(three).isr, 30)
         acked = [batch([b"%d" % number]) for number in range(5)]
         for each in acked:
-            await leader.node.replica("t", 0).append(each, acks=ACKS_ALL, timeout_ms=2_000)
+            await leader.node.leader_replica("t", 0).append(each, acks=ACKS_ALL, timeout_ms=2_000)
         problems = " ".join(leader.node.health().problems)
         assert f"broker {cut.node_id}" in problems and "t-0" in problems, problems
         three.network.heal()

@@ -21,7 +21,7 @@ def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyP
     async def story(site: Site) -> None:
         await site.start(QUICK)
         await site.node.submit(CreateTopic("t"))
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         replica.state._is_sole_member = False

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tests.e2e.site import Site, batch, run
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.three import SESSION, SimBroker, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
 from tiered.object_store.metered import MeteredStore
-from tiered.ports import Got, NotFound
+from tiered.ports import GetResult, NotFound
 from tiered.replication.leader_replica import ACKS_ALL
 
 SOON = 40.0
@@ -23,7 +23,7 @@ def bucket_is(three: Three, *, away: bool) -> None:
         each.machine.faults.outage = away
 
 
-def problems(broker: Broker) -> str:
+def problems(broker: SimBroker) -> str:
     return " ".join(broker.node.health().problems)
 
 
@@ -42,7 +42,7 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         late = three.others()[0]
         others = [each.node_id for each in three.brokers.values() if each is not late]
         await made(three, "t", late.node_id, *others)
-        await late.node.replica("t", 0).append(batch([b"before"]))
+        await late.node.leader_replica("t", 0).append(batch([b"before"]))
         await late.kill()
         await three.until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
         bucket_is(three, away=True)
@@ -61,7 +61,7 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         await three.until(three.all_known, SOON)
         await three.until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON)
         await three.until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON)
-        await late.node.replica("t", 0).append(batch([b"after"]))
+        await late.node.leader_replica("t", 0).append(batch([b"after"]))
         assert late.node.health().ok and "waits" not in problems(late)
 
     told(story, seed)
@@ -121,7 +121,7 @@ def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCa
 
 
 def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
     async def story(site: Site) -> None:
@@ -133,10 +133,10 @@ def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.
     run(story)
 
 
-async def acked(leader: Broker, topic: str, acks: int) -> bool:
+async def acked(leader: SimBroker, topic: str, acks: int) -> bool:
     """Whether a record is acknowledged within two seconds."""
     try:
-        await leader.node.replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
+        await leader.node.leader_replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
     except Refused:
         return False
     return True
@@ -156,12 +156,12 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
             assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
             await asyncio.sleep(3)
         await dies.kill()
-        before = leader.node.replica("all", 0).high_watermark
+        before = leader.node.leader_replica("all", 0).high_watermark
         for _ in range(10):
             assert not await acked(leader, "all", ACKS_ALL), "a member of its last set does not have it"
             assert await acked(leader, "two", ACKS_ALL), "nobody of its set is gone"
             assert [await acked(leader, topic, 1) for topic in both] == [True, True]
-        replica = leader.node.replica("all", 0)
+        replica = leader.node.leader_replica("all", 0)
         assert replica.high_watermark == before
         assert (await replica.read(0, 1 << 20)).data, "what was committed before is read on"
         assert len(leader.node.image.topics["all"].partitions[0].isr) == 3, "no metadata changes"
@@ -169,7 +169,7 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
         bucket_is(three, away=False)
         await three.until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON)
         assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
-        assert leader.node.replica("all", 0).high_watermark == leader.node.replica("all", 0).log.end_offset
+        assert leader.node.leader_replica("all", 0).high_watermark == leader.node.leader_replica("all", 0).log.end_offset
 
     sets = (("all", 3), ("two", 2))
     told(story, seed)
@@ -189,7 +189,7 @@ def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> 
         await asyncio.sleep(2 * SESSION)
         assert not await acked(leader, "t", ACKS_ALL)
         assert await acked(leader, "t", 1)
-        assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
+        assert (await leader.node.leader_replica("t", 0).read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
         bucket_is(three, away=False)
         await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.has_controller_contact, SOON)

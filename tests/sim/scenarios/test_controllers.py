@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
+from tests.sim.scenarios.three import PORT, SESSION, SimBroker, Three, told
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicId, TopicPartition
@@ -43,7 +43,7 @@ def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> 
             with pytest.raises(Refused, match="already exists"):
                 await each.node.submit(CreateTopic(f"t{number}", 3))
         for each in three.brokers.values():
-            assert [replica.partition for replica in each.node.replicas()].count(0) == 1
+            assert [replica.partition for replica in each.node.leader_replicas()].count(0) == 1
         assert {p.leader for p in made.partitions} == {1, 2, 3}
 
     told(story)
@@ -55,7 +55,7 @@ def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
         made = await three.others()[0].node.submit(CreateTopic("t", 6))
         assert three.now - start < 0.5, "nobody was waited for in vain"
         for p, partition in enumerate(made.partitions):
-            assert three.brokers[partition.leader].node.replica("t", p).leader_epoch == 0
+            assert three.brokers[partition.leader].node.leader_replica("t", p).leader_epoch == 0
 
     told(story)
 
@@ -96,9 +96,9 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
         assert took > SESSION / 2
         assert not second.node.cluster.has_controller_contact
         with pytest.raises(Refused) as caught:
-            second.node.replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
+            second.node.leader_replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        second.node.replica("t", 0).append_now(batch([b"of no account"]), 1)
+        second.node.leader_replica("t", 0).append_now(batch([b"of no account"]), 1)
         three.network.heal()
         await three.until(lambda: second.node.cluster.has_controller_contact, 5)
         await three.until(lambda: controller.node.image.brokers[second.node_id].live, 5)
@@ -260,7 +260,7 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
         for source, target in ((controller, slow), (slow, controller)):
             three.network.cut(source.name, target.name)
         await three.until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
-        async with slow.node.partitions._moving:
+        async with slow.node.hosted_replicas._role_change_lock:
             await controller.node.submit(CreateTopic("t"))
             three.network.heal()
             await three.until(lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION)
@@ -302,7 +302,7 @@ async def fill(three: Three) -> None:
     for name in ("s", "t"):
         await three.controller.node.submit(CreateTopic(name, 3, 3, configs=configs))
         for number, partition in enumerate(three.controller.node.image.topics[name].partitions):
-            leader = three.brokers[partition.leader].node.replica(name, number)
+            leader = three.brokers[partition.leader].node.leader_replica(name, number)
             for _ in range(10):
                 await leader.append(batch([b"x" * 1000]), acks=ACKS_ALL, timeout_ms=5_000)
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
@@ -312,8 +312,8 @@ async def fill(three: Three) -> None:
     await three.until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led(b)), 60)
 
 
-def led(broker: Broker) -> list[LeaderReplica]:
-    return [each for each in broker.node.replicas() if each.topic in ("s", "t")]
+def led(broker: SimBroker) -> list[LeaderReplica]:
+    return [each for each in broker.node.leader_replicas() if each.topic in ("s", "t")]
 
 
 def test_a_clean_stop_is_no_death() -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.three import SESSION, SimBroker, Three, told
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
@@ -20,7 +20,7 @@ from tiered.replication.leader_replica import ACKS_ALL
 PARTITIONS = 3
 
 
-def cut_off(three: Three, broker: Broker) -> list[Broker]:
+def cut_off(three: Three, broker: SimBroker) -> list[SimBroker]:
     """The others."""
     others = [each for each in three.brokers.values() if each is not broker]
     for other in others:
@@ -35,23 +35,23 @@ async def made(three: Three) -> None:
     await three.until(lambda: all("t" in each.node.image.topics for each in three.brokers.values()), 10)
 
 
-def leaders(broker: Broker) -> set[int]:
+def leaders(broker: SimBroker) -> set[int]:
     """As a client is told that asks this one."""
     return {each.leader for each in broker.node.image.topics["t"].partitions}
 
 
-async def taken(three: Three, number: int, asked: Broker) -> bool:
+async def taken(three: Three, number: int, asked: SimBroker) -> bool:
     """Whether the leader that `asked` names takes a record and says that it is safe."""
     leader = asked.node.image.topics["t"].partitions[number].leader
     if leader < 0:
         return False
     with suppress(Refused):
-        await three.brokers[leader].node.replica("t", number).append(batch([b"v"]), timeout_ms=200)
+        await three.brokers[leader].node.leader_replica("t", number).append(batch([b"v"]), timeout_ms=200)
         return True
     return False
 
 
-async def all_taken(three: Three, asked: Broker, seconds: float) -> float:
+async def all_taken(three: Three, asked: SimBroker, seconds: float) -> float:
     """Until every partition takes records from a client that knows what `asked` knows; how long it took."""
     start, left = three.now, set(range(PARTITIONS))
     while left:
@@ -150,8 +150,8 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         control = three.controller
         configs = {"segment.bytes": "1024", "retention.ms": "-1"}
         await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
-        await three.until(lambda: bool(lonely.node.replicas()), 10)
-        replica = lonely.node.replica("t", 0)
+        await three.until(lambda: bool(lonely.node.leader_replicas()), 10)
+        replica = lonely.node.leader_replica("t", 0)
         objects = f"data/{replica.topic_id}/"
 
         def stored() -> list[str]:
@@ -208,7 +208,7 @@ def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another
         assert asker.node.peers is not None
         before = three.bucket.memory.requests
         for _ in range(5):
-            await asker.node.peers.heard(f"{old.name}:9092", 5)
+            await asker.node.peers.get_controller_view(f"{old.name}:9092", 5)
         await three.until(lambda: old.node.cluster.active_controller is None, 1)
         assert three.bucket.memory.requests - before < 10
 
@@ -293,14 +293,14 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
                 configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
             )
         )
-        await three.until(lambda: slow.node.partitions.get(at) is not None, 10)
-        replica = slow.node.replica("t", 0)
-        await slow.node.partitions._moving.acquire()  # it opens some other log meanwhile
+        await three.until(lambda: slow.node.hosted_replicas.find_leader(at) is not None, 10)
+        replica = slow.node.leader_replica("t", 0)
+        await slow.node.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
         await quick.kill()
         await three.until(lambda: slow.node.image.topics["t"].partitions[0].isr == (slow.node_id,), 10)
-        slow.node.partitions._moving.release()
+        slow.node.hosted_replicas._role_change_lock.release()
         await three.until(lambda: replica.state.isr == {slow.node_id}, 10)
-        await slow.node.partitions._moving.acquire()
+        await slow.node.hosted_replicas._role_change_lock.acquire()
         await quick.start()
         cut_off(three, slow)
         await three.until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
@@ -310,7 +310,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
         with pytest.raises(Refused) as caught:
             replica.append_now(batch([b"lost"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        assert slow.node.partitions.get(at) is None
-        slow.node.partitions._moving.release()
+        assert slow.node.hosted_replicas.find_leader(at) is None
+        slow.node.hosted_replicas._role_change_lock.release()
 
     told(story)

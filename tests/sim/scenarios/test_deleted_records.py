@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.site import numbers, read_values
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.errors import Unavailable
 from tiered.ids import TopicPartition
 from tiered.replication.follower_replica import FollowerReplica
@@ -21,11 +21,11 @@ TIERED = pytest.mark.parametrize("tiered", ["true", "false"], ids=["tiered", "un
 
 
 def copies(three: Three) -> list[FollowerReplica]:
-    found = [each.node.partitions.copied(AT) for each in three.brokers.values()]
+    found = [each.node.hosted_replicas.find_follower(AT) for each in three.brokers.values()]
     return [copy for copy in found if copy is not None]
 
 
-async def next_leader(three: Three, gone: Broker) -> LeaderReplica:
+async def next_leader(three: Three, gone: SimBroker) -> LeaderReplica:
     await three.until(lambda: bool(three.controllers()) and leader_of(three) is not gone, SECONDS)
     return await led(three)
 
@@ -106,7 +106,7 @@ def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_th
         await written(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
         leader, leads = await led(three), leader_of(three)
         cut = next(each for each in three.others() if each is not leads)
-        copy = cut.node.partitions.copied(AT)
+        copy = cut.node.hosted_replicas.find_follower(AT)
         cut.machine.kill()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
@@ -117,7 +117,7 @@ def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_th
         await cut.clear()
         await cut.start()
         await three.until(lambda: cut in insiders(three), SECONDS)
-        back = cut.node.partitions.copied(AT)
+        back = cut.node.hosted_replicas.find_follower(AT)
         assert back is not None and back.log.start_offset == DELETED
 
     told(story)

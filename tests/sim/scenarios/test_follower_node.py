@@ -6,7 +6,7 @@ import asyncio
 
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.unit.kafka.scripted import Scripted
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.metrics import Metrics
@@ -41,21 +41,21 @@ def leader(request: FetchRequest, version: int) -> FetchResponse:
 def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
     async def story(site: Site) -> None:
         host = site.network.host("one")
-        site.node = Node(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
+        site.node = Broker(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
         await site.node.start()
         other = Scripted(2)
         other.script[FetchRequest] = leader
         await other.start(site.network.host("two"), "two", 9092)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.partitions.held()))
+        await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas()))
 
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
         answer = await link.send(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
         (topic,) = answer.results[0].topics
         (row,) = topic.partitions
-        (copy,) = site.node.partitions.held()
+        (copy,) = site.node.hosted_replicas.list_replicas()
         assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
         assert row.partition_size > 0 and row.remote_size == -1
         link.close()

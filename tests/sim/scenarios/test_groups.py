@@ -94,7 +94,7 @@ def test_what_was_fsynced_survives_a_power_cut() -> None:
         await replica.flush()
         await commit(site, G, 5)
         await log_of(site, P).flush()
-        await site.node.partitions.save_offsets()
+        await site.node.hosted_replicas.save_offsets()
         await commit(site, G, 6)
         await site.crash(site.machine.power_cut)
         await site.start(GROUPS)
@@ -232,9 +232,9 @@ def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
         await site.crash(site.machine.lose_disk)
         await site.start(GROUPS)
         await loaded(site)
-        assert site.node.replica("t", 0).log.end_offset == 0
+        assert site.node.leader_replica("t", 0).log.end_offset == 0
         assert (await committed(site, G), await committed(site, "h")) == (0, 0)
-        await fill(site.node.replica("t", 0), 5)
+        await fill(site.node.leader_replica("t", 0), 5)
         await commit(site, "h", 30)
         await site.crash(site.machine.kill)
         await site.start(GROUPS)
@@ -256,7 +256,7 @@ def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups(
         site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
         await site.start(GROUPS)
         await loaded(site)
-        assert await committed(site, G) == site.node.replica("t", 0).log.end_offset == 0
+        assert await committed(site, G) == site.node.leader_replica("t", 0).log.end_offset == 0
         await site.stop()
 
     run(story)
@@ -306,8 +306,8 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
         site.node, fresh = frozen, site.node
         for offset in (12, 13, 14):
             await commit(site, G, offset)
-            keeping = frozen.coordinators._keeping
-            await keeping.save_changed(list(frozen.coordinators._places.values()))
+            keeping = frozen.group_coordinators._snapshotter
+            await keeping.save_changed(list(frozen.group_coordinators._led_partitions.values()))
         assert len({name.epoch for name in images(site, P)}) == 2
         site.node, site.machine = fresh, first
         await site.crash(first.kill)

@@ -46,7 +46,7 @@ def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
             await commit(site, G, 8)
         assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         with pytest.raises(Refused) as refused:
-            await node.coordinators.list()
+            await node.group_coordinators.list_groups()
         assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         site.machine.faults.rules.remove(broken)
         await loaded(site)
@@ -90,7 +90,7 @@ def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
             await committed(site, G)
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         site.machine.faults.rules.remove(broken)
-        await site.until(lambda: site.node.partitions.unopened == {})
+        await site.until(lambda: site.node.hosted_replicas.unopened_leaders == {})
         await loaded(site)
         assert await committed(site, G) == 7
         await site.stop()
@@ -163,7 +163,7 @@ def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
         waiting = asyncio.ensure_future(join(site, G))
         await asyncio.sleep(0.1)
         at = TopicPartition(OFFSETS_TOPIC, P)
-        site.node.partitions.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
+        site.node.hosted_replicas.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
         for asked in (waiting, beat(site, G, joined)):
             with pytest.raises(Refused) as refused:
                 await asked
@@ -180,7 +180,7 @@ def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> 
         await site.create("u")
         await commit(site, G, 7)
         await commit(site, G, 8, topic="u")
-        site.node.coordinators.follow = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
+        site.node.group_coordinators.on_image = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
         await site.node.submit(DeleteTopic("t"))
         await site.crash(site.machine.kill)
         await site.start(GROUPS)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.three import SESSION, SimBroker, Three, told
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
@@ -27,7 +27,7 @@ AT = TopicPartition("t", 0)
 class Reader:
     """The HTTP side of a broker, without its sockets."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SimBroker) -> None:
         node = broker.node
         self.site = HttpContext(node, HttpLimits())
         self.away = RemotePartition(self.site, AT, node.image.topics["t"].topic_id)
@@ -47,15 +47,15 @@ class Reader:
         return found
 
 
-def in_sync(broker: Broker) -> int:
+def in_sync(broker: SimBroker) -> int:
     """How many replicas of the topic are, as far as this broker knows."""
     topic = broker.node.image.topics.get("t")
     return len(topic.partitions[0].isr) if topic else 0
 
 
 def story_of(
-    replicas: Callable[[Broker, Broker, Broker], list[Broker]],
-    story: Callable[[Three, Reader, list[Broker]], Awaitable[None]],
+    replicas: Callable[[SimBroker, SimBroker, SimBroker], list[SimBroker]],
+    story: Callable[[Three, Reader, list[SimBroker]], Awaitable[None]],
 ) -> None:
     """A topic on what `replicas` makes of (controller, one, other), read and written by the first that has none."""
 
@@ -72,7 +72,7 @@ def story_of(
 
 
 def test_a_partition_of_another_broker_is_written_and_read() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         assert await reader.away.fetch_bounds() == (0, 0)
         assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
         assert await reader.values() == [b"a", b"b", b"c"]
@@ -87,7 +87,7 @@ def test_a_partition_of_another_broker_is_written_and_read() -> None:
 
 
 def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         start = three.now
         await reader.away.wait_for_more(0, 12_000)
         assert 12 <= three.now - start < 13
@@ -101,7 +101,7 @@ def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
 
 
 def test_a_leader_that_dies_is_followed_by_the_next() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         waiting = asyncio.create_task(reader.away.wait_for_more(1, 60_000))
         await asyncio.sleep(1)
@@ -117,7 +117,7 @@ def test_a_leader_that_dies_is_followed_by_the_next() -> None:
 
 
 def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         three.loop.freeze(held[0].process)
         start = three.now
@@ -130,7 +130,7 @@ def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
 
 
 def test_what_may_have_been_written_is_not_written_again() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         leader, heir = held
         await reader.write(b"a")
         three.network.cut(leader.name, heir.name)
@@ -139,14 +139,14 @@ def test_what_may_have_been_written_is_not_written_again() -> None:
             await reader.write(b"parked", timeout_ms=int(5 * SESSION * 1000))
         assert not isinstance(caught.value, LeaderNotFound), "its leader has appended it"
         three.network.heal()
-        await three.until(lambda: heir.node.partitions.get(AT) is not None, 5 * SESSION)
+        await three.until(lambda: heir.node.hosted_replicas.find_leader(AT) is not None, 5 * SESSION)
         assert await reader.values() == [b"a"], "nor is it sent to the next one"
 
     story_of(lambda controller, one, other: [one, controller], story)
 
 
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         await held[0].kill()
         image = three.controller.node.image
@@ -165,7 +165,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
 
 
 def test_another_topic_of_that_name_is_another_partition() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def story(three: Three, reader: Reader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         again = CreateTopic("t", assignments=[[held[0].node_id]])
         await three.controller.node.submit(DeleteTopic("t"))
@@ -174,7 +174,7 @@ def test_another_topic_of_that_name_is_another_partition() -> None:
             with pytest.raises(Refused) as caught:
                 await wrong
             assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        assert held[0].node.replica("t", 0).high_watermark == 0
+        assert held[0].node.leader_replica("t", 0).high_watermark == 0
 
     story_of(lambda controller, one, other: [one], story)
 
@@ -188,7 +188,7 @@ def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
         await reader.write(b"a")
         await one.kill()
         assert await reader.write(b"b") == 1
-        assert reader.away.local_replica() is other.node.replica("t", 0)
+        assert reader.away.local_replica() is other.node.leader_replica("t", 0)
         assert await reader.values() == [b"a", b"b"]
         with suppress(Refused):
             await reader.site.close()

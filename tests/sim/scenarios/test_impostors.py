@@ -14,14 +14,14 @@ import pytest
 from tests.e2e.site import QUICK, Site, batch, run
 from tests.sim.scenarios.test_reassignments import leads, now, write
 from tests.sim.scenarios.test_replica_fetch import broker_of
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.config.listeners import Endpoint
 from tiered.controller.request_codec import encode_request
 from tiered.controller.requests import CreateTopic, FenceBroker, HandOver, RegisterBroker, Request, StopBroker
 from tiered.errors import Code, Refused
-from tiered.ids import id_bytes, incarnation_digest, incarnation_number
+from tiered.ids import decode_uuid, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
-from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
+from tiered.peers import PartitionFetch, MetadataFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
@@ -57,13 +57,13 @@ class Stranger:
     """Somebody on the network. He also knows the incarnations of all brokers, which no answer gives away."""
 
     three: Three
-    leader: Broker
+    leader: SimBroker
     link: BrokerConnection
     cluster_id: str
 
     @property
     def replica(self) -> LeaderReplica:
-        return self.leader.node.replica("t", 0)
+        return self.leader.node.leader_replica("t", 0)
 
     @property
     def image(self) -> Image:
@@ -73,7 +73,7 @@ class Stranger:
     def address(self) -> str:
         return f"{self.leader.name}:9092"
 
-    def followers(self) -> list[Broker]:
+    def followers(self) -> list[SimBroker]:
         return [each for each in self.three.brokers.values() if each is not self.leader]
 
     def tries(self) -> Iterator[KafkaPeers]:
@@ -81,7 +81,7 @@ class Stranger:
         incarnation, public = self.leader.node.incarnation, self.cluster_id
         made = hashlib.sha256(f"tiered brokers {public} ".encode()).digest()[:16]
         digest = bytes.fromhex(incarnation_digest(incarnation))
-        guesses = (b"", bytes(16), made, digest, digest[:16], id_bytes(incarnation), id_bytes(public), public.encode())
+        guesses = (b"", bytes(16), made, digest, digest[:16], decode_uuid(incarnation), decode_uuid(public), public.encode())
         for cluster_id in ("", public):
             for guess in guesses:
                 net = self.three.network.host("far")
@@ -89,7 +89,7 @@ class Stranger:
 
     def fetch(self, node_id: int, offset: int) -> ReplicaFetch:
         number = incarnation_number(self.image.brokers[node_id].incarnation)
-        where = FetchFrom(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0)
+        where = PartitionFetch(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0)
         return ReplicaFetch(node_id, number, 0, 1 << 20, 1 << 20, [where])
 
     def wishes(self) -> list[Request]:
@@ -117,7 +117,7 @@ async def meet(three: Three) -> Stranger:
 async def refused(peers: KafkaPeers, stranger: Stranger) -> None:
     """Each request among brokers, at the controller, which leads too."""
     other = stranger.followers()[0].node
-    newer = FollowAsk(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
+    newer = MetadataFetch(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
     end = stranger.replica.log.end_offset
     works = [
         peers.get_controller_view(stranger.address, 5),
@@ -166,7 +166,7 @@ def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
         for name in (stranger.leader.name, stranger.followers()[1].name):
             three.network.cut(dead.name, name)
             three.network.cut(name, dead.name)
-        ask = FollowAsk(dead.node_id, dead.node.incarnation, 0, stranger.image.slot, 0, 0)
+        ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, stranger.image.slot, 0, 0)
         peers = KafkaPeers(three.network.host("far"), cluster_id=stranger.cluster_id)
         while stranger.image.brokers[dead.node_id].live:
             assert three.now < 60

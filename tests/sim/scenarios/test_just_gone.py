@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.e2e.site import batch
 from tests.sim.scenarios.test_throttles import client_of
-from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
+from tests.sim.scenarios.three import PORT, SESSION, SimBroker, Three, told
 from tiered.controller.heartbeats import PROBE_AFTER_NS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 ANSWER_SECONDS = 5.0
 
 
-def story_of(story: Callable[[Three, Broker, Broker, BrokerConnection], Awaitable[None]]) -> None:
+def story_of(story: Callable[[Three, SimBroker, SimBroker, BrokerConnection], Awaitable[None]]) -> None:
     """(the three, the leader of `t`, a follower of it, a client's connection to that one). Neither controls, and all
     three have a record of `t`."""
 
@@ -29,7 +29,7 @@ def story_of(story: Callable[[Three, Broker, Broker, BrokerConnection], Awaitabl
         held = [leader.node_id, follower.node_id, three.controller.node_id]
         await three.controller.node.submit(CreateTopic("t", assignments=[held]))
         await three.until(lambda: "t" in leader.node.image.topics, 5)
-        await leader.node.replica("t", 0).append(batch([b"v"]), acks=ACKS_ALL)
+        await leader.node.leader_replica("t", 0).append(batch([b"v"]), acks=ACKS_ALL)
         link = await open_connection(three.network.host("client"), follower.name, PORT, "client", ANSWER_SECONDS)
         await story(three, leader, follower, link)
         link.close()
@@ -44,7 +44,7 @@ async def coordinator(link: BrokerConnection, group: str) -> int:
 
 
 def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_the_last_one_was() -> None:
-    async def story(three: Three, leader: Broker, follower: Broker, link: BrokerConnection) -> None:
+    async def story(three: Three, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         three.controller.machine.faults.first_byte_seconds = 0.1  # what it decides is known a little later
         leader.machine.kill()
         started = three.now
@@ -64,7 +64,7 @@ def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_
 
 
 def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -> None:
-    async def story(three: Three, leader: Broker, follower: Broker, link: BrokerConnection) -> None:
+    async def story(three: Three, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         await coordinator(link, "any")  # `__consumer_offsets` is there
         (group,) = [each for each in map(str, range(50)) if await coordinator(link, each) == leader.node_id][:1]
         await asyncio.sleep(5)  # its replicas are in sync
@@ -79,7 +79,7 @@ def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_conne
     """Long before its session is over, and not only when it has been silent: it was answered just now, so that no
     question of its was under way, whose end would have told the same."""
 
-    async def story(three: Three, leader: Broker, follower: Broker, link: BrokerConnection) -> None:
+    async def story(three: Three, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         seen = three.controller.node
         answered = asyncio.create_task(seen.submit(CreateTopic("u")))
         while "u" not in seen.image.topics:

@@ -72,7 +72,7 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
         await site.node.submit(
             CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "segment.bytes": "400000"})
         )
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         chance = random.Random(seed)
         writer, reader = Far(site, server), Far(site, server)

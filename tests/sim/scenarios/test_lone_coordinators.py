@@ -15,7 +15,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
     async def story(three: Three) -> None:
-        number = await three.controller.node.coordinators.partition_for("g")
+        number = await three.controller.node.group_coordinators.partition_for("g")
         known = three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number]
         assert len(known.replicas) == 3
         keeper = three.brokers[known.leader]
@@ -26,11 +26,11 @@ def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
         ask = FetchOffsets("g", None)
         await three.until(lambda: OFFSETS_TOPIC in keeper.node.image.topics, 5)
         await asyncio.sleep(1)
-        await keeper.node.coordinators.ask("g", ask)
+        await keeper.node.group_coordinators.ask("g", ask)
         cut_off(three, keeper)
         await asyncio.sleep(SESSION + 0.5)
         with pytest.raises(Refused) as refused:
-            await keeper.node.coordinators.ask("g", ask)
+            await keeper.node.group_coordinators.ask("g", ask)
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         three.network.heal()
 

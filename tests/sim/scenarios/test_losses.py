@@ -13,7 +13,7 @@ from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_cut_off import cut_off
 from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.three import SESSION, SimBroker, Three, told
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.groups.requests import PartitionOffset, CommitOffsets
@@ -23,18 +23,18 @@ from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 AT = TopicPartition("t", 0)
-Reached = Callable[[Broker, Broker], bool]
+Reached = Callable[[SimBroker, SimBroker], bool]
 
 
-def registered(broker: Broker, controller: Broker) -> bool:
+def registered(broker: SimBroker, controller: SimBroker) -> bool:
     """The controller knows its new life."""
     known = controller.node.image.brokers[broker.node_id]
     return known.live and known.incarnation == broker.node.incarnation
 
 
-def leading(broker: Broker, controller: Broker) -> bool:
+def leading(broker: SimBroker, controller: SimBroker) -> bool:
     """It leads, and is about to tell."""
-    return any(replica.at == AT for replica in broker.node.partitions.led())
+    return any(replica.at == AT for replica in broker.node.hosted_replicas.list_leaders())
 
 
 @pytest.mark.parametrize("reached", [registered, leading])
@@ -47,7 +47,7 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> 
 
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.until(lambda: leading(broker, controller), 5)
-        await broker.node.replica("t", 0).append(batch([b"v"]))
+        await broker.node.leader_replica("t", 0).append(batch([b"v"]))
         broker.machine.lose_disk()
         await broker.clear()
         await three.until(lambda: now().leader == NO_LEADER, 10)
@@ -76,7 +76,7 @@ def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole
         controller, broker = three.controller, three.others()[0]
         topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.until(lambda: leading(broker, controller), 5)
-        await broker.node.replica("t", 0).append(batch([b"v"]))
+        await broker.node.leader_replica("t", 0).append(batch([b"v"]))
         broker.machine.lose_disk()
         await broker.clear()
         await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
@@ -86,14 +86,14 @@ def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole
             await asyncio.sleep(0.000_05)
         cut_off(three, broker)
         with pytest.raises(Refused) as refused:
-            await broker.node.replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
+            await broker.node.leader_replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
         assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
         await broker.kill()
         with suppress(asyncio.CancelledError):
             await starting
         three.network.heal()
         await broker.start()
-        again = broker.node.replica("t", 0)
+        again = broker.node.leader_replica("t", 0)
         told = controller.node.image.losses[PartitionId(topic.topic_id, 0)]
         assert [each.from_offset for each in told] == [0]
         assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
@@ -106,7 +106,7 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
         controller, broker = three.controller, three.others()[0]
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.until(lambda: leading(broker, controller), 5)
-        replica = broker.node.replica("t", 0)
+        replica = broker.node.leader_replica("t", 0)
         replica.block_appends()
         assert replica.has_unreported_loss and not replica.commits_on_append
         waiting = [asyncio.create_task(replica.append(batch([value]))) for value in (b"v", b"w")]
@@ -117,7 +117,7 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
         replica.block_appends()
         late = asyncio.create_task(replica.append(batch([b"x"])))
         await asyncio.sleep(0)
-        broker.node.partitions.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        broker.node.hosted_replicas.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         with pytest.raises(Refused, match="another one leads it"):
             await late
 
@@ -132,30 +132,30 @@ def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
         for name in ("t", OFFSETS_TOPIC):
             await controller.node.submit(CreateTopic(name, assignments=assignments))
         await three.until(lambda: leading(broker, controller) and OFFSETS_TOPIC in broker.node.image.topics, 5)
-        await broker.node.coordinators.ask("g", group)
+        await broker.node.group_coordinators.ask("g", group)
         broker.machine.lose_disk()
         await broker.clear()
         await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
         before = broker.node
         starting = asyncio.create_task(broker.start())
-        while broker.node is before or len(broker.node.partitions.led()) < 2:
+        while broker.node is before or len(broker.node.hosted_replicas.list_leaders()) < 2:
             await asyncio.sleep(0.000_05)
         cut_off(three, broker)
         for _ in range(10):
             await asyncio.sleep(SESSION / 10)
             with pytest.raises(Refused) as refused:
-                await broker.node.coordinators.ask("g", group)
+                await broker.node.group_coordinators.ask("g", group)
             assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         three.network.heal()
         await starting
 
         def loaded() -> bool:
-            led = [each for each in broker.node.partitions.led() if each.topic == OFFSETS_TOPIC]
+            led = [each for each in broker.node.hosted_replicas.list_leaders() if each.topic == OFFSETS_TOPIC]
             return bool(led) and not led[0].has_unreported_loss
 
         await three.until(loaded, 20)
         await asyncio.sleep(1)
-        await broker.node.coordinators.ask("g", group)
+        await broker.node.group_coordinators.ask("g", group)
 
     told(story)
 
@@ -173,15 +173,15 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
 
         await other.kill()
         await three.until(lambda: in_sync() == {leader.node_id}, 10)
-        lost = leader.node.replica("t", 0)
-        with patch.object(leader.node.joining, "_is_unheard", lambda replica: True):
-            leader.node.partitions.unreported.append(lost)
+        lost = leader.node.leader_replica("t", 0)
+        with patch.object(leader.node.registration, "_is_unheard", lambda replica: True):
+            leader.node.hosted_replicas.unreported_losses.append(lost)
             await other.start()
-            await three.until(lambda: bool(other.node.partitions.held()), 5)
+            await three.until(lambda: bool(other.node.hosted_replicas.list_replicas()), 5)
             await asyncio.sleep(3)
-            assert in_sync() == {leader.node_id} and leader.node.partitions.unreported == [lost]
+            assert in_sync() == {leader.node_id} and leader.node.hosted_replicas.unreported_losses == [lost]
         await three.until(lambda: len(in_sync()) == 2, 15)
-        assert not leader.node.partitions.unreported
+        assert not leader.node.hosted_replicas.unreported_losses
 
     told(story)
 
@@ -276,8 +276,8 @@ def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_r
         topic = await controller.node.submit(CreateTopic("t", assignments=[[hit.node_id]]))
         await three.until(lambda: leading(hit, controller), 5)
         for number in range(COUNT):
-            await hit.node.replica("t", 0).append(batch([b"%06d" % number]))
-        await hit.node.replica("t", 0).flush()
+            await hit.node.leader_replica("t", 0).append(batch([b"%06d" % number]))
+        await hit.node.leader_replica("t", 0).flush()
         await crash([hit], SimMachine.power_cut)
         await three.until(lambda: not controller.node.image.brokers[hit.node_id].live, SECONDS)
         controller.machine.faults.outage = True  # what it decides is in the bucket later, all at once

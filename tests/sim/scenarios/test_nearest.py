@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
 from tests.sim.scenarios.test_reassignments import AT, leads, now, write
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.config.kafka_aliases import LEADERS_ONLY
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused, Unavailable
@@ -57,7 +57,7 @@ class Reader:
         return answer.responses[0].partitions[0]
 
 
-async def begin(three: Three, *replicas: int) -> Broker:
+async def begin(three: Three, *replicas: int) -> SimBroker:
     """The leader of a topic that is led by the first of `replicas`, in sync with all."""
     await three.controller.node.submit(CreateTopic("t", assignments=[list(replicas)]))
     await three.until(lambda: set(now(three).isr) == set(replicas) and leads(three.brokers[replicas[0]]), 10)
@@ -94,7 +94,7 @@ def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() 
             part = await one.ask(1, 0)
             assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
         await asyncio.sleep(0.01)
-        part = await near.ask(2, 0, epoch=leader.node.replica("t", 0).leader_epoch)
+        part = await near.ask(2, 0, epoch=leader.node.leader_replica("t", 0).leader_epoch)
         assert (part.preferred_read_replica, part.high_watermark) == (-1, 5)
         assert values_of(part.records or b"") == acked
         for version in (11, 12, 18):
@@ -102,7 +102,7 @@ def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() 
         waiting = asyncio.create_task(near.ask(2, 5, wait_ms=10_000))
         await asyncio.sleep(1)
         began = three.now
-        await leader.node.replica("t", 0).append(batch([b"new"]), acks=ACKS_ALL)
+        await leader.node.leader_replica("t", 0).append(batch([b"new"]), acks=ACKS_ALL)
         assert values_of((await waiting).records or b"") == [b"new"]
         assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
 
@@ -124,7 +124,7 @@ def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> Non
         assert (await near.ask(2, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
         part = await near.ask(1, 0)
         assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
-        await leader.node.replica("t", 0).append(batch([b"x"]), acks=ACKS_ALL)
+        await leader.node.leader_replica("t", 0).append(batch([b"x"]), acks=ACKS_ALL)
         three.network.heal()
         await three.until(lambda: 2 in now(three).isr, 30)
         assert (await near.ask(1, 4)).preferred_read_replica == 2
@@ -158,12 +158,12 @@ def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
         await write(three, 3)
         near, next_one = Reader(three, "b"), three.brokers[2].node
         assert (await near.ask(2, 4)).error_code == Code.OFFSET_OUT_OF_RANGE.number
-        await next_one.partitions._moving.acquire()  # it opens some other log meanwhile
+        await next_one.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
         await leader.kill()
         await three.until(lambda: next_one.image.topics["t"].partitions[0].leader == 2, 30)
         for offset in (0, 4):
             assert (await near.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
-        next_one.partitions._moving.release()
+        next_one.hosted_replicas._role_change_lock.release()
         await three.until(lambda: leads(three.brokers[2]), 10)
         assert len(values_of((await near.ask(2, 0)).records or b"")) == 3
 
@@ -176,7 +176,7 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         leader = await begin(three, 1, 2)
         await write(three, 3)
         near, follower = Reader(three, "b"), three.brokers[2].node
-        copy = follower.partitions.copied(AT)
+        copy = follower.hosted_replicas.find_follower(AT)
         assert copy is not None
         copy.leader_high_watermark = 7  # it has heard that there is more
         assert (await near.ask(2, 5)).error_code == Code.OFFSET_NOT_AVAILABLE.number
@@ -192,7 +192,7 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         settings: dict[str, str | None] = {"segment.bytes": "4096", "local.retention.bytes": "1"}
         await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
         for _ in range(8):
-            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
+            await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
         await three.until(lambda: copy.log.local_start_offset > 3, 200)
         await asyncio.sleep(1)
         assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number
@@ -212,10 +212,10 @@ def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> Non
     async def story(three: Three) -> None:
         leader = await begin(three, 1, 2, 3)
         reader = Reader(three, "z", three.controller.node.image.topics["t"].topic_id)
-        copy = three.brokers[2].node.partitions.copied(AT)
+        copy = three.brokers[2].node.hosted_replicas.find_follower(AT)
         assert copy is not None
         three.network.cut("b1", "b3")
-        leader.node.replica("t", 0).append_now(batch([b"lost"]), 1)
+        leader.node.leader_replica("t", 0).append_now(batch([b"lost"]), 1)
         await three.until(lambda: copy.log.end_offset == 1, 5)
         assert found(await reader.ask(2, 0)) == []
         for node in (1, 2):
@@ -281,7 +281,7 @@ def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None
         await asyncio.gather(*reading)
         await three.until(lambda: bool(three.controllers()) and len(now(three).isr) == 3, 60)
         (leader,) = (each for each in three.brokers.values() if leads(each))
-        log = leader.node.replica("t", 0)
+        log = leader.node.leader_replica("t", 0)
         last = dict(enumerate(await every(three, leader.node_id, topic_id)))
         assert len(last) == log.high_watermark >= len(acked)
         assert {at: last[at] for at in seen} == seen and set(acked) <= set(last.values())

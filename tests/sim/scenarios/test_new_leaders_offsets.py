@@ -34,13 +34,13 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         await site.start(QUICK)
         await site.node.submit(OTHER)
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        site.node.replica("t", 0).append_now(batch([b"v"]), 1)
+        site.node.leader_replica("t", 0).append_now(batch([b"v"]), 1)
         topic_id = site.node.image.topics["t"].topic_id
         for order in ((2, 1), (1, 2)):
             await site.node.submit(Reassign((Move(topic_id, 0, order),)))
             await site.node.submit(ElectLeaders(preferred=True))
         await site.until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)

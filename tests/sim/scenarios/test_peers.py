@@ -11,12 +11,12 @@ from tests.e2e.site import QUICK, Site, run
 from tests.sim.scenarios.test_replica_fetch import broker_of
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
+from tiered.peers import MetadataFetchReply, MetadataFetch, ControllerView, ForwardReply
 from tiered_api.kafka.client.peers import IN_FLIGHT_MAX, IDLE_CONNECTIONS_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
-ASK = FollowAsk(2, "incarnation", 7, 5, 3, 500)
+ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500)
 
 
 class Small:
@@ -31,7 +31,7 @@ class Small:
         self.waiting = 0
         self.refused: Refused | None = None
 
-    async def handle_metadata_fetch(self, ask: FollowAsk) -> FollowAnswer:
+    async def handle_metadata_fetch(self, ask: MetadataFetch) -> MetadataFetchReply:
         self.asked.append(ask)
         if self.refused:
             raise self.refused
@@ -40,20 +40,20 @@ class Small:
             await self.wait.wait()
         finally:
             self.waiting -= 1
-        return FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        return MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
 
-    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer:
+    async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
         self.asked.append((request, timeout))
         if self.refused:
             raise self.refused
         if request == self.NONSENSE:
             raise Corrupt("not a message between brokers")
-        return SubmitAnswer(b"done " + request, 12)
+        return ForwardReply(b"done " + request, 12)
 
-    def controller_view(self) -> HeardAnswer:
+    def controller_view(self) -> ControllerView:
         if self.refused:
             raise self.refused
-        return HeardAnswer(6, 1, -1)
+        return ControllerView(6, 1, -1)
 
 
 class Talk:
@@ -95,13 +95,13 @@ def talk(story: Callable[[Talk], Awaitable[None]], seed: int = 1) -> None:
 def test_questions_and_answers_arrive_as_they_are() -> None:
     async def story(talk: Talk) -> None:
         peers = talk.peers
-        assert await peers.fetch_metadata(THERE, ASK, 5) == FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
         assert talk.far.asked == [ASK]
         going: list[str] = []
         answer = await peers.forward(THERE, b"request", 5, lambda: going.append("it leaves"))
-        assert (answer, going) == (SubmitAnswer(b"done request", 12), ["it leaves"])
+        assert (answer, going) == (ForwardReply(b"done request", 12), ["it leaves"])
         assert talk.far.asked[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
-        assert await peers.get_controller_view(THERE, 5) == HeardAnswer(6, 1, -1)
+        assert await peers.get_controller_view(THERE, 5) == ControllerView(6, 1, -1)
 
     talk(story)
 

@@ -39,7 +39,7 @@ def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
         took = await three.until(lambda: leaders(three) == [first.node_id] * 4, 3 * SETTLE_SECONDS)
         assert took > SETTLE_SECONDS / 2
         assert three.controller.node.image.slot - slot < 12, "leaderships come back together"
-        await three.until(lambda: all(first.node.replica("t", p).leader_epoch == 2 for p in range(4)), 2)
+        await three.until(lambda: all(first.node.leader_replica("t", p).leader_epoch == 2 for p in range(4)), 2)
 
     told(story)
 
@@ -88,7 +88,7 @@ def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync(
         assert all(first.node_id not in each.isr for each in partitions(three))
         first.machine.kill()
         async with asyncio.timeout(0.2):
-            await leader.node.replica("t", 0).append(batch(0), acks=ACKS_ALL)
+            await leader.node.leader_replica("t", 0).append(batch(0), acks=ACKS_ALL)
         await first.clear()
         await first.start()
         await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
@@ -105,7 +105,7 @@ def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> N
         assert leaders(three) == [leader.node_id] * 2
         for p in range(2):
             async with asyncio.timeout(1):
-                await leader.node.replica("t", p).append(batch(0), acks=ACKS_ALL)
+                await leader.node.leader_replica("t", p).append(batch(0), acks=ACKS_ALL)
         assert all(set(each.isr) == {*both} for each in partitions(three))
 
     told(story)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
@@ -35,7 +35,7 @@ async def write(three: Three, count: int) -> list[bytes]:
             leader = next((each for each in three.brokers.values() if leads(each)), None)
             with suppress(Refused):
                 if leader is not None:
-                    await leader.node.replica("t", 0).append(batch([value]), acks=ACKS_ALL, timeout_ms=2_000)
+                    await leader.node.leader_replica("t", 0).append(batch([value]), acks=ACKS_ALL, timeout_ms=2_000)
                     acked.append(value)
                     break
             await asyncio.sleep(0.05)
@@ -43,13 +43,13 @@ async def write(three: Three, count: int) -> list[bytes]:
     return acked
 
 
-def leads(broker: Broker) -> bool:
-    return broker.node.partitions.get(AT) is not None
+def leads(broker: SimBroker) -> bool:
+    return broker.node.hosted_replicas.find_leader(AT) is not None
 
 
-def contents(broker: Broker) -> bytes:
+def contents(broker: SimBroker) -> bytes:
     """What its log holds, batch after batch."""
-    log, found, offset = broker.node.replica("t", 0).log, b"", 0
+    log, found, offset = broker.node.leader_replica("t", 0).log, b"", 0
     while offset < log.end_offset:
         some = log.read(offset, 1, end_offset=log.end_offset)
         assert some is not None
@@ -96,25 +96,25 @@ def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clea
         await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
         await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
         await three.until(lambda: leads(other), 10)
-        theirs = other.node.replica("t", 0)
+        theirs = other.node.leader_replica("t", 0)
         await theirs.append(batch([b"one"]))
         theirs.roll()
         await three.until(lambda: theirs.cold_end_offset == 1, 60)
         await here.stop()
         await here.start()
         await three.until(three.all_known, 10)
-        assert not here.node.replica("own", 0).takeover_pending, "nobody else has ever led it"
+        assert not here.node.leader_replica("own", 0).takeover_pending, "nobody else has ever led it"
         assert await move(three, here.node_id) is None
         await three.until(lambda: now(three).leader == here.node_id and leads(here), 30)
-        moved = here.node.replica("t", 0)
+        moved = here.node.leader_replica("t", 0)
         assert moved.manifest is not None
         assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
 
     told(story)
 
 
-def holds(broker: Broker) -> bool:
-    return any(each.at == AT for each in broker.node.partitions.held())
+def holds(broker: SimBroker) -> bool:
+    return any(each.at == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
@@ -186,7 +186,7 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
         await arrive(client, plan_drain(before.replicas, before.racks, gone, before.leaderless))
         empty = await fetch_placement(client)
         assert held_by(empty, gone) == 0 and held_by(before, gone) == 4
-        await three.until(lambda: not three.brokers[gone].node.partitions.held(), 5)
+        await three.until(lambda: not three.brokers[gone].node.hosted_replicas.list_replicas(), 5)
         acked += await write(three, 10)
         await arrive(client, plan_balance(empty.replicas, empty.racks))
         assert [held_by(await fetch_placement(client), node) for node in (1, 2, 3)] == [4, 4, 4]

@@ -17,7 +17,7 @@ from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
-from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch, ReplicaFetch
 from tiered.ports import FileSlice
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.client.connection import open_connection
@@ -50,7 +50,7 @@ class Copying:
     def __init__(self, site: Site, server: KafkaServer, partitions: int) -> None:
         self.site = site
         self.server = server
-        self.leaders = [site.node.replica("t", number) for number in range(partitions)]
+        self.leaders = [site.node.leader_replica("t", number) for number in range(partitions)]
         self.peers = broker_of(site, "two")
         self.incarnation = incarnation_number(INCARNATION)
         self.node_id = 2
@@ -58,12 +58,12 @@ class Copying:
     def ask(self, *offsets: int, wait_ms: int = 0, max_bytes: int = 10 << 20, epoch: int = 0) -> ReplicaFetch:
         """Of partition n everything from `offsets[n]` on, at most 16 KiB."""
         wanted = [
-            FetchFrom(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
+            PartitionFetch(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
             for number, (leader, offset) in enumerate(zip(self.leaders, offsets, strict=False))
         ]
         return ReplicaFetch(self.node_id, self.incarnation, wait_ms, max_bytes, 16 * KIB, wanted)
 
-    async def fetch(self, *offsets: int, wait_ms: int = 0, **more: int) -> list[FetchedPart]:
+    async def fetch(self, *offsets: int, wait_ms: int = 0, **more: int) -> list[FetchedPartition]:
         return list(await self.peers.fetch(THERE, self.ask(*offsets, wait_ms=wait_ms, **more), 5))
 
 
@@ -103,7 +103,7 @@ def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() 
         write(leader, b"a", b"b", b"c")
         assert leader.high_watermark == 0
         (part,) = await it.fetch(0)
-        assert (part.topic_id, part.partition, part.code, part.diverging) == (leader.topic_id, 0, 0, None)
+        assert (part.topic_id, part.partition, part.code, part.diverging_epoch) == (leader.topic_id, 0, 0, None)
         assert values_of(part.records) == [b"a", b"b", b"c"]
         assert (part.high_watermark, part.log_start_offset, part.local_start_offset, part.cold_end_offset) == (0,) * 4
         assert leader.high_watermark == 0, "it has nothing yet"
@@ -214,7 +214,7 @@ def test_a_leader_that_resigns_answers_those_who_wait() -> None:
     async def story(it: Copying) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
         await it.site.until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
-        it.site.node.partitions.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        it.site.node.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
 
@@ -226,7 +226,7 @@ def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> N
         (leader,) = it.leaders
         write(leader, b"a", b"b")
         (part,) = await it.fetch(5)
-        assert (part.code, part.diverging, part.records) == (0, Diverging(0, 2), b"")
+        assert (part.code, part.diverging_epoch, part.records) == (0, DivergingEpoch(0, 2), b"")
         (part,) = await it.fetch(0, epoch=-1)
         assert part.code == Code.FENCED_LEADER_EPOCH.number
         (part,) = await it.fetch(0, epoch=3)
@@ -293,7 +293,7 @@ def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None
             await node.submit(ElectLeaders(preferred=True))
             await it.site.until(partial(leads, it.site, preferred == 1))
         assert it.leaders[0].is_stopped
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         (part,) = await it.fetch(1, epoch=again.leader_epoch)
         assert (part.code, part.high_watermark) == (0, 1)
 
@@ -302,7 +302,7 @@ def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None
 
 def leads(site: Site, expected: bool) -> bool:
     """True if broker 1 leads a partition, or leads none, as `expected` says."""
-    return bool(site.node.partitions.led()) is expected
+    return bool(site.node.hosted_replicas.list_leaders()) is expected
 
 
 def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:

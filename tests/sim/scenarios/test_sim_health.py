@@ -48,7 +48,7 @@ def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> 
         assert before["healthy"] and before["broker_problems"] == [], before
         for each in three.brokers.values():
             each.machine.faults.outage = True
-        await three.brokers[1].node.replica("t", 0).append(batch([b"v"]))
+        await three.brokers[1].node.leader_replica("t", 0).append(batch([b"v"]))
         with pytest.raises(Refused):
             await three.controller.node.submit(CreateTopic("never"), timeout=3 * LAG)
         found = await health(three)
@@ -69,7 +69,7 @@ def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> 
 def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more() -> None:
     async def story(three: Three) -> None:
         await made(three, "t")
-        leader = three.brokers[1].node.replica("t", 0)
+        leader = three.brokers[1].node.leader_replica("t", 0)
         await leader.append(batch([b"v" * 1000]))
         await three.until(lambda: leader.cold_end_offset > 0, 3 * LAG)
         addresses = [Address(each.name, PORT) for each in three.brokers.values()]
@@ -88,7 +88,7 @@ def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
     async def story(three: Three) -> None:
         await made(three, "t")
         leader = three.brokers[1].node
-        leader.replica("t", 0).upload_problem = "the body breaks off"
+        leader.leader_replica("t", 0).upload_problem = "the body breaks off"
         found = await health(three)
         assert not found["healthy"] and found["reasons"] == ["broker problems"]
         assert found["broker_problems"] == ["broker 1: tiering of t-0 fails: the body breaks off"]
@@ -102,7 +102,7 @@ def test_records_that_stay_out_of_the_bucket_for_too_long_are_a_reason(monkeypat
         leader = three.brokers[1].node
         monkeypatch.setattr(leader.tiering, "wake", lambda replica: None)
         monkeypatch.setattr(leader.tiering, "closed", lambda replica: None)
-        await leader.replica("t", 0).append(batch([b"v"]))
+        await leader.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(2 * LAG)
         assert (await health(three))["healthy"], "an upload may take a while"
         await asyncio.sleep(3 * LAG + 60)

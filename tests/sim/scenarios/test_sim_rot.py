@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
@@ -19,18 +19,18 @@ AT = TopicPartition("t", 0)
 RECORDS = 20
 
 
-def log_file(broker: Broker) -> str:
+def log_file(broker: SimBroker) -> str:
     disk = broker.machine.disk
     (name,) = (name for name in disk.list(f"log/{AT}") if name.endswith(".log"))
     return f"log/{AT}/{name}"
 
 
-def log_of(broker: Broker) -> bytes:
+def log_of(broker: SimBroker) -> bytes:
     file = broker.machine.disk.open(log_file(broker), write=False)
     return file.pread(0, file.size())
 
 
-def rot(broker: Broker, record: int) -> None:
+def rot(broker: SimBroker, record: int) -> None:
     """Flips a bit in the middle of the batch of one record."""
     size = len(log_of(broker)) // RECORDS
     broker.machine.disk.flip(log_file(broker), 8 * (record * size + size // 2))
@@ -40,16 +40,16 @@ def now(three: Three) -> PartitionImage:
     return three.controller.node.image.topics[AT.topic].partitions[AT.partition]
 
 
-async def written(three: Three, replicas: list[Broker], min_isr: int) -> None:
+async def written(three: Three, replicas: list[SimBroker], min_isr: int) -> None:
     """A topic on these brokers, the first of which leads it, with some acknowledged records."""
     configs = {"min.insync.replicas": str(min_isr)}
     nodes = [each.node_id for each in replicas]
     await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
     leader = replicas[0]
-    await three.until(lambda: leader.node.partitions.get(AT) is not None, 5)
+    await three.until(lambda: leader.node.hosted_replicas.find_leader(AT) is not None, 5)
     await three.until(lambda: now(three).isr == tuple(nodes), 5)
     for number in range(RECORDS):
-        await leader.node.replica(*AT).append(batch([b"%04d" % number * 20]), acks=ACKS_ALL, timeout_ms=5000)
+        await leader.node.leader_replica(*AT).append(batch([b"%04d" % number * 20]), acks=ACKS_ALL, timeout_ms=5000)
 
 
 def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> None:
@@ -80,7 +80,7 @@ def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> No
     told(story)
 
 
-def registered(three: Three, broker: Broker) -> bool:
+def registered(three: Three, broker: SimBroker) -> bool:
     """Some controller knows its new life."""
     if not three.controllers():
         return False
@@ -113,7 +113,7 @@ def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
         await a.start()
         await three.until(lambda: len(now(three).isr) == 2, 60)
         assert now(three).loss is None
-        assert a.node.replica(*AT).log.end_offset == b.node.partitions.held()[0].log.end_offset == RECORDS
+        assert a.node.leader_replica(*AT).log.end_offset == b.node.hosted_replicas.list_replicas()[0].log.end_offset == RECORDS
 
     told(story)
 
@@ -157,7 +157,7 @@ def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
         loss = now(three).loss
         assert loss is not None and loss.from_offset == 5
         assert log_of(a) == intact[: len(intact) // RECORDS * 5]
-        assert a.node.replica(*AT).possible_loss is not None
+        assert a.node.leader_replica(*AT).possible_loss is not None
         await a.kill()
         await a.start()
         await asyncio.sleep(5)
@@ -177,7 +177,7 @@ def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog:
         a.machine.disk.capacity = 1
         await a.start()
         await asyncio.sleep(20)
-        assert str(AT) in a.node.partitions.troubles() and now(three).loss is None
+        assert str(AT) in a.node.hosted_replicas.list_unserved() and now(three).loss is None
         assert len([each for each in caplog.messages if "is not served" in each]) == 1
         a.machine.disk.capacity = None
         await three.until(lambda: now(three).loss is not None, 60)
@@ -205,8 +205,8 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
         b.machine.lose_disk()
         await b.clear()
         await b.start()
-        await three.until(lambda: b.node.partitions.copied(AT) is not None, 30)
-        copy = b.node.partitions.copied(AT)
+        await three.until(lambda: b.node.hosted_replicas.find_follower(AT) is not None, 30)
+        copy = b.node.hosted_replicas.find_follower(AT)
         assert copy is not None
         await three.until(lambda: "crc mismatch" in copy.fetch_error, 30)
         assert log_of(b) == b"", "all of one answer is refused"
@@ -268,6 +268,6 @@ def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_
         await three.until(lambda: len(now(three).isr) == 2, 60)
         assert now(three).loss is None
         topic_id = a.node.image.topics["t"].topic_id
-        assert [each.node.partitions.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
+        assert [each.node.hosted_replicas.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
 
     told(story)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.requests import CreateTopic
 
 
-def cut(three: Three, broker: Broker) -> Broker:
+def cut(three: Three, broker: SimBroker) -> SimBroker:
     """Both ways between it and the controller, which is given."""
     controller = three.controller
     for source, target in ((controller, broker), (broker, controller)):
@@ -16,7 +16,7 @@ def cut(three: Three, broker: Broker) -> Broker:
     return controller
 
 
-async def known_to(controller: Broker, broker: Broker, three: Three, *, live: bool, seconds: float) -> None:
+async def known_to(controller: SimBroker, broker: SimBroker, three: Three, *, live: bool, seconds: float) -> None:
     await three.until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
 
 

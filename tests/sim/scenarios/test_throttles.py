@@ -10,7 +10,7 @@ from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
 from tests.sim.scenarios.test_reassignments import AT, contents, leads, now, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, Copying, copying
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import (
     AlterBrokerConfigs,
@@ -95,8 +95,8 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         (leader,) = (each for each in three.brokers.values() if leads(each))
         for _ in range(60):
-            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
-        size = leader.node.replica("t", 0).log.size_bytes
+            await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
+        size = leader.node.leader_replica("t", 0).log.size_bytes
         client = client_of(three)
         moves = {PartitionName("t", 0): ((1, 2), (1, 3))}
         await throttle(client, moves, size // 20)
@@ -126,8 +126,8 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
     told(story)
 
 
-def holds(broker: Broker) -> bool:
-    return any(each.at == AT for each in broker.node.partitions.held())
+def holds(broker: SimBroker) -> bool:
+    return any(each.at == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:

@@ -17,11 +17,11 @@ from tests.e2e.site import batch, read_values
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.made_again import AT, OLD, SECONDS, Again, code_of, story_of
 from tests.sim.scenarios.test_what_an_ack_survives import crash
-from tests.sim.scenarios.three import Broker
+from tests.sim.scenarios.three import SimBroker
 from tiered.controller.requests import CreateTopic, DeleteTopic, FenceBroker
 from tiered.errors import Code, Refused
 from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, FetchOffsets
-from tiered.ids import TopicPartition, id_bytes
+from tiered.ids import TopicPartition, decode_uuid
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import BrokerConnection
@@ -64,12 +64,12 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
         quick = again.quick.node
 
         def waits() -> bool:
-            copy = quick.partitions.copied(AT)
+            copy = quick.hosted_replicas.find_follower(AT)
             return copy is not None and copy.topic_id == again.new_id and "NOT_LEADER" in copy.fetch_error
 
         await again.three.until(waits, SECONDS)
         await asyncio.sleep(2)
-        copy = quick.partitions.copied(AT)
+        copy = quick.hosted_replicas.find_follower(AT)
         assert copy is not None and copy.log.end_offset == 0
         new = await again.act()
         values = [b"new-%d" % number for number in range(OLD + 3)]
@@ -79,8 +79,8 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
         assert await read_values(new, 0) == values
         await asyncio.sleep(1)
         await crash([again.slow], SimMachine.kill)
-        await again.three.until(lambda: quick.partitions.get(AT) is not None, SECONDS)
-        heir = quick.replica(*AT)
+        await again.three.until(lambda: quick.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        heir = quick.leader_replica(*AT)
         await again.three.until(lambda: heir.log.end_offset >= len(values), SECONDS)
         data = heir.log.read(0, 1 << 20, end_offset=heir.log.end_offset)
         assert data is not None and values_of(data.file.pread(data.start, data.length)) == values
@@ -98,7 +98,7 @@ def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -
         assert new.state.high_watermark == 0
         new.append_now(batch([b"new"]), ACKS_ALL)
         await new.wait_committed(1, 5_000)
-        copy = again.quick.node.partitions.copied(AT)
+        copy = again.quick.node.hosted_replicas.find_follower(AT)
         assert copy is not None and copy.topic_id == again.new_id and copy.log.end_offset == 1
 
     story_of(story, 2)
@@ -165,15 +165,15 @@ def test_records_of_another_topic_are_not_read(how: str) -> None:
 def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how: str) -> None:
     async def story(again: Again) -> None:
         quick = again.quick
-        await again.three.until(lambda: again.quick.node.partitions.copied(AT) is not None, SECONDS)
+        await again.three.until(lambda: again.quick.node.hosted_replicas.find_follower(AT) is not None, SECONDS)
         await asyncio.sleep(1)
         assert len((await again.fetch(again.old.topic_id, 0, broker=quick))[1]) == OLD
-        await quick.node.partitions._moving.acquire()
+        await quick.node.hosted_replicas._role_change_lock.acquire()
         await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
         again.new_id = await again._make()
         await again.three.until(lambda: quick.node.image.topics["t"].topic_id == again.new_id, SECONDS)
         assert await again.fetch(named(again, how), 0, broker=quick) == (REFUSED[how], [])
-        quick.node.partitions._moving.release()
+        quick.node.hosted_replicas._role_change_lock.release()
 
     story_of(story, 2)
 
@@ -233,7 +233,7 @@ def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bo
             await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
             again.new_id = await again._make()
             await again.three.until(again.led, SECONDS)
-            new = again.slow.node.replica(*AT)
+            new = again.slow.node.leader_replica(*AT)
             for number in range(OLD + 2):
                 new.append_now(batch([b"new-%d" % number]), ACKS_ALL)
             code, values = await waiting
@@ -267,17 +267,17 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
     async def story(again: Again) -> None:
         node = again.slow.node
         await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
-        await again.three.until(lambda: node.partitions.get(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS)
+        await again.three.until(lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS)
 
         async def committed() -> int:
-            fetched = await node.coordinators.ask("g", FetchOffsets("g", (AT,)))
+            fetched = await node.group_coordinators.ask("g", FetchOffsets("g", (AT,)))
             return int(fetched.offsets[0].offset)
 
-        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
+        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
         assert await committed() == 3
         await again.replace()
         assert await committed() == NO_OFFSET
-        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
+        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
         await again.act()
         await asyncio.sleep(1)
         assert await committed() == 1
@@ -294,7 +294,7 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
 
     async def story(again: Again) -> None:
         fetches = again.slow.server.dispatch.fetch_handler
-        asked = RequestedTopic(id_bytes(again.old.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
+        asked = RequestedTopic(decode_uuid(again.old.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
         before = fetches.find_source(version, asked, 0, "")
         assert before is again.old
         await again.replace()
@@ -313,14 +313,14 @@ def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> No
 
     async def story(again: Again) -> None:
         three, slow = again.three, again.slow
-        partitions, led = slow.node.partitions, list[str]()
-        begun = partitions._begun
+        partitions, led = slow.node.hosted_replicas, list[str]()
+        begun = partitions._on_lead
 
         def note(replica: LeaderReplica) -> None:
             led.append(replica.topic_id)
             begun(replica)
 
-        partitions._begun = note
+        partitions._on_lead = note
         slow.machine.faults.first_byte_seconds = 3.0
         await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
         await three.until(lambda: again.old.is_stopped, SECONDS)
@@ -333,7 +333,7 @@ def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> No
     story_of(story)
 
 
-def leads(broker: Broker) -> bool:
+def leads(broker: SimBroker) -> bool:
     topic = broker.node.image.topics.get("t")
     return topic is not None and topic.partitions[0].leader == broker.node_id
 
@@ -343,7 +343,7 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
     image."""
 
     async def story(again: Again) -> None:
-        partitions = again.slow.node.partitions
+        partitions = again.slow.node.hosted_replicas
         assert partitions.end_of(AT, again.old.topic_id) == (0, OLD)
         await again.replace()
         assert partitions.end_of(AT, again.new_id) == (-1, 0)

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import QUICK, Site, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.three import Three, told
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import layout
@@ -23,11 +23,11 @@ NOTICED = 3 * 61 + 5.0
 WRITING = 65.0
 
 
-async def another(site: Site | Three) -> Node:
+async def another(site: Site | Three) -> Broker:
     """A cluster that begins in what was emptied."""
     machine = SimMachine(site.loop, "other", site.bucket, site.network)
     await machine.store.delete(list(site.bucket.objects))
-    node = Node(replace(QUICK, node_id=9), machine.process(), Metrics())
+    node = Broker(replace(QUICK, node_id=9), machine.process(), Metrics())
     await node.start()
     return node
 
@@ -42,7 +42,7 @@ def entries(site: Site, cluster_id: str) -> int:
     return sum(entry.cluster_id == cluster_id for entry in found)
 
 
-def is_told(node: Node) -> bool:
+def is_told(node: Broker) -> bool:
     health = node.health()
     return not health.ok and "two clusters cannot share a prefix" in " ".join(health.problems)
 

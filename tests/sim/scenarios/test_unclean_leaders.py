@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -17,17 +17,17 @@ from tiered.replication.leader_replica import ACKS_ALL
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def behind(three: Three, switch: str) -> tuple[Broker, Broker]:
+async def behind(three: Three, switch: str) -> tuple[SimBroker, SimBroker]:
     """A leader that went with a record that it alone had, and a follower that is back without it."""
     first, last = three.others()
     await three.controller.node.submit(
         CreateTopic("t", assignments=[[first.node_id, last.node_id]], configs={UNCLEAN: switch})
     )
     await three.until(lambda: now(three).leader == first.node_id and len(now(three).isr) == 2, 10)
-    await first.node.replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
+    await first.node.leader_replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
     await last.kill()
     await three.until(lambda: now(three).isr == (first.node_id,), 30)
-    await first.node.replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL)
+    await first.node.leader_replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL)
     await first.kill()
     await three.until(lambda: now(three).leader == NO_LEADER, 30)
     await last.start()
@@ -51,14 +51,14 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
         if how == "an operator says so":
             await node.submit(ElectLeaders(False, ((node.image.topics["t"].topic_id, 0),)))
         await three.until(lambda: now(three).leader == last.node_id, 30)
-        await three.until(lambda: now(three).loss is not None and last.node.partitions.led() != [], 30)
+        await three.until(lambda: now(three).loss is not None and last.node.hosted_replicas.list_leaders() != [], 30)
         loss = now(three).loss
         assert loss is not None and loss.from_offset <= 1
-        await last.node.replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
+        await last.node.leader_replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
         await first.start()
         await three.until(lambda: len(now(three).isr) == 2, 60)
-        (copy,) = [each for each in first.node.partitions.held() if each.at.topic == "t"]
-        assert copy.log.end_offset == last.node.replica("t", 0).log.end_offset == 2
+        (copy,) = [each for each in first.node.hosted_replicas.list_replicas() if each.at.topic == "t"]
+        assert copy.log.end_offset == last.node.leader_replica("t", 0).log.end_offset == 2
 
     told(story)
 
@@ -70,7 +70,7 @@ def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost(
         assert now(three).leader == NO_LEADER
         await first.start()
         await three.until(lambda: now(three).leader == first.node_id, 60)
-        assert first.node.replica("t", 0).log.end_offset == 2 and now(three).loss is None
+        assert first.node.leader_replica("t", 0).log.end_offset == 2 and now(three).loss is None
 
     told(story)
 

@@ -82,7 +82,7 @@ def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None
         nodes = [leader.node_id, *(each.node_id for each in three.others())]
         await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
         await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        replica = leader.node.replica("t", 0)
+        replica = leader.node.leader_replica("t", 0)
         while replica.waiting_segments < 2:
             await replica.append(batch([b"x" * 1000]))
         assert replica.cold_end_offset == 0
@@ -98,11 +98,11 @@ def test_who_leads_next_goes_on_counting(seed: int) -> None:
         nodes = [leader.node_id, heir.node_id, third.node_id]
         await heir.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
         await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        await leader.node.replica("t", 0).append(batch([b"v"]))
+        await leader.node.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(LAG - 8)
         await leader.kill()
-        await three.until(lambda: heir.node.partitions.led() != [], 10)
-        await cold_within(heir.node.replica("t", 0), 1, 8 + UPLOAD)
+        await three.until(lambda: heir.node.hosted_replicas.list_leaders() != [], 10)
+        await cold_within(heir.node.leader_replica("t", 0), 1, 8 + UPLOAD)
 
     told(story, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 

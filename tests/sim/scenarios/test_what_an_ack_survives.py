@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, Three, told
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
@@ -29,7 +29,7 @@ async def led(three: Three) -> LeaderReplica:
 
     def is_led() -> bool:
         for each in three.brokers.values():
-            held = {(replica.topic, replica.partition): replica for replica in each.node.replicas()}
+            held = {(replica.topic, replica.partition): replica for replica in each.node.leader_replicas()}
             replica = held.get(("t", 0))
             if (
                 replica is not None
@@ -43,7 +43,7 @@ async def led(three: Three) -> LeaderReplica:
     return found[-1]
 
 
-async def crash(brokers: Sequence[Broker], how: Crash) -> None:
+async def crash(brokers: Sequence[SimBroker], how: Crash) -> None:
     """All of them before any has ended."""
     for each in brokers:
         how(each.machine)
@@ -81,11 +81,11 @@ def story_of(
     told(whole)
 
 
-def leader_of(three: Three) -> Broker:
+def leader_of(three: Three) -> SimBroker:
     return three.brokers[three.controller.node.image.topics["t"].partitions[0].leader]
 
 
-def insiders(three: Three) -> list[Broker]:
+def insiders(three: Three) -> list[SimBroker]:
     """Who is in sync."""
     return [three.brokers[node] for node in three.controller.node.image.topics["t"].partitions[0].isr]
 

@@ -14,7 +14,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.errors import Refused, Unavailable
 from tiered.metrics import Metrics
@@ -25,7 +25,7 @@ PORT = 9092
 SESSION = SETTINGS.broker_session_timeout_ms / 1000
 
 
-class Broker:
+class SimBroker:
     """One machine, and the process on it."""
 
     def __init__(self, loop: SimLoop, node_id: int, bucket: SimBucket, network: SimNetwork) -> None:
@@ -36,7 +36,7 @@ class Broker:
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.lives = 0
         self.overrides: dict[str, Any] = {}
-        self.node: Node
+        self.node: Broker
         self.server: KafkaServer
 
     @property
@@ -49,7 +49,7 @@ class Broker:
 
     async def _start(self) -> None:
         world = self.machine.process()
-        self.node = Node(
+        self.node = Broker(
             replace(SETTINGS, node_id=self.node_id, **self.overrides), world, Metrics(), peers=KafkaPeers(world.net)
         )
         await self.node.start()
@@ -83,7 +83,7 @@ class Three:
         self.loop = loop
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
-        self.brokers = {i: Broker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
+        self.brokers = {i: SimBroker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
 
     @property
     def now(self) -> float:
@@ -94,11 +94,11 @@ class Three:
         return [i for i, each in self.brokers.items() if each.node.cluster.active_controller is not None]
 
     @property
-    def controller(self) -> Broker:
+    def controller(self) -> SimBroker:
         (one,) = self.controllers()
         return self.brokers[one]
 
-    def others(self) -> list[Broker]:
+    def others(self) -> list[SimBroker]:
         return [each for each in self.brokers.values() if each.node.cluster.active_controller is None]
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> float:

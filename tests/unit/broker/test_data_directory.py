@@ -144,12 +144,12 @@ def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -
     directory = DataDirectory(disk)
     at = TopicPartition("t" * 249, 99_999)
     for due in (1, 2, 3):
-        disk.make_dirs(directory.path(at))
-        directory.condemn(at, f"before-{TOPIC_ID}", due)
+        disk.make_dirs(directory.log_path(at))
+        directory.rename_for_deletion(at, f"before-{TOPIC_ID}", due)
     names = disk.list(ROOT)
     assert (len(names), {len(name) for name in names}) == (3, {255})
     assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)
-    assert [asyncio.run(directory.sweep(2)) for _ in range(3)] == [True, True, False]
+    assert [asyncio.run(directory.delete_one_due(2)) for _ in range(3)] == [True, True, False]
     assert disk.list(ROOT) == names[2:]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.object_store.faulty import FaultRule, FaultKind
-from tiered.ports import Got, NotFound
+from tiered.ports import GetResult, NotFound
 from tiered.records.native import walk
 
 
@@ -135,14 +135,14 @@ def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: in
         get = reader.store.inner.get
         spoilt: list[str] = []
 
-        async def flipping(key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        async def flipping(key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             got = await get(key, start, length)
             place = sum(map(len, batches[:10])) + at - start
-            if key.endswith(".seg") and not spoilt and isinstance(got, Got) and 0 <= place < len(got.data):
+            if key.endswith(".seg") and not spoilt and isinstance(got, GetResult) and 0 <= place < len(got.data):
                 spoilt.append(key)
                 data = bytearray(got.data)
                 data[place] ^= 2
-                return Got(bytes(data), got.size, got.version)
+                return GetResult(bytes(data), got.size, got.version)
             return got
 
         reader.store.inner.get = flipping  # type: ignore[method-assign]

@@ -106,7 +106,7 @@ def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> N
 def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:
     image, metrics = cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Metrics()
     figures = ClusterMetrics(metrics, 1, lambda: image, lambda: True)
-    assert figures.standing is figures.standing
+    assert figures.partition_health is figures.partition_health
     lines = metrics.render().splitlines()
     for line in (
         "kafka_server_replicamanager_underreplicatedpartitions 1",
@@ -123,7 +123,7 @@ def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now(
         assert line in lines
     shrunk: list[Change] = [kinds.PartitionChanged(T, 0, 1, 0, (1,), ())]
     before, image = image, image.apply(shrunk, 1)
-    figures.count(shrunk, before, image)
+    figures.count_isr_changes(shrunk, before, image)
     lines = metrics.render().splitlines()
     assert "kafka_server_replicamanager_isrshrinks_total 1" in lines
     assert "kafka_server_replicamanager_underreplicatedpartitions 2" in lines

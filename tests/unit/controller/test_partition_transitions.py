@@ -9,7 +9,7 @@ import pytest
 from tiered.controller import partition_transitions
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrWish
-from tiered.errors import Broken, Code
+from tiered.errors import InvariantViolation, Code
 from tiered.ids import TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
 from tiered.metadata.image import End, Loss, PartitionImage
@@ -253,5 +253,5 @@ def test_changes_are_what_the_log_holds() -> None:
     ids=["an older epoch", "led from outside", "no replica", "in sync and eligible", "eligible without need"],
 )
 def test_what_cannot_be_is_not_written(wrong: PartitionImage) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(InvariantViolation):
         list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))

@@ -21,7 +21,7 @@ from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
 from tiered.groups.requests import PartitionOffset, CommitOffsets, FetchOffsetsReply, FetchOffsets, Reply
 from tiered.groups.shard import GroupShard
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
@@ -48,7 +48,7 @@ class Desk:
 
     def copied(self) -> None:
         """The follower has all that the leader has."""
-        asked = FetchFrom(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
+        asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
         self.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:
@@ -198,7 +198,7 @@ def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches()
         answer = desk.ask(CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
-        asked = FetchFrom(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
+        asked = PartitionFetch(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
         desk.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
         await asyncio.sleep(0.1)
         assert not answer.done(), "the first batch alone is committed"

@@ -25,7 +25,7 @@ import kio.serial
 from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, Message, FieldSpec, field_specs
 
 Answer = tuple[Any, bytes]
@@ -74,7 +74,7 @@ def _kio_plain(value: Any) -> Any:
         held = [(getattr(value, each.name), each.metadata.get("kafka_type", "")) for each in fields(value)]
         return [KIO_NONE[kind] if each is None and kind in KIO_NONE else _kio_plain(each) for each, kind in held]
     if isinstance(value, UUID):
-        return text_id(value)
+        return encode_uuid(value)
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, datetime):
@@ -121,7 +121,7 @@ def _kafka_python_plain(value: Any, table: type[Any] | None, version: int) -> An
         ]
     if isinstance(value, set):
         return _signed(sum(1 << bit for bit in value))
-    return text_id(value) if isinstance(value, UUID) else value
+    return encode_uuid(value) if isinstance(value, UUID) else value
 
 
 def _signed(bits: int) -> int:

@@ -13,7 +13,7 @@ from tests.fuzz.mutations import mutated
 from tests.unit.kafka.test_frames_by_hand import framed
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
-from tiered.peers import Diverging, FetchFrom, ReplicaFetch
+from tiered.peers import DivergingEpoch, PartitionFetch, ReplicaFetch
 from tiered_api.kafka.client.peers import make_fetch_request
 from tiered_api.kafka.protocol.codec import Malformed, encode
 from tiered_api.kafka.protocol.messages.fetch import (
@@ -38,7 +38,7 @@ def drawn(seed: int) -> ReplicaFetch:
     chance = Random(seed)
     places = [(topic, n) for topic in TOPICS[: seed % 4] for n in range(chance.choice((1, 2, 126, 127, 200)))]
     wanted = [
-        FetchFrom(
+        PartitionFetch(
             topic, n, chance.randint(0, 9), chance.getrandbits(62), chance.randint(-1, 9), chance.getrandbits(62),
             chance.getrandbits(62),
         )
@@ -103,8 +103,8 @@ def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
 def test_a_leaders_answer_is_what_the_codec_says() -> None:
     rows = [
         (PartitionData(0, 0, 90, log_start_offset=5, local_start_offset=40, cold_end_offset=60), None),
-        (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), Diverging(2, 6)),
-        (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), Diverging(-1, 0)),
+        (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), DivergingEpoch(2, 6)),
+        (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), DivergingEpoch(-1, 0)),
         (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
     ]
     founds: list[frames.PartitionResult | bytes] = []

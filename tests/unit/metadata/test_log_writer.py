@@ -20,7 +20,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
 from tiered.object_store.memory import MemoryStore
-from tiered.ports import Got, ObjectStore
+from tiered.ports import GetResult, ObjectStore
 
 T = TypeVar("T")
 
@@ -321,7 +321,7 @@ def test_a_garbled_entry_stops_the_reader() -> None:
         log, _ = await controller(memory, clock)
         slot = await log.append(created(1))
         got = await memory.get(layout.slot_key(slot))
-        assert isinstance(got, Got)
+        assert isinstance(got, GetResult)
         await memory.put(layout.slot_key(slot), got.data[:-9] + b"x" + got.data[-8:])
         with pytest.raises(Corrupt, match=layout.slot_key(slot)):
             await load_image(memory)

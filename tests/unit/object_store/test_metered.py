@@ -13,7 +13,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
 from tiered.object_store.metered import MeteredStore
-from tiered.ports import Got, NotFound
+from tiered.ports import GetResult, NotFound
 
 
 def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
@@ -76,7 +76,7 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
 
 def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
     class Locked(MemoryStore):
-        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             raise Unavailable("AccessDenied", refused=True)
 
     async def story() -> None:

@@ -27,13 +27,13 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
-    FetchedPart,
-    FetchFrom,
-    FollowAnswer,
-    FollowAsk,
-    HeardAnswer,
+    FetchedPartition,
+    PartitionFetch,
+    MetadataFetchReply,
+    MetadataFetch,
+    ControllerView,
     ReplicaFetch,
-    SubmitAnswer,
+    ForwardReply,
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
@@ -172,7 +172,7 @@ class DirectPeers:
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
 
-    async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+    async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         self.requests.append(request)
         await asyncio.sleep(self.latency_seconds)
         if address in self.unreachable:
@@ -185,7 +185,7 @@ class DirectPeers:
                 replica.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
-                while not any(part.records or part.code or part.diverging for part in self._parts(address, request)):
+                while not any(part.records or part.code or part.diverging_epoch for part in self._parts(address, request)):
                     progress.event.clear()
                     await progress.event.wait()
         except TimeoutError:
@@ -197,16 +197,16 @@ class DirectPeers:
         await asyncio.sleep(self.latency_seconds)
         return parts
 
-    def find_replica(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> LeaderReplica | None:
+    def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
         """The replica at that address, where it is led."""
         return self.replicas.get(address, {}).get((partition.topic_id, partition.partition))
 
-    def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPart]:
+    def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPartition]:
         return [self._part(address, request, each) for each in request.partitions]
 
-    def _part(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> FetchedPart:
+    def _part(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> FetchedPartition:
         replica = self.find_replica(address, request, partition)
-        nothing = FetchedPart(
+        nothing = FetchedPartition(
             partition.topic_id, partition.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
         )
         if replica is None:
@@ -215,23 +215,23 @@ class DirectPeers:
             found = replica.handle_follower_fetch(request.node_id, request.incarnation, partition, request.partition_max_bytes)
         except Refused as refused:
             return nothing._replace(code=refused.code.number)
-        return FetchedPart(
+        return FetchedPartition(
             partition.topic_id, partition.partition, found.code.number, found.high_watermark, found.log_start_offset,
             found.local_start_offset, found.cold_end_offset, found.diverging, read_bytes(found.data),
         )  # fmt: skip
 
-    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+    async def fetch_metadata(self, address: str, ask: MetadataFetch, timeout: float) -> MetadataFetchReply:
         raise AssertionError("not asked here")
 
-    async def submit(
-        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
-    ) -> SubmitAnswer:
+    async def forward(
+        self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
+    ) -> ForwardReply:
         raise AssertionError("not asked here")
 
-    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+    async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         raise AssertionError("not asked here")
 
-    async def reach(self, address: str, timeout: float) -> None:
+    async def check_listening(self, address: str, timeout: float) -> None:
         raise AssertionError("not asked here")
 
     async def is_gone(self, address: str, timeout: float) -> bool:

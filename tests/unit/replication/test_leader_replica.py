@@ -11,7 +11,7 @@ from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, ReplicationRig, read_bytes, append_batch, read_log
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.replication.read_result import FollowerReadResult
 
@@ -22,7 +22,7 @@ def fetch(
     replica: LeaderReplica, broker: int, offset: int, last_epoch: int = 0, *, max_bytes: int = MIB, epoch: int | None = None
 ) -> FollowerReadResult:
     leader_epoch = replica.leader_epoch if epoch is None else epoch
-    asked = FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
+    asked = PartitionFetch(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
     return replica.handle_follower_fetch(broker, INCARNATIONS[broker], asked, max_bytes)
 
 
@@ -73,7 +73,7 @@ def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
         replica = await rig.brokers[1].lead(2, [1, 2])
         end = append_batch(replica, 5, 5)
         copied = fetch(replica, 2, end, last_epoch=1)
-        assert copied.diverging == Diverging(0, 5)
+        assert copied.diverging == DivergingEpoch(0, 5)
         assert copied.size == 0
         assert replica.high_watermark == 0
 
@@ -97,7 +97,7 @@ def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: in
         fetch(replica, 2, 0)
         end = append_batch(replica, 0)
         with pytest.raises(Refused) as refused:
-            replica.handle_follower_fetch(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
+            replica.handle_follower_fetch(broker, incarnation, PartitionFetch(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
         assert refused.value.code is code
         assert replica.high_watermark == 0
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, BrokerRig, ReplicationRig, append_batch, read_log
-from tiered.broker.retention_clock import Ages
+from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -22,7 +22,7 @@ RECORDS = 60
 def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
     """The loop of one broker, to be asked for one pass at a time."""
     return Tiering(
-        Settings(), lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        Settings(), lambda: [replica], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
     )
 
 
@@ -49,11 +49,11 @@ def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_s
         segments = replica.log.segment_count
         broker.faults.outage = True
         with pytest.raises(Unavailable):
-            await tiering(broker, replica).tier(replica)
+            await tiering(broker, replica).run_steps(replica)
         check_all_is_there(replica)
         assert replica.log.segment_count == segments
         broker.faults.outage = False
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         assert replica.manifest is not None and 0 < replica.manifest.log_start_offset == replica.log.start_offset
 
     rig.run(story)
@@ -82,7 +82,7 @@ def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_i
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         fill(replica)
-        replica.handle_follower_fetch(2, INCARNATIONS[2], FetchFrom(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
+        replica.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
         deleting = asyncio.create_task(replica.delete_records(30))
         while not replica.pending_deletions:
             await asyncio.sleep(0.01)
@@ -114,7 +114,7 @@ def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1, 2])
         fill(replica)
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         check_all_is_there(replica)
         assert replica.cold_end_offset == 0 and not [key for key in rig.bucket.objects if key.endswith(".segment")]
 
@@ -132,7 +132,7 @@ def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_chang
         replica.state.high_watermark = replica.log.end_offset
         broker.faults.outage = True
         with pytest.raises(Unavailable):
-            await tiering(broker, replica).tier(replica)
+            await tiering(broker, replica).run_steps(replica)
         assert replica.takeover_pending
         check_all_is_there(replica)
 
@@ -150,7 +150,7 @@ def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_bef
         other = rig.brokers[2].cold
         manifest = await other.manifests.take_over(replica.pid, replica.topic, 0)
         await other.collector.advance_start(manifest, 0, 20)
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         assert replica.log_start_offset == replica.log.start_offset == 20
 
     rig.run(story)

@@ -10,7 +10,7 @@ from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import ReplicationRig, read_bytes, append_batch
 from tests.unit.replication.test_roles import led, until
 from tests.unit.replication.three_brokers import ThreeBrokers
-from tiered.broker.retention_clock import Ages
+from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Fenced, Refused
@@ -65,9 +65,9 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
             await first.delete_records(30)  # it is done all the same, and nobody may rely on that
         broker = town.members[second.state.node_id].broker
         tiering = Tiering(
-            Settings(), lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            Settings(), lambda: [second], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
         )
-        await tiering.tier(second)
+        await tiering.run_steps(second)
         assert second.log_start_offset == 30 and second.manifest is not None
         assert second.manifest.leader_epoch == second.leader_epoch
         with pytest.raises(Fenced):
@@ -160,7 +160,7 @@ def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(kn
         assert not second.waiting_segments and (second.manifest is not None) == known
         broker, settings = town.members[second.state.node_id].broker, Settings()
         tiering = Tiering(
-            settings, lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            settings, lambda: [second], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
         )
         task = town.rig.loop.create_task(tiering.run())
         await asyncio.sleep(settings.remote_log_manager_task_interval_ms / 1000 + 1)

@@ -13,7 +13,7 @@ from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication import offset_lookup
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
@@ -22,7 +22,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 def heard(replica: LeaderReplica, offset: int) -> None:
     """The follower has all below."""
-    asked = FetchFrom(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
+    asked = PartitionFetch(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
@@ -32,7 +32,7 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
         append_batch(replica, number)
-    replica.handle_follower_fetch(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
+    replica.handle_follower_fetch(3, INCARNATIONS[3], PartitionFetch(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
     peers.add_leader(replica)
     copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
     await until(lambda: copy.high_watermark == 5)

@@ -18,7 +18,7 @@ from tests.unit.replication.three_brokers import CLUSTER, BrokerProcess, ThreeBr
 from tiered.broker.data_directory import DataDirectory
 from tiered.controller import requests
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
 from tiered.replication.follower_replica import FollowerReplica
@@ -57,7 +57,7 @@ def nobody_found(town: ThreeBrokers) -> contextlib.AbstractContextManager[object
 
 def alike(town: ThreeBrokers, *nodes: int) -> bool:
     """Whether these have the same log, led or followed."""
-    logs = [held.log for node in nodes for held in town.members[node].partitions.held()]
+    logs = [held.log for node in nodes for held in town.members[node].partitions.list_replicas()]
     return len(logs) == len(nodes) and len({read_log(log) for log in logs}) == 1
 
 
@@ -146,7 +146,7 @@ def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
         await first.append(batch(0), acks=ACKS_ALL)
         node = town.partition.leader
         town.metadata_delay_seconds = 0.0
-        await town.members[node].partitions.settled()
+        await town.members[node].partitions.wait_applied()
         await town.fence(node)
         second = await led(town)
         await until(lambda: first.is_stopped)
@@ -203,7 +203,7 @@ def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
         await town.submit(requests.DeleteTopic("t"))
-        await until(lambda: all(not member.partitions.held() for member in town.members.values()))
+        await until(lambda: all(not member.partitions.list_replicas() for member in town.members.values()))
         with pytest.raises(Refused) as refused:
             leader.append_now(batch(1), ACKS_ALL)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -299,7 +299,7 @@ def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> No
         old = leader.state.node_id
         await town.members[old].kill()
         for member in town.members.values():
-            for held in member.partitions.held() if member.running else ():
+            for held in member.partitions.list_replicas() if member.running else ():
                 held.log.truncations.made += 1
         await town.fence(old)
         await led(town)
@@ -315,7 +315,7 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
 
     async def story() -> None:
         leader = await written(town)
-        (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
+        (copy,) = (each for each in town.members[other_than(leader)].partitions.list_replicas())
         assert isinstance(copy, FollowerReplica) and copy.is_durable
         copy.log.truncate_to(5)
         await town.members[other_than(leader)].partitions.save_offsets()
@@ -339,7 +339,7 @@ def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, disk = member.partitions, member.broker.disk
-        (copy,) = there.held()
+        (copy,) = there.list_replicas()
         assert isinstance(copy, FollowerReplica)
         await copy.log.flush()
         await there.save_offsets()
@@ -347,15 +347,15 @@ def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
             disk.faults.append(DiskFault("append", ".snapshot", "ENOSPC"))
             with pytest.raises(Unavailable):
                 copy.log.truncate_to(0)
-            there._broken(copy, final=False)
-            await there.open_missing(lambda: town.controller.image)
-            assert [held.log.end_offset for held in there.held()] == [0]
+            there._on_truncation_failed(copy, final=False)
+            await there.retry_unopened(lambda: town.controller.image)
+            assert [held.log.end_offset for held in there.list_replicas()] == [0]
         await until(lambda: alike(town, leader.state.node_id, member.node_id))
-        (again,) = there.held()
+        (again,) = there.list_replicas()
         assert again.log.flushed_offset == 0
         await member.kill()
         directory = DataDirectory(member.broker.disk)
-        found = await directory.open(CLUSTER, member.node_id, text_id(uuid.UUID(int=member.node_id, version=4)))
+        found = await directory.open(CLUSTER, member.node_id, encode_uuid(uuid.UUID(int=member.node_id, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
     town.run(story)
@@ -377,19 +377,19 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
         leader = await written(town)
         other = next(node for node in (2, 3) if node != leader.state.node_id)
         there = town.members[other].partitions
-        for held in there.held():
+        for held in there.list_replicas():
             await held.log.flush()
         await there.save_offsets()
         stay = tuple(node for node in (1, 2, 3) if node != other)
         assert await move(town, *stay) == (None,)
-        await until(lambda: not there.held())
+        await until(lambda: not there.list_replicas())
         with nobody_found(town):
             assert await move(town, *stay, other) == (None,)
-            await until(there.held)
-            assert [held.log.end_offset for held in there.held()] == [0]
+            await until(there.list_replicas)
+            assert [held.log.end_offset for held in there.list_replicas()] == [0]
             await town.members[other].kill()
         directory = DataDirectory(town.members[other].broker.disk)
-        found = await directory.open(CLUSTER, other, text_id(uuid.UUID(int=other, version=4)))
+        found = await directory.open(CLUSTER, other, encode_uuid(uuid.UUID(int=other, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
     town.run(story)
@@ -405,7 +405,7 @@ def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(cop
         await stop(town, member)
         epoch = town.partition.leader_epoch
         await member.start()
-        assert member.partitions.is_settled(TP, epoch + 1) is (copies == 1)
+        assert member.partitions.has_clean_predecessor(TP, epoch + 1) is (copies == 1)
 
     town.run(story)
 
@@ -443,15 +443,15 @@ def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, before = member.partitions, member.image
-        there.doubtful = frozenset({TP})
+        there.suspect_partitions = frozenset({TP})
         now = town.partition
         nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
         image = before.apply((nobody,), before.slot + 1)
-        await there.follow(before, image, member.settings)
-        assert there.doubtful == {TP}
+        await there.apply_image(before, image, member.settings)
+        assert there.suspect_partitions == {TP}
         somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
-        await there.follow(image, image.apply((somebody,), image.slot + 1), member.settings)
-        assert not there.doubtful
+        await there.apply_image(image, image.apply((somebody,), image.slot + 1), member.settings)
+        assert not there.suspect_partitions
 
     town.run(story)
 
@@ -471,8 +471,8 @@ def test_a_leadership_that_is_over_is_not_begun_late() -> None:
         await town.fence(node)
         await until(lambda: leader.is_stopped)
         partitions = town.members[node].partitions
-        partitions.unopened[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
-        await partitions.open_missing(lambda: town.controller.image)
-        assert partitions.get(TP) is None
+        partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+        await partitions.retry_unopened(lambda: town.controller.image)
+        assert partitions.find_leader(TP) is None
 
     town.run(story)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.unit.replication.rig import BrokerRig, ReplicationRig, append_batch
-from tiered.broker.retention_clock import Ages
-from tiered.broker.tiering import UNDER_WAY_MS, Tiering
+from tiered.broker.retention_clock import RetentionClock
+from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
 from tiered.errors import Fenced
@@ -17,7 +17,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 3_000.0
 """Between two ticks: what happens within it, a failure set off."""
-SETTLED = UNDER_WAY_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
+SETTLED = UPLOAD_IN_FLIGHT_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
 
 
 class Passes:
@@ -27,7 +27,7 @@ class Passes:
         self.fenced: list[LeaderReplica] = []
         settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
         self.tiering = Tiering(
-            settings, lambda: [replica], self._note, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            settings, lambda: [replica], self._note, RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
         )
         self._broker = broker
         self._replica = replica

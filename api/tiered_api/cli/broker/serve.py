@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tiered.broker.broker import Node
-from tiered.broker.process_metrics import process_metrics
+from tiered.broker.broker import Broker
+from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
-from tiered.config.settings import Settings, address
+from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.system.local_disk import LockFile
@@ -42,7 +42,7 @@ GC_STARTING = 200_000
 class RunningBroker:
     """A broker that serves."""
 
-    broker: Node
+    broker: Broker
     url: str
     kafka: tuple[str, ...]
     """HOST:PORT of each listener."""
@@ -80,8 +80,8 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
         world = real_world(chosen)
         peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
         metrics = Metrics()
-        process_metrics(metrics)
-        node = Node(chosen, world, metrics, peers=peers, log_level=set_log_level)
+        add_process_metrics(metrics)
+        node = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
         try:
             async with _serve_http(node, chosen) as http:
                 await _check_addresses_free(node, chosen)
@@ -92,10 +92,10 @@ async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
             await node.stop()
 
 
-async def _check_addresses_free(node: Node, chosen: Settings) -> None:
+async def _check_addresses_free(node: Broker, chosen: Settings) -> None:
     """`Refused` where an address of the Kafka protocol cannot be had, `Unavailable` where somebody else has it: before
     the cluster hears of the broker."""
-    for each in chosen.listeners_in_force():
+    for each in chosen.effective_listeners():
         try:
             (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:
@@ -108,9 +108,9 @@ def _address_error(error: Unavailable) -> Refused | Unavailable:
 
 
 @contextlib.asynccontextmanager
-async def _serve_http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
+async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
     """HTTP, from before the start on: that a broker waits for its bucket can be asked."""
-    host, port = address(chosen.http, "http")
+    host, port = parse_address(chosen.http, "http")
     try:
         http = await serve_http(node, host, port)
     except OSError as error:
@@ -128,7 +128,7 @@ async def _serve_http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]
 
 
 @contextlib.asynccontextmanager
-async def _serve_kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
+async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
     """The Kafka protocol of a node that serves; the cluster hears where both are."""
     try:
         kafka = await serve_kafka(node, paused=True)
@@ -139,9 +139,9 @@ async def _serve_kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncI
         for each in bound:
             if not is_loopback(each.host):
                 log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
-        advertised = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
-        where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await node.announce(where, advertised, chosen.advertised_origin(address(where, "http")[1]))
+        advertised = {each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())}
+        where = chosen.http if parse_address(chosen.http, "http")[1] else http.url.removeprefix("http://")
+        await node.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
         kafka.start_serving()
         yield RunningBroker(node, http.url, tuple(each.address for each in bound))
         await node.hand_over()

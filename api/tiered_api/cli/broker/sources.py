@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
-from tiered.config.setting import unknown
+from tiered.config.setting import unknown_setting
 from tiered.config.settings import Settings, broker_rows
 from tiered.errors import Code, Refused
 
@@ -61,7 +61,7 @@ def _from_environment(environment: Mapping[str, str]) -> SourcedTexts:
     for key, text in environment.items():
         if key.startswith(PREFIX) and key not in NOT_SETTINGS and not KUBERNETES_VARIABLE.fullmatch(f"{key}={text}"):
             if key not in names:
-                raise unknown(key, names, "environment")
+                raise unknown_setting(key, names, "environment")
             given[names[key]] = (text, key)
     return given
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tiered.config.settings import Settings, address
+from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import LockFile
 from tiered_api.cli.broker.directories import LOCK, claim_data_directory, broker_directory, refuse_broker_directory
@@ -89,7 +89,7 @@ def plan_cluster(args: Namespace) -> ClusterPlan:
 def _parse_address(text: str, option: str) -> Address:
     if not text:
         raise Refused(Code.INVALID_CONFIG, f"--{option}: it must be HOST:PORT")
-    return Address(*address(text, option))
+    return Address(*parse_address(text, option))
 
 
 def _broker_address(first: Address, number: int, option: str) -> Address:

@@ -33,7 +33,7 @@ async def retry_while_loading(context: HttpContext, call: Callable[[], Awaitable
 
 async def find_coordinator(context: HttpContext, group: str) -> int:
     """The broker that coordinates a group. `Refused(COORDINATOR_NOT_AVAILABLE)` while there is none."""
-    partition = await context.node.coordinators.partition_for(group)
+    partition = await context.node.group_coordinators.partition_for(group)
     leader = context.node.image.topics[OFFSETS_TOPIC].partitions[partition].leader
     if leader < 0:
         raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates group {group[:249]!r} now")

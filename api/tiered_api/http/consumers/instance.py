@@ -114,7 +114,7 @@ class ConsumerInstance:
     def join(self, subscription: Subscription, member_id: str = "") -> None:
         """Becomes a member, or goes on as one."""
         self.member = RestMember(
-            self._context.node.coordinators.ask, self._context.clock, self.group, self.name, subscription, self.config.to_user_data(subscription),
+            self._context.node.group_coordinators.ask, self._context.clock, self.group, self.name, subscription, self.config.to_user_data(subscription),
             session_ms=min(SESSION_MS, self._context.node.settings.group_max_session_timeout_ms),
             partition_counts=self._context.instances.partition_counts, match_topics=self._context.instances.topic_matcher(subscription),
             on_revoked=self._on_revoked, member_id=member_id,
@@ -272,7 +272,7 @@ class ConsumerInstance:
         return list(answer.offsets)
 
     async def _call_coordinator(self, request: Request) -> Any:
-        return await retry_while_loading(self._context, lambda: self._context.node.coordinators.ask(self.group, request))
+        return await retry_while_loading(self._context, lambda: self._context.node.group_coordinators.ask(self.group, request))
 
     async def close(self) -> None:
         """The instance is deleted, or nobody has used it for long."""

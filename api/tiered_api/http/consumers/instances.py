@@ -43,7 +43,7 @@ class ConsumerInstances:
         self._counts_cache: tuple[Image | None, Mapping[str, int]] = (None, {})
         self._patterns = PatternCache(context.run_job, context.clock)
         self._sweeper: asyncio.Task[None] | None = None
-        context.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").read(
+        context.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
             lambda: float(len(self._instances))
         )
 
@@ -115,7 +115,7 @@ class ConsumerInstances:
 
     async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
         """The consumer whose member the group knows still, from before a restart."""
-        ask = self._context.node.coordinators.ask
+        ask = self._context.node.group_coordinators.ask
         group: DescribeGroupReply = await retry_while_loading(self._context, lambda: ask(key.group, DescribeGroup(key.group)))
         for member in group.members if group.code is Code.NONE else ():
             found = ConsumerConfig.from_user_data(user_data_of(member.metadata)) if member.instance_id == INSTANCE_ID_PREFIX + key.name else None

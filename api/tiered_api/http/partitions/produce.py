@@ -83,7 +83,7 @@ def append_locally(context: HttpContext, topic: TopicImage, partition: int, reco
     not. Raises what refuses the record."""
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
-    replica = context.node.replica(topic.name, partition)
+    replica = context.node.leader_replica(topic.name, partition)
     if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
     step = _append(context, replica, [record])

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tiered.broker.broker import Node
-from tiered.config.listeners import WILDCARDS, host_and_port
+from tiered.broker.broker import Broker
+from tiered.config.listeners import WILDCARDS, parse_host_port
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
@@ -69,7 +69,7 @@ class Leader(NamedTuple):
 class RemoteBrokers:
     """The connections of one broker's HTTP side to the others. What waits does not hold up what is quick."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Broker) -> None:
         self._node = node
         net = node.world.net
         self._short_requests = KafkaPeers(net, client_id="http", pool_bytes=0)
@@ -95,7 +95,7 @@ class RemoteBrokers:
         if partition.leader < 0:
             raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {at} now")
         if partition.leader == self._node.settings.node_id:
-            unopened = self._node.partitions.unopened.get(at)
+            unopened = self._node.hosted_replicas.unopened_leaders.get(at)
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {unopened[1]}")
             raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {at}")
@@ -104,12 +104,12 @@ class RemoteBrokers:
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
         """A 307 to the same `target` at the HTTP interface of another broker, which `what` says something of."""
         broker = self._node.image.brokers.get(node_id)
-        place = host_and_port(broker.http) if broker is not None and broker.live else None
+        place = parse_host_port(broker.http) if broker is not None and broker.live else None
         if broker is None or place is None:
             raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {reason}, and cannot be reached")
         where = broker.advertised_http or f"http://{broker.http}"
         if not broker.advertised_http and place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
-            advertised = next((found for text in broker.listeners.values() if (found := host_and_port(text))), place)
+            advertised = next((found for text in broker.listeners.values() if (found := parse_host_port(text))), place)
             where = f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
         return HttpError(307, f"broker {node_id} {reason}", (("Location", f"{where}{target}"),))
 

@@ -48,7 +48,7 @@ class RemotePartition:
 
     def local_replica(self) -> LeaderReplica | None:
         """The replica, when it has come to be led here."""
-        replica = self._context.node.partitions.get(self.at)
+        replica = self._context.node.hosted_replicas.find_leader(self.at)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
@@ -151,7 +151,7 @@ def open_partition(context: HttpContext, at: TopicPartition, topic_id: TopicId, 
     broker's to lead and cannot be opened."""
     context.remote_brokers.topic(at, topic_id)
     try:
-        return context.node.replica(*at)
+        return context.node.leader_replica(*at)
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise

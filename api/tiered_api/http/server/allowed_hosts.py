@@ -13,8 +13,8 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-from tiered.config.listeners import host_and_port
-from tiered.config.settings import Settings, address
+from tiered.config.listeners import parse_host_port
+from tiered.config.settings import Settings, parse_address
 from tiered_api.http.server.errors import HttpError
 
 SETTING = "tiered.http.allowed.hosts"
@@ -73,9 +73,9 @@ def broker_host_names(settings: Settings) -> list[str]:
     """Host names that the settings give the broker: where it listens, and what it tells clients. Addresses need no
     permission and are left out."""
     advertised = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
-    places = [place[0] for text in (*advertised, settings.kafka) if (place := host_and_port(text))]
-    advertised_http = name_of(settings.advertised_origin(0).partition("://")[2])
-    found = (address(settings.http, "http")[0], advertised_http, *places)
+    places = [place[0] for text in (*advertised, settings.kafka) if (place := parse_host_port(text))]
+    advertised_http = name_of(settings.resolve_advertised_http(0).partition("://")[2])
+    found = (parse_address(settings.http, "http")[0], advertised_http, *places)
     return [each for each in found if each and not is_address(each)]
 
 

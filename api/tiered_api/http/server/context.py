@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tiered.broker.broker import Node
-from tiered.thread_pool import Workers
+from tiered.broker.broker import Broker
+from tiered.thread_pool import ThreadPool
 from tiered_api.http.partitions.remote_brokers import RemoteBrokers
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.limits import MemoryBudget, Exhausted, HttpLimits
@@ -31,7 +31,7 @@ INLINE_BYTES = 1 << 16
 class HttpContext:
     """One HTTP listener's surroundings."""
 
-    def __init__(self, node: Node, limits: HttpLimits) -> None:
+    def __init__(self, node: Broker, limits: HttpLimits) -> None:
         self.node = node
         self.limits = limits
         self.budget = MemoryBudget(limits.memory_bytes)
@@ -45,7 +45,7 @@ class HttpContext:
         """Both are set before the first request."""
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
-        self._workers = Workers("http", WORKERS)
+        self._workers = ThreadPool("http", WORKERS)
         self._running_jobs = 0
         metrics = node.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))

@@ -13,9 +13,9 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered.broker.broker import Node
-from tiered.errors import Broken, Corrupt
-from tiered.log_limiter import Quiet
+from tiered.broker.broker import Broker
+from tiered.errors import InvariantViolation, Corrupt
+from tiered.log_limiter import LogLimiter
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions import fast_produce
@@ -183,7 +183,7 @@ class HttpListener(web.Server):
         self._peers: Tally[str] = Tally()
         self._spare_connections: dict[HttpConnection, None] = {}
         """Connections above a limit, the oldest one first."""
-        self._log_limiter = Quiet(context.clock)
+        self._log_limiter = LogLimiter(context.clock)
 
     def __call__(self) -> web.RequestHandler:
         return HttpConnection(self, loop=self._loop, **self._kwargs)
@@ -196,7 +196,7 @@ class HttpListener(web.Server):
             self._peers[peer] += 1
             return True
         self.context.refused_connections.inc()
-        suppressed = self._log_limiter.unsaid()
+        suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), suppressed)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
@@ -252,8 +252,8 @@ class HttpListener(web.Server):
             request.set_held_memory(0)
             raise
         except Exception as error:
-            if isinstance(error, Broken):
-                self.context.node.broke(error)
+            if isinstance(error, InvariantViolation):
+                self.context.node.on_invariant_violation(error)
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = error_response(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.context.requests.inc(1, request.operation, str(response.status))
@@ -291,13 +291,13 @@ class HttpServer:
         await self._listener.context.close()
 
 
-async def serve_http(node: Node, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
+async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
     context.instances = ConsumerInstances(context)
     context.group_lags = GroupLags(context)
     listener = HttpListener(context, table(), AllowedHosts(node.settings, socket.gethostname()))
-    context.connections.read(listener.open_connections)
+    context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):

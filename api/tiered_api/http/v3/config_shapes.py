@@ -30,7 +30,7 @@ def config_shape(request: HttpRequest, kind: str, url: str, names: tuple[object,
 def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
     """All settings of a topic by name."""
     node = request.context.node
-    settings = topic_config_entries(node.image, node.started_with, topic)
+    settings = topic_config_entries(node.image, node.startup_settings, topic)
     more = {"topic_name": topic.name}
     return _shapes(request, "KafkaTopicConfig", ("topics", topic.name), ("topic", topic.name), settings, more)
 
@@ -38,7 +38,7 @@ def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
 def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
     """All settings of a broker by name; those of another broker as far as the cluster knows them."""
     node = request.context.node
-    settings = broker_config_entries(node.image, node.started_with, node_id)
+    settings = broker_config_entries(node.image, node.startup_settings, node_id)
     more = {"broker_id": node_id}
     return _shapes(request, "KafkaBrokerConfig", ("brokers", node_id), ("broker", node_id), settings, more)
 

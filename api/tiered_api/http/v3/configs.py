@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
@@ -34,7 +34,7 @@ def _find_config(shapes: Mapping[str, Shape], name: str) -> Shape:
 # -- what a body asks for ---------------------------------------------------------------------------------------------
 
 
-async def _parse_changes(request: HttpRequest, rows: Mapping[str, Row]) -> tuple[dict[str, str | None], bool]:
+async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -> tuple[dict[str, str | None], bool]:
     """The changes of `{"data": [{name, value, operation}], "validate_only"}`."""
     body = await request.read_json_object()
     data = body.get("data")
@@ -59,13 +59,13 @@ def _parse_change(entry: dict[str, Any]) -> str | None:
     return None if operation == "DELETE" or value is None else config_text(value)
 
 
-def _check_resettable(rows: Mapping[str, Row], name: str) -> None:
+def _check_resettable(rows: Mapping[str, SettingRow], name: str) -> None:
     """HttpError 400 for a setting that is not known: returning it to its default would silently do nothing."""
     if name not in rows:
         raise HttpError(BAD_REQUEST, f"{name[:80]!r}: unknown setting")
 
 
-async def _parse_value(request: HttpRequest, rows: Mapping[str, Row]) -> str | None:
+async def _parse_value(request: HttpRequest, rows: Mapping[str, SettingRow]) -> str | None:
     """The value of `{"value": ...}`; null returns to the default."""
     body = await request.read_json_object()
     if "value" not in body:
@@ -124,7 +124,7 @@ async def alter_topic_configs(request: HttpRequest) -> web.StreamResponse:
     return await _alter_topic(request, *await _parse_changes(request, topic_rows()))
 
 
-def _check_known(rows: Mapping[str, Row], name: str) -> str:
+def _check_known(rows: Mapping[str, SettingRow], name: str) -> str:
     if name not in rows:
         raise HttpError(404, f"config {name[:80]!r} not found")
     return name

@@ -11,17 +11,17 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
-from tiered.config.listeners import host_and_port
+from tiered.config.listeners import parse_host_port
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.peers import (
-    Diverging,
-    FetchedPart,
-    FollowAnswer,
-    FollowAsk,
-    HeardAnswer,
+    DivergingEpoch,
+    FetchedPartition,
+    MetadataFetchReply,
+    MetadataFetch,
+    ControllerView,
     ReplicaFetch,
-    SubmitAnswer,
+    ForwardReply,
 )
 from tiered.ports import Net
 from tiered_api.kafka.client.client import code_from_number
@@ -87,7 +87,7 @@ class KafkaPeers:
         self._buffers = ResponseBuffers(pool_bytes)
         self._last_records_at = 0.0
 
-    async def fetch_metadata(self, address: str, metadata_fetch: FollowAsk, timeout: float) -> FollowAnswer:
+    async def fetch_metadata(self, address: str, metadata_fetch: MetadataFetch, timeout: float) -> MetadataFetchReply:
         """See `Peers.follow`."""
         request = TieredFollowRequest(
             self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot, metadata_fetch.applied,
@@ -95,30 +95,30 @@ class KafkaPeers:
         )  # fmt: skip
         answer = await self.send(address, request, TieredFollowResponse, timeout)
         _check_error(answer.error_code, answer.error_message)
-        return FollowAnswer(
+        return MetadataFetchReply(
             answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
         )
 
     async def forward(
         self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
-    ) -> SubmitAnswer:
+    ) -> ForwardReply:
         """See `Peers.submit`."""
         timeout_ms = int(timeout * 1000 * REMOTE_TIMEOUT_SHARE)
         asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
         answer = await self.send(address, asked, TieredSubmitResponse, timeout, on_send=on_send)
         _check_error(answer.error_code, answer.error_message)
-        return SubmitAnswer(answer.reply, answer.slot)
+        return ForwardReply(answer.reply, answer.slot)
 
-    async def get_controller_view(self, address: str, timeout: float) -> HeardAnswer:
+    async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         """See `Peers.heard`."""
         request = TieredHeardRequest(self.cluster_id, self.credential)
         answer = await self.send(address, request, TieredHeardResponse, timeout)
         _check_error(answer.error_code, answer.error_message)
-        return HeardAnswer(
+        return ControllerView(
             answer.controller_epoch, answer.controller, answer.heard_ms_ago, answer.node_id, answer.incarnation
         )
 
-    async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+    async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """See `Peers.fetch`. Records are views of the answer's frame."""
         request = make_fetch_request(replica_fetch, self.credential)
         answer = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
@@ -258,12 +258,12 @@ def make_fetch_request(replica_fetch: ReplicaFetch, credential: bytes) -> FetchR
     )
 
 
-def _read_fetched_parts(answer: FetchResponse) -> Iterator[FetchedPart]:
+def _read_fetched_parts(answer: FetchResponse) -> Iterator[FetchedPartition]:
     for topic in answer.responses:
         topic_id = TopicId(topic.topic_id)
         for part in topic.partitions:
             diverging = part.diverging_epoch
-            yield FetchedPart(
+            yield FetchedPartition(
                 topic_id,
                 part.partition_index,
                 part.error_code,
@@ -271,13 +271,13 @@ def _read_fetched_parts(answer: FetchResponse) -> Iterator[FetchedPart]:
                 part.log_start_offset,
                 part.local_start_offset,
                 part.cold_end_offset,
-                Diverging(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
+                DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
                 part.records or b"",
             )
 
 
 def _split_address(address: str) -> tuple[str, int]:
-    place = host_and_port(address)
+    place = parse_host_port(address)
     if place is None:
         raise Unavailable(f"{address!r} is no HOST:PORT")
     return place

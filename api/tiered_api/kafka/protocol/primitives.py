@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from struct import Struct
 
-from tiered.ids import id_bytes
+from tiered.ids import decode_uuid
 from tiered_api.kafka.protocol.schema import FieldType
 
 Buffer = bytes | memoryview
@@ -54,7 +54,7 @@ def id_text(raw: bytes) -> str:
 @lru_cache(4096)
 def id_raw(text: str) -> bytes:
     """The 16 bytes of an id."""
-    return id_bytes(text)
+    return decode_uuid(text)
 
 
 _SMALL = [bytes((value,)) for value in range(128)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from tiered.config.listeners import host_and_port
+from tiered.config.listeners import parse_host_port
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import BrokerImage, Image
 
@@ -13,7 +13,7 @@ from tiered.metadata.image import BrokerImage, Image
 def advertised_brokers(image: Image, listener: str, include: Container[int] = ()) -> Iterator[tuple[BrokerImage, str, int]]:
     """(broker, host, port), in the order of their numbers; of those that are away, the ones in `also`."""
     for _, broker in sorted(image.brokers.items()):
-        place = host_and_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
+        place = parse_host_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
         if place is not None:
             yield broker, *place
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from tiered.errors import Broken
+from tiered.errors import InvariantViolation
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
@@ -116,8 +116,8 @@ class Dispatch:
             self._on_failure(connection, error, what)
 
     def _on_failure(self, connection: ClientConnection, error: Exception, what: str) -> None:
-        if isinstance(error, Broken):
-            self._context.broker.broke(error)
+        if isinstance(error, InvariantViolation):
+            self._context.broker.on_invariant_violation(error)
         connection.refuse("fault", what)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
 async def call_coordinator(context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = ASK_SECONDS) -> R | Code:
     """The coordinator's reply, or why there is none."""
     try:
-        answer: Any = await context.broker.coordinators.ask(group, request, timeout)
+        answer: Any = await context.broker.group_coordinators.ask(group, request, timeout)
     except Refused as refused:
         return coordinator_code(refused)
     assert isinstance(answer, reply_type)

@@ -10,7 +10,7 @@ from hmac import compare_digest
 from typing import Protocol
 
 from tiered.errors import Code, Refused
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
+from tiered.peers import MetadataFetchReply, MetadataFetch, ControllerView, ForwardReply
 from tiered_api.kafka.server.context import Call, R, KafkaContext
 
 REFUSAL_TEXT_MAX = 2_000
@@ -20,9 +20,9 @@ REFUSAL_TEXT_MAX = 2_000
 class InterBrokerHandler(Protocol):
     """This broker as the others see it."""
 
-    async def handle_metadata_fetch(self, metadata_fetch: FollowAsk) -> FollowAnswer: ...
-    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer: ...
-    def controller_view(self) -> HeardAnswer: ...
+    async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply: ...
+    async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply: ...
+    def controller_view(self) -> ControllerView: ...
 
 
 def check_credential(context: KafkaContext, listener: str, credential: bytes) -> Refused | None:

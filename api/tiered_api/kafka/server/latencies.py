@@ -24,7 +24,7 @@ class Latencies:
             "Time from a whole request to its answer, by API; fetches that wait for records are in it.",
             BUCKETS,
             ("api",),
-            parts=1_000_000_000,
+            scale=1_000_000_000,
         )
         self._series: dict[int, Series] = {}
 

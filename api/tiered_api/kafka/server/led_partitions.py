@@ -11,7 +11,7 @@ from tiered_api.kafka.server.context import KafkaContext
 def find_leader_replica(context: KafkaContext, topic: str, partition: int, leader_epoch: int = NO_EPOCH) -> LeaderReplica:
     """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
     (KIP-320; -1 asks for no check)."""
-    replica = context.broker.replica(topic, partition)
+    replica = context.broker.leader_replica(topic, partition)
     if leader_epoch != NO_EPOCH and leader_epoch != replica.leader_epoch:
         older = leader_epoch < replica.leader_epoch
         raise Refused(

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from operator import attrgetter, itemgetter
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
 from tiered_api.kafka.server.connection import ClientConnection
@@ -43,7 +43,7 @@ STOP_SECONDS = 2.0
 class KafkaServer:
     """All connections of one broker. `addresses` says where it listens, by listener name."""
 
-    def __init__(self, broker: Node, *, paused: bool = False) -> None:
+    def __init__(self, broker: Broker, *, paused: bool = False) -> None:
         settings = broker.settings
         self._paused = paused
         self.context = KafkaContext(broker)
@@ -79,11 +79,11 @@ class KafkaServer:
         """Connections whose answers leave at the end of this turn."""
         self._flush_scheduled = False
         metrics = broker.metrics
-        metrics.gauge("tiered_kafka_connections", "Open connections.").read(lambda: float(len(self.connections)))
-        metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").read(
+        metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(lambda: float(len(self.connections)))
+        metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").set_function(
             lambda: float(self.pending_requests)
         )
-        metrics.gauge("tiered_kafka_frame_bytes_free", "What is left of queued.max.request.bytes.").read(
+        metrics.gauge("tiered_kafka_frame_bytes_free", "What is left of queued.max.request.bytes.").set_function(
             lambda: float(self.buffers.free_bytes)
         )
 
@@ -248,12 +248,12 @@ class KafkaServer:
 
 
 async def serve_kafka(
-    broker: Node, endpoints: Mapping[str, Endpoint] | None = None, *, paused: bool = False
+    broker: Broker, endpoints: Mapping[str, Endpoint] | None = None, *, paused: bool = False
 ) -> KafkaServer:
     """Serves `node` on every listener of its settings; `.addresses` says where. `held`: connections are taken and wait
     for `release`, so that nobody is told of a cluster that does not know yet where this broker is."""
     server = KafkaServer(broker, paused=paused)
-    chosen = broker.settings.listeners_in_force() if endpoints is None else tuple(endpoints.values())
+    chosen = broker.settings.effective_listeners() if endpoints is None else tuple(endpoints.values())
     try:
         for endpoint in chosen:
             await server.listen(endpoint)

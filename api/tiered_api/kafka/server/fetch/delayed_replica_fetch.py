@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.cold.manifest import Manifest
 from tiered.errors import Code, Refused
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import FollowerReadResult
 from tiered_api.kafka.server.fetch import frames, replica_frames
@@ -34,7 +34,7 @@ LAST_REPLY_SECONDS = 5.0
 class LastReply(NamedTuple):
     """The last that a follower asked of a partition at its end, what it was told then, and when."""
 
-    request: FetchFrom
+    request: PartitionFetch
     ends: tuple[int, Manifest | None, int] | None
     replied_at: float
 

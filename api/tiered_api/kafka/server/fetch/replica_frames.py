@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiered.ids import TopicId
 from tiered.metadata.layout import CREDENTIAL_BYTES
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered_api.kafka.protocol.primitives import Malformed, id_text, read_varint, skip_tags, varint
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG
 from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX
@@ -49,7 +49,7 @@ class ParsedReplicaFetch(NamedTuple):
     max_wait_ms: int
     max_bytes: int
     topics: list[tuple[bytes, int]]
-    partitions: list[FetchFrom]
+    partitions: list[PartitionFetch]
     partition_max_bytes: list[int]
 
 
@@ -72,7 +72,7 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
     count, at = read_varint(frame, at + _LIMITS.size)
     left = PARTITIONS_MAX
     topics: list[tuple[bytes, int]] = []
-    places: list[FetchFrom] = []
+    places: list[PartitionFetch] = []
     most: list[int] = []
     for _ in range(count - 1):
         raw = bytes(frame[at : at + 16])
@@ -88,7 +88,7 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
         rows = list(_ROW.iter_unpack(frame[at:end]))
         if frame[end] or any(row[6] != _ONE_LOCAL_START for row in rows):
             return None
-        places += [_new(FetchFrom, (topic_id, *row[:5], row[7])) for row in rows]
+        places += [_new(PartitionFetch, (topic_id, *row[:5], row[7])) for row in rows]
         most += [row[5] for row in rows]
         topics.append((raw, partitions))
         at = end + 1
@@ -107,7 +107,7 @@ def encode_idle(index: int, high_watermark: int, log_start: int, local_start: in
     )
 
 
-def encode_tags(local_start: int, cold_end: int, diverging: Diverging | None) -> bytes:
+def encode_tags(local_start: int, cold_end: int, diverging: DivergingEpoch | None) -> bytes:
     """The tagged fields of a partition."""
     ours = _OURS.pack(_LOCAL_START, local_start, _COLD_END, cold_end)
     if diverging is None:

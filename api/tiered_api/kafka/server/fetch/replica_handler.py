@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
 from tiered_api.kafka.server.context import KafkaContext
@@ -92,7 +92,7 @@ class ReplicaFetchHandler:
             follower = self._followers[request.node_id] = FollowerState(request.incarnation, {})
         return follower.last_replies
 
-    def find_replica(self, partition: FetchFrom) -> LeaderReplica:
+    def find_replica(self, partition: PartitionFetch) -> LeaderReplica:
         """The partition; `Refused` when it is not led here."""
         known = self._replicas
         place = partition.topic_id, partition.partition
@@ -102,7 +102,7 @@ class ReplicaFetchHandler:
             name = node.topic(partition.topic_id).name
             if len(known) >= KNOWN_MAX:
                 known.clear()
-            replica = known[place] = node.replica(name, partition.partition)
+            replica = known[place] = node.leader_replica(name, partition.partition)
         return replica
 
     def throttle_of(self, replica: LeaderReplica, broker: int, now_ns: int) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from tiered.config.setting import unknown
+from tiered.config.setting import unknown_setting
 from tiered.config.settings import topic_rows
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
@@ -67,7 +67,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     timeout = clamp_timeout_ms(request.timeout_ms) / 1000
     shares = list(_split_by_changes(wanted))
     made = await asyncio.gather(*(_create(context, share, timeout) for share in shares))
-    settings = TopicConfigEntries(context.broker.image, context.broker.started_with)
+    settings = TopicConfigEntries(context.broker.image, context.broker.startup_settings)
     shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):
         await context.turns.wait_turn()
@@ -92,7 +92,7 @@ def _parse_topic(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.name not in topic_rows():
-            raise unknown(config.name, topic_rows(), "topic")
+            raise unknown_setting(config.name, topic_rows(), "topic")
         if config.value is None:
             raise Refused(Code.INVALID_CONFIG, f"{config.name}: a setting of a new topic has to have a value")
         if config.name in configs:

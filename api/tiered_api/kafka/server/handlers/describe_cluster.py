@@ -45,7 +45,7 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
     if request.include_health:
         health = context.broker.health()
         since_ms = health.details["store_unreachable_since_ms"]
-        response.problems = health.own
+        response.problems = health.own_problems
         response.store_away_since_ms = -1 if since_ms is None else since_ms
         response.losses = encode_losses(unacknowledged_losses(image))
     return response

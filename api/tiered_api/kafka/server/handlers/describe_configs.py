@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiered.config.kafka_aliases import SAME_MEANING
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS
@@ -50,7 +50,7 @@ class _Describer:
     """Answers one request. Settings that several topics have alike are written once."""
 
     def __init__(self, context: KafkaContext, request: DescribeConfigsRequest) -> None:
-        self._image, self._started_with = context.broker.image, context.broker.started_with
+        self._image, self._started_with = context.broker.image, context.broker.startup_settings
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
         self._topics = TopicConfigEntries(self._image, self._started_with)
@@ -120,7 +120,7 @@ def _by_shown_name(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[st
     return by_name.items()
 
 
-def config_type_of(row: Row) -> int:
+def config_type_of(row: SettingRow) -> int:
     """Kafka's number for the type of a setting."""
     if row.type_name == "integer":
         return INT if row.high is not None and row.high <= INT_MAX else LONG

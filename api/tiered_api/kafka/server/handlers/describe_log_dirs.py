@@ -28,7 +28,7 @@ BETWEEN_YIELDS = 1_000
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """One directory."""
     node, asked = context.broker, call.request.topics
-    wanted: Iterable[LeaderReplica | FollowerReplica] = node.partitions.held()
+    wanted: Iterable[LeaderReplica | FollowerReplica] = node.hosted_replicas.list_replicas()
     if asked is not None:
         named = {(topic.topic, number) for topic in asked for number in topic.partitions}
         wanted = (each for each in wanted if each.at in named)

@@ -245,10 +245,10 @@ class FetchHandler:
         node = self.context.broker
         followed: FollowerReads | None = None
         try:
-            return node.replica(name, index)
+            return node.leader_replica(name, index)
         except Refused as refused:
             if rack and version >= RACK_FROM and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
-                followed = node.followed(name, index)
+                followed = node.follower_reads(name, index)
             if followed is None:
                 raise
         return followed

@@ -36,7 +36,7 @@ async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> F
     keys = (request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key])[:KEYS_MAX]
     failed = await _check_key_type(context, request.key_type)
     if failed is None:
-        await context.broker.doubts.settled()
+        await context.broker.suspected_brokers.wait_resolved()
         places = _find_partition_leaders(context.broker.image, call.listener)
         found = [_find_coordinator(key, places) for key in keys]
     else:
@@ -59,7 +59,7 @@ async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, s
     if key_type != GROUP:
         return Code.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
     try:
-        await context.broker.coordinators.ensure_topic()
+        await context.broker.group_coordinators.ensure_topic()
     except Refused as refused:
         return coordinator_code(refused), refused.why
     return None

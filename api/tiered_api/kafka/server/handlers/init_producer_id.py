@@ -23,7 +23,7 @@ async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> In
     if (request.producer_id == NO_ID) != (request.producer_epoch == NO_ID):
         return _make_refused_response(Code.INVALID_REQUEST)
     try:
-        producer_id = await context.broker.producer_ids.next()
+        producer_id = await context.broker.producer_ids.next_id()
     except Refused as refused:
         return _make_refused_response(Code.COORDINATOR_LOAD_IN_PROGRESS if refused.code.retriable else refused.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -16,7 +16,7 @@ async def handle(context: KafkaContext, call: Call[ListGroupsRequest]) -> ListGr
     """All of them, or an error while some are being loaded."""
     request = call.request
     try:
-        found = await context.broker.coordinators.list(request.states_filter, request.types_filter)
+        found = await context.broker.group_coordinators.list_groups(request.states_filter, request.types_filter)
     except Refused as refused:
         return ListGroupsResponse(error_code=coordinator_code(refused).number)
     return ListGroupsResponse(groups=[ListedGroup(*each) for each in found])

@@ -47,12 +47,12 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     denied: dict[str, Code] = {}
     if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
         denied = await _create_missing_topics(context, request)
-    await context.broker.doubts.settled()
+    await context.broker.suspected_brokers.wait_resolved()
     image = context.broker.image
     head = MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
-            for broker, host, port in advertised_brokers(image, call.listener, context.broker.doubts.lately())
+            for broker, host, port in advertised_brokers(image, call.listener, context.broker.suspected_brokers.recently_gone())
         ],
         cluster_id=context.broker.cluster_id,
         controller_id=advertised_controller(image),
@@ -127,7 +127,7 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
         for name, each in zip(missing, made, strict=bool(made))
         if isinstance(each, Refused) and each.code is Code.POLICY_VIOLATION
     }
-    suppressed = context.log_limiter.unsaid("no room for topics") if denied else None
+    suppressed = context.log_limiter.admit("no room for topics") if denied else None
     if suppressed is not None:
         name, why = next(iter(denied.items()))
         log.warning("topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), suppressed, why.why)

@@ -279,7 +279,7 @@ class ProduceHandler:
         check_writable(name)
         if len(known) >= KNOWN_MAX:
             known.clear()
-        replica = known[topic.echo, index] = self._context.broker.replica(name, index)
+        replica = known[topic.echo, index] = self._context.broker.leader_replica(name, index)
         return replica
 
     def _make_failure(
