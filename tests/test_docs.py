@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim.mutants.mutants import PLANTS
+from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
 from tests.test_floors import pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
@@ -161,7 +161,7 @@ def test_what_an_ack_promises_is_shown_by_tests_and_plants_that_exist(row: list[
     for each in named:
         path, _, function = each.partition("::")
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
-    assert set(re.findall(r"`([^`]+)`", plants)) <= PLANTS.keys()
+    assert set(re.findall(r"`([^`]+)`", plants)) <= MUTANTS.keys()
 
 
 RULE = re.compile(r"\b([RMI])(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?\b")
@@ -251,7 +251,7 @@ def test_rule_names_tests_that_exist(number: str) -> None:
                 f"{number}: {each}"
             )
     bugs = re.findall(r"`([^`]+)`", planted.partition(".")[0])
-    assert bool(bugs) == bool(planted) and set(bugs) <= PLANTS.keys(), f"{number}: {bugs}"
+    assert bool(bugs) == bool(planted) and set(bugs) <= MUTANTS.keys(), f"{number}: {bugs}"
 
 
 @pytest.mark.parametrize("number", sorted(rules()))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.serving import COMMAND, Served, tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.ports import held_port
 from tests.sources import ROOT
 from tiered.config.settings import Settings, broker_rows
@@ -195,11 +195,11 @@ def test_three_that_are_started_so_are_a_healthy_cluster(
             line = each.stdout.readline()
             assert line.startswith("tiered is ready: "), line
         address = line.partition(" kafka=")[2].split()[0].split(",")[-1]
-        made = tiered("topic", "create", "t", "--brokers", address)
+        made = run_tiered("topic", "create", "t", "--brokers", address)
         assert made.returncode == 0, made.stderr
-        health = tiered("cluster", "health", "--brokers", address)
+        health = run_tiered("cluster", "health", "--brokers", address)
         assert health.returncode == 0 and re.search(r"All nodes: +\[1, 2, 3\]", health.stdout), health
-        (found,) = tiered("topic", "describe", "t", "--format", "json", "--brokers", address).stdout.splitlines()
+        (found,) = run_tiered("topic", "describe", "t", "--format", "json", "--brokers", address).stdout.splitlines()
         told = json.loads(found)
         assert told["summary"]["replicas"] == 3
         assert ("min.insync.replicas", "2") in [(each["key"], each["value"]) for each in told["configs"]]
@@ -217,7 +217,7 @@ def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
         environment = {**os.environ, "HOSTNAME": "127.0.0.1"}
         return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=60).returncode
 
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         port = broker.url.rpartition(":")[2]
         assert check(port) == 0
         broker.stop()

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.http_site import PATIENCE, Answer, Site, until
+from tests.e2e.http_site import TEST_SECONDS, HttpReply, HttpBroker, wait_until
 from tests.sim.options import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
@@ -26,7 +26,7 @@ from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 PLAINTEXT = "PLAINTEXT"
 
 
-class HttpBroker(Site):
+class HttpBroker(HttpBroker):
     """One of the three, as a client sees it."""
 
     kafka: KafkaServer
@@ -44,7 +44,7 @@ class HttpBroker(Site):
         await self.node.stop(clean=clean)
 
 
-class Cluster:
+class HttpCluster:
     """Brokers by their numbers."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Cluster:
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.brokers[1].node.submit(CreateTopic(topic, assignments=assignments, configs=named))
 
-    async def everywhere(self, path: str, accept: str = "") -> Answer:
+    async def get_from_all(self, path: str, accept: str = "") -> HttpReply:
         """What every broker answers, which is the same, but for its own address in links."""
         answers = {}
         for number, broker in self.brokers.items():
@@ -78,30 +78,30 @@ class Cluster:
             assert (other.status, other.body) == (first.status, first.body), (path, answers)
         return first
 
-    def knows(self, holds: Callable[[Broker], bool]) -> bool:
+    def is_known_by_all(self, condition: Callable[[Broker], bool]) -> bool:
         """Whether it holds at every broker."""
-        return all(holds(each.node) for each in self.brokers.values())
+        return all(condition(each.node) for each in self.brokers.values())
 
 
 @asynccontextmanager
-async def cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any) -> AsyncIterator[Cluster]:
+async def http_cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any) -> AsyncIterator[HttpCluster]:
     """Ready, and all know each other. Those that are still there are stopped at the end."""
     (directory / "bucket").mkdir(parents=True)
-    made = Cluster()
+    made = HttpCluster()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
         for number in numbers:
             made.brokers[number] = await _broker(directory, number, session, settings)
             stack.push_async_callback(_end, made, number)
-        await until(lambda: made.knows(lambda node: _addresses(node) == len(numbers)))
+        await wait_until(lambda: made.is_known_by_all(lambda node: _count_addresses(node) == len(numbers)))
         yield made
 
 
-def _addresses(node: Broker) -> int:
+def _count_addresses(node: Broker) -> int:
     return sum(each.live and bool(each.http) for each in node.image.brokers.values())
 
 
-async def _end(made: Cluster, number: int) -> None:
+async def _end(made: HttpCluster, number: int) -> None:
     if number in made.brokers:
         await made.end(number)
 
@@ -123,11 +123,11 @@ async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, 
     return broker
 
 
-def run(directory: Path, story: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+def run(directory: Path, scenario: Callable[[HttpCluster], Awaitable[None]], **settings: Any) -> None:
     """Tells `story` to a fresh cluster."""
 
-    async def whole() -> None:
-        async with asyncio.timeout(2 * PATIENCE), cluster(directory, **settings) as running:
-            await story(running)
+    async def run_all() -> None:
+        async with asyncio.timeout(2 * TEST_SECONDS), http_cluster(directory, **settings) as running:
+            await scenario(running)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())

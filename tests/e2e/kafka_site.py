@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.e2e.http_site import PATIENCE, until
+from tests.e2e.http_site import TEST_SECONDS, wait_until
 from tests.e2e.site import batch
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
@@ -27,13 +27,13 @@ from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, Pro
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
-__all__ = ["PATIENCE", "Client", "KafkaSite", "batch", "fetch", "kafka_site", "produce", "run", "until", "values_of"]
+__all__ = ["TEST_SECONDS", "RawClient", "KafkaBroker", "batch", "fetch", "kafka_broker", "produce", "run", "wait_until", "values_of"]
 
 T = TypeVar("T", bound=Message)
 LISTENER = "PLAINTEXT"
 
 
-class Client:
+class RawClient:
     """One raw connection. `ask` is one request and its answer; `send` and `receive` are its halves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,15 +53,15 @@ class Client:
         self.writer.write(b"".join(frames))
         await self.writer.drain()
 
-    async def answer(self) -> bytes:
+    async def read_reply(self) -> bytes:
         """The next answer without its length."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_SECONDS):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return await self.reader.readexactly(size)
 
     async def receive(self, table: type[T], version: int, correlation_id: int | None = None) -> T:
         """The next answer, which is of that kind."""
-        frame = await self.answer()
+        frame = await self.read_reply()
         key = table.spec.key
         found, position = decode_response_header(APIS[key], version, frame)
         assert correlation_id is None or found == correlation_id, (found, correlation_id)
@@ -71,9 +71,9 @@ class Client:
         await self.send(self.frame(message, version))
         return await self.receive(table, version, self._correlation_id - 1)
 
-    async def ended(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """What still comes until the broker ends the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_SECONDS):
             try:
                 return await self.reader.read()
             except ConnectionResetError:
@@ -87,20 +87,20 @@ def _api(message: Message) -> Api:
     return APIS[type(message).spec.key]
 
 
-class KafkaSite:
+class KafkaBroker:
     """A running broker as a client of the Kafka protocol sees it."""
 
     def __init__(self, node: Broker, server: KafkaServer) -> None:
         self.node = node
         self.server = server
         self.address = server.address
-        self._clients: list[Client] = []
+        self._clients: list[RawClient] = []
 
-    async def client(self, address: str = "127.0.0.1") -> Client:
+    async def client(self, address: str = "127.0.0.1") -> RawClient:
         """A connection of its own, from one of this machine's addresses."""
         host, port = self.address.rsplit(":", 1)
         own = (address, 0) if host == "127.0.0.1" else None
-        client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
+        client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
         self._clients.append(client)
         return client
 
@@ -110,7 +110,7 @@ class KafkaSite:
         await self.node.submit(CreateTopic(topic, partitions, configs=named))
         return self.node.leader_replica(topic, 0)
 
-    def refused(self, reason: str) -> int:
+    def count_refusals(self, reason: str) -> int:
         """How many connections were ended for that reason."""
         return self.server.context.refusals.count(reason)
 
@@ -120,9 +120,9 @@ class KafkaSite:
 
 
 @asynccontextmanager
-async def kafka_site(
+async def kafka_broker(
     directory: Path, ports: Callable[[World], World] | None = None, **settings: Any
-) -> AsyncIterator[KafkaSite]:
+) -> AsyncIterator[KafkaBroker]:
     """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
@@ -132,7 +132,7 @@ async def kafka_site(
         await node.start()
         server = await serve_kafka(node)
         await node.announce("127.0.0.1:1", {LISTENER: server.address})
-        site = KafkaSite(node, server)
+        site = KafkaBroker(node, server)
         try:
             yield site
         finally:
@@ -142,14 +142,14 @@ async def kafka_site(
         await node.stop()
 
 
-def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settings: Any) -> None:
+def run(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:
     """Tells `story` to a fresh broker; `settings` as for `kafka_site`."""
 
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:
-            await story(site)
+    async def run_all() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, **settings) as site:
+            await scenario(site)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())
 
 
 def produce(replica: LeaderReplica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:

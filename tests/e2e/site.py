@@ -31,7 +31,7 @@ QUICK = Settings(
 SMALL = {"segment.bytes": "4096", "retention.ms": "-1"}
 
 
-class Site:
+class SimBrokerRig:
     """A bucket, a machine, and the broker that runs there now."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -39,13 +39,13 @@ class Site:
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, SimRng(f"{loop.seed}/net").stream("net"))
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
-        self.node = self._fresh(QUICK)
+        self.node = self._new_broker(QUICK)
 
-    def _fresh(self, settings: Settings, fan: int = FAN) -> Broker:
+    def _new_broker(self, settings: Settings, fan: int = FAN) -> Broker:
         return Broker(settings, self.machine.process(), Metrics(), manifest_fan=fan)
 
     async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Broker:
-        self.node = self._fresh(settings, fan)
+        self.node = self._new_broker(settings, fan)
         await self.node.start()
         return self.node
 
@@ -62,19 +62,19 @@ class Site:
         await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
         return self.node.leader_replica(name, 0)
 
-    async def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Lets virtual time pass until it holds."""
         deadline = self.loop.now_ns + int(seconds * 1e9)
-        while not true():
+        while not condition():
             assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.node.health()}"
             await asyncio.sleep(0.1)
 
 
-def run(story: Callable[[Site], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def run(scenario: Callable[[SimBrokerRig], Coroutine[Any, Any, None]], seed: int = 1) -> None:
     loop = SimLoop(seed, seconds_max=100_000)
 
     async def main() -> None:
-        await story(Site(loop))
+        await scenario(SimBrokerRig(loop))
 
     loop.run(main())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import RAW, Site, run, until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.sim.harness.disk import SimDisk
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
@@ -28,7 +28,7 @@ def record(text: str) -> dict[str, Any]:
 def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> None:
     disk = SimDisk(random.Random(1))
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "before")
         disk.capacity = disk.space().total - disk.space().free
@@ -56,12 +56,12 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
     def ports(world: World) -> World:
         return replace(world, store=faulty(world.store, faults, world.clock))
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
         for n in range(30):
             await site.produce("t", f"{n:0100d}")
         replica = site.node.leader_replica("t", 0)
-        await until(lambda: replica.local_start_offset > 0)
+        await wait_until(lambda: replica.local_start_offset > 0)
         faults.outage = True
         cold = await site.get(f"{PATH}?offset=0")
         assert (cold.status, cold.json["error_code"]) == (503, 50302), cold
@@ -79,7 +79,7 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
 
 
 def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
 
         async def broken(*_: object) -> None:
@@ -99,7 +99,7 @@ def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_pat
 
 
 def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b")
         (log,) = tmp_path.glob("log/t-0/*.log")

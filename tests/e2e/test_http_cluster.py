@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_cluster import HttpBroker, Cluster, run
-from tests.e2e.http_site import JSON, RAW, until
-from tests.e2e.serving import Served
+from tests.e2e.http_cluster import HttpBroker, HttpCluster, run
+from tests.e2e.http_site import JSON, RAW, wait_until
+from tests.e2e.serving import ServeProcess
 from tests.e2e.site import batch
 from tiered.controller.requests import Move, Reassign
 from tiered_api.http.consumers import instances
@@ -40,33 +40,33 @@ async def values(broker: HttpBroker, topic: str, partition: int) -> list[Any]:
 
 
 def test_whoever_is_asked_reads_what_the_leader_reads(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for partition in range(3):
             await write(three[partition + 1], "t", partition, {"n": partition}, "x")
         for partition in range(3):
             place = f"/topics/t/partitions/{partition}"
-            assert len((await three.everywhere(f"{place}/records")).json["records"]) == 2
-            assert (await three.everywhere(f"{place}/records?offset=1", RAW)).body
-            assert len((await three.everywhere(f"{place}/records", V2_JSON)).json) == 2
-            assert (await three.everywhere(f"{place}/records?offset=latest")).json["next_offset"] == 2
-            assert (await three.everywhere(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
-            assert (await three.everywhere(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2
-            gone = await three.everywhere(f"{place}/records?offset=9")
+            assert len((await three.get_from_all(f"{place}/records")).json["records"]) == 2
+            assert (await three.get_from_all(f"{place}/records?offset=1", RAW)).body
+            assert len((await three.get_from_all(f"{place}/records", V2_JSON)).json) == 2
+            assert (await three.get_from_all(f"{place}/records?offset=latest")).json["next_offset"] == 2
+            assert (await three.get_from_all(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
+            assert (await three.get_from_all(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2
+            gone = await three.get_from_all(f"{place}/records?offset=9")
             assert (gone.status, gone.json["message"]) == (416, "offset 9 is not in 0 to 2")
-            assert (await three.everywhere(f"{place}/offsets")).json == {"beginning_offset": 0, "end_offset": 2}
-            offsets = (await three.everywhere(f"{three.url}/topics/t/partitions/{partition}/offset")).json
+            assert (await three.get_from_all(f"{place}/offsets")).json == {"beginning_offset": 0, "end_offset": 2}
+            offsets = (await three.get_from_all(f"{three.url}/topics/t/partitions/{partition}/offset")).json
             assert (offsets["earliest_offset"], offsets["latest_offset"]) == (0, 2)
         for path in ("/topics", "/topics/t", "/topics/t/partitions", "/brokers", three.url, f"{three.url}/brokers"):
-            assert (await three.everywhere(path)).status == 200
-        assert (await three.everywhere(f"{three.url}/topics/t/partitions/2/replicas")).status == 200
-        assert (await three.everywhere("/topics/t/partitions/7/records")).json["error_code"] == 40402
+            assert (await three.get_from_all(path)).status == 200
+        assert (await three.get_from_all(f"{three.url}/topics/t/partitions/2/replicas")).status == 200
+        assert (await three.get_from_all("/topics/t/partitions/7/records")).json["error_code"] == 40402
 
     run(tmp_path, story)
 
 
 def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for n, broker in three.brokers.items():
             for partition in range(3):
@@ -91,7 +91,7 @@ def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
 
 
 def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2], max_message_bytes="2000")
         large = {"value": {"type": "STRING", "data": "x" * 3000}}
         answers = [await each.ask("POST", f"{three.url}/topics/t/records", large) for each in three.brokers.values()]
@@ -101,7 +101,7 @@ def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None
 
 
 def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2])
         data = bytes(batch([b"whole"]))
         for path, body in (
@@ -116,7 +116,7 @@ def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> No
                 assert (response.status, response.headers["Location"]) == (307, three[2].url + path)
                 assert (await response.json())["message"].startswith("broker 2 ")
             assert (await three[1].ask(method, path, body, kind=RAW)).status == 200, "a client that follows gets there"
-        assert (await three.everywhere("/topics/t/partitions/0/offsets")).json["end_offset"] == 1
+        assert (await three.get_from_all("/topics/t/partitions/0/offsets")).json["end_offset"] == 1
 
     run(tmp_path, story)
 
@@ -124,14 +124,14 @@ def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> No
 def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None:
     """As behind a port mapping: `localhost` is another name here, and no broker listens there by it."""
 
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2])
         told = {}
         for number, broker in three.brokers.items():
             known = broker.node.image.brokers[number]
             told[broker.url] = broker.url.replace("127.0.0.1", "localhost")
             await broker.node.announce(known.http, known.listeners, told[broker.url])
-        await until(lambda: three.knows(lambda node: all(each.advertised_http for each in node.image.brokers.values())))
+        await wait_until(lambda: three.is_known_by_all(lambda node: all(each.advertised_http for each in node.image.brokers.values())))
         path = "/tiered/v1/topics/t/partitions/0"
         async with three[1].session.get(three[1].url + path, allow_redirects=False) as response:
             assert (response.status, response.headers["Location"]) == (307, told[three[2].url] + path)
@@ -144,7 +144,7 @@ def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None
 
 
 def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2])
         waiting = asyncio.create_task(three[1].get("/topics/t/partitions/0/records?offset=0&timeout=20000&format=json"))
         quick = [await three[1].get("/topics/t/partitions/0/offsets") for _ in range(5)]
@@ -172,9 +172,9 @@ async def events(broker: HttpBroker, path: str, *, after: str = "") -> AsyncGene
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
-        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        await wait_until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
         stream = events(three[1], "/topics/t/partitions/0/records?format=json")
         for n in range(3):
             assert await write(three[1], "t", 0, n) == [n]
@@ -194,9 +194,9 @@ def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> No
 
 
 def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
-        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        await wait_until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
         path = "/topics/t/partitions/0/records?format=json"
         heir, other = events(three[3], path), events(three[1], path)
         await write(three[3], "t", 0, "a")
@@ -210,7 +210,7 @@ def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-async def consumer(three: Cluster, group: str) -> tuple[HttpBroker, str]:
+async def consumer(three: HttpCluster, group: str) -> tuple[HttpBroker, str]:
     """The broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
     body = {"name": "c", "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
     found: dict[str, HttpBroker] = {}
@@ -239,7 +239,7 @@ async def read_all(home: HttpBroker, path: str, count: int) -> list[Any]:
 
 
 def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_lag(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         for partition in range(3):
             await write(three[1], "t", partition, partition, partition)
@@ -253,24 +253,24 @@ def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_l
             assert sorted(each["value"] for each in rows) == [0, 0, 1, 1, 2, 2]
             assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
             groups = f"{three.url}/consumer-groups/{group}"
-            assert (await three.everywhere(groups)).json["coordinator"]["related"].endswith(f"/brokers/{home.number}")
-            lags = (await three.everywhere(f"{groups}/lags")).json["data"]
+            assert (await three.get_from_all(groups)).json["coordinator"]["related"].endswith(f"/brokers/{home.number}")
+            lags = (await three.get_from_all(f"{groups}/lags")).json["data"]
             assert [(each["partition_id"], each["lag"], each["log_end_offset"]) for each in lags] == [
                 (0, 0, 2), (1, 0, 2), (2, 0, 2),
             ]  # fmt: skip
-            assert len((await three.everywhere(f"{groups}/consumers")).json["data"]) == 1
-            assert (await three.everywhere(f"{groups}/lag-summary")).json["total_lag"] == 0
+            assert len((await three.get_from_all(f"{groups}/consumers")).json["data"]) == 1
+            assert (await three.get_from_all(f"{groups}/lag-summary")).json["total_lag"] == 0
             assert (await home.ask("DELETE", path, kind=V2)).status == 204
         assert len(set(homes)) > 1, "several brokers coordinate"
-        listed = (await three.everywhere(f"{three.url}/consumer-groups")).json["data"]
+        listed = (await three.get_from_all(f"{three.url}/consumer-groups")).json["data"]
         assert [each["consumer_group_id"] for each in listed] == ["g0", "g1", "g2", "g3"]
-        assert (await three.everywhere(f"{three.url}/consumer-groups/none")).json["error_code"] == 40405
+        assert (await three.get_from_all(f"{three.url}/consumer-groups/none")).json["error_code"] == 40405
 
     run(tmp_path, story)
 
 
 def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         home, path = await consumer(three, "g")
         mine = {"partitions": [{"topic": "t", "partition": p} for p in range(3)]}
@@ -291,11 +291,11 @@ def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path:
 
 
 def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1, 2, 3])
         await write(three[2], "t", 0, "a", "b")
         home, path = await consumer(three, "g")
-        await until(lambda: three.knows(lambda node: "__consumer_offsets" in node.image.topics))
+        await wait_until(lambda: three.is_known_by_all(lambda node: "__consumer_offsets" in node.image.topics))
         assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
         assert len(await read_all(home, path, 2)) == 2
         assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
@@ -315,7 +315,7 @@ def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> No
 def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "SWEEP_SECONDS", 0.1)
 
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1, 2, 3])
         await write(three[2], "t", 0, "a")
         home, path = await consumer(three, "g")
@@ -323,7 +323,7 @@ def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, m
         assert len(await read_all(home, path, 1)) == 1
         assert consumers(home) == 1
         await home.node.hand_over()
-        await until(lambda: not consumers(home))
+        await wait_until(lambda: not consumers(home))
         again = await home.get(f"{path}/assignments", V2)
         assert again.status == 200, "whoever follows redirects finds it at the next one"
         assert sum(consumers(each) for each in three.brokers.values()) == 1
@@ -338,14 +338,14 @@ def consumers(broker: HttpBroker) -> int:
 
 
 def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1], [2])
         for partition in range(2):
             await write(three[1], "t", partition, partition)
         homes = [await consumer(three, f"g{n}") for n in range(4)]
         home, path = next((home, path) for home, path in homes if home.number != 2)
         await three.end(2)
-        await until(lambda: three[1].node.image.topics["t"].partitions[1].leader < 0)
+        await wait_until(lambda: three[1].node.image.topics["t"].partitions[1].leader < 0)
         mine = {"partitions": [{"topic": "t", "partition": p} for p in range(2)]}
         assert (await home.ask("POST", f"{path}/assignments", mine, kind=V2)).status == 204
         assert [row["value"] for row in await read_all(home, path, 1)] == [0]
@@ -358,17 +358,17 @@ def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: 
 
 
 def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def story(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [1, 2])
         await three.end(2)
-        await until(lambda: three[1].node.image.topics["t"].partitions[1].isr == (1,))
+        await wait_until(lambda: three[1].node.image.topics["t"].partitions[1].isr == (1,))
         image = three[1].node.image.topics["t"]
         assert await three[1].node.submit(Reassign((Move(image.topic_id, 1, (2,)),))) == (None,)
-        await until(lambda: three.knows(lambda node: node.image.topics["t"].partitions[1].is_reassigning))
+        await wait_until(lambda: three.is_known_by_all(lambda node: node.image.topics["t"].partitions[1].is_reassigning))
         for path in ("topics/-/partitions/-/reassignment", "topics/t/partitions/-/reassignment"):
-            [row] = (await three.everywhere(f"{three.url}/{path}")).json["data"]
+            [row] = (await three.get_from_all(f"{three.url}/{path}")).json["data"]
             assert (row["partition_id"], row["adding_replicas"], row["removing_replicas"]) == (1, [], [1])
-        one = (await three.everywhere(f"{three.url}/topics/t/partitions/0/reassignment")).json
+        one = (await three.get_from_all(f"{three.url}/topics/t/partitions/0/reassignment")).json
         assert (one["adding_replicas"], one["removing_replicas"]) == ([], [])
 
     run(tmp_path, story)
@@ -381,7 +381,7 @@ def test_brokers_that_are_processes_answer_for_each_other_also_when_one_is_kille
     quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
     with ExitStack() as stack:
         three = [
-            stack.enter_context(Served(tmp_path / f"b{n}", "--node-id", str(n), "--store", f"file://{bucket}", *quick))
+            stack.enter_context(ServeProcess(tmp_path / f"b{n}", "--node-id", str(n), "--store", f"file://{bucket}", *quick))
             for n in (1, 2, 3)
         ]
         url = f"/v3/clusters/{three[0].ask('GET', '/tiered/v1/node')[1]['cluster_id']}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.server import media_types
 
@@ -30,7 +30,7 @@ def test_consumer_request_of_a_type_that_needs_no_preflight_is_refused_415(
 ) -> None:
     """These are the types that a page may send to any site without asking first."""
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         headers = [f"Content-Type: {kind}"] if kind else []
         for path in ("", "/instances/one/subscription", "/instances/one/offsets", "/instances/one/positions/end"):
             answer = await site.raw(request_bytes("POST", CONSUMERS + path, *headers, body=body))
@@ -42,12 +42,12 @@ def test_consumer_request_of_a_type_that_needs_no_preflight_is_refused_415(
 
 
 def test_every_post_put_and_patch_without_a_content_type_is_refused_415(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         paths = (await site.get("/openapi.json")).json["paths"]
         asked = 0
         for path, operations in paths.items():
-            target = path.format_map(dict.fromkeys(("group", "instance", "config", "consumer"), "x") | known(site))
+            target = path.format_map(dict.fromkeys(("group", "instance", "config", "consumer"), "x") | path_arguments(site))
             for method in {"post", "put", "patch"} & operations.keys():
                 for body in (b"", b"{}"):
                     answer = await site.raw(request_bytes(method.upper(), target, body=body))
@@ -58,13 +58,13 @@ def test_every_post_put_and_patch_without_a_content_type_is_refused_415(tmp_path
     run(tmp_path, story)
 
 
-def known(site: Site) -> dict[str, str]:
+def path_arguments(site: HttpBroker) -> dict[str, str]:
     """The arguments of paths, as there is something at them."""
     return {"cluster": site.node.cluster_id, "topic": "t", "partition": "0", "broker": "1"}
 
 
 def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         for topic in ("a", "b"):
             await site.create(topic)
         one, other = (f"{site.cluster}/topics/{topic}" for topic in ("a", "b"))
@@ -89,7 +89,7 @@ def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) ->
     ],
 )
 def test_request_of_a_page_of_another_site_is_refused_403(tmp_path: Path, header: str) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         records = "/topics/t/partitions/0/records"
         for asked in (
@@ -111,7 +111,7 @@ def test_request_of_a_page_of_another_site_is_refused_403(tmp_path: Path, header
 
 
 def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         port = site.url.rpartition(":")[2]
         for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
             own = request_bytes(
@@ -128,7 +128,7 @@ def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_pat
 def test_request_by_a_name_that_is_not_the_brokers_is_refused_403(tmp_path: Path, host: str) -> None:
     """A page whose name points to 127.0.0.1 (DNS rebinding) has the origin of the broker, for the browser."""
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         own = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
         for method, path in (("GET", "/v3/clusters"), ("GET", "/metrics"), ("DELETE", f"{site.cluster}/topics/t")):
@@ -145,7 +145,7 @@ def test_request_by_an_address_or_by_a_name_of_the_broker_is_served(tmp_path: Pa
     names = ("127.0.0.1:1", "10.1.2.3", "[::1]:8082", "localhost", "LocalHost.:80", "Kafka.Example.org:8082")
     own = (socket.gethostname(), "broker-1.internal:1", "")
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         for host in (*names, *own):
             assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", host=host))) == 200, host
 
@@ -154,7 +154,7 @@ def test_request_by_an_address_or_by_a_name_of_the_broker_is_served(tmp_path: Pa
 
 
 def test_page_of_an_allowed_host_is_served_where_a_proxy_changes_the_host(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         for headers in (
             ("Origin: https://kafka.example.org", "Sec-Fetch-Site: same-origin"),
             ("Origin: https://kafka.example.org:8443", "Sec-Fetch-Site: cross-site"),
@@ -165,7 +165,7 @@ def test_page_of_an_allowed_host_is_served_where_a_proxy_changes_the_host(tmp_pa
 
 
 def test_any_host_is_served_where_the_setting_says_so_and_pages_of_other_sites_still_are_not(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", host="any.example"))) == 200
         page = request_bytes("GET", "/v3/clusters", "Origin: http://evil.example", host="any.example")
         assert status_of(await site.raw(page)) == 403
@@ -174,7 +174,7 @@ def test_any_host_is_served_where_the_setting_says_so_and_pages_of_other_sites_s
 
 
 def test_short_way_of_known_requests_serves_no_page_of_another_site(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         path, record = f"{site.cluster}/topics/t/records", {"value": {"type": "JSON", "data": 1}}
         for _ in range(3):  # from the second time on the head is known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.errors import Code
 from tiered.groups.requests import PartitionOffset, CommitOffsets, JoinGroupReply, JoinGroup, SyncGroup
 from tiered.ids import TopicPartition
@@ -14,7 +14,7 @@ from tiered_api.kafka.client.group_member import write_assignment
 GROUP = "readers"
 
 
-async def joined(site: Site, *mine: TopicPartition) -> str:
+async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
     """A group of one member that has these partitions; its id."""
     ask = site.node.group_coordinators.ask
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
@@ -29,7 +29,7 @@ async def joined(site: Site, *mine: TopicPartition) -> str:
     return got.member_id
 
 
-async def fill(site: Site) -> None:
+async def fill(site: HttpBroker) -> None:
     """A topic of two partitions with five records each."""
     await site.create("t", partitions=2)
     for partition in (0, 1):
@@ -37,9 +37,9 @@ async def fill(site: Site) -> None:
 
 
 def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
-        member = await joined(site, TopicPartition("t", 0), TopicPartition("t", 1))
+        member = await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
 
         async def get(path: str) -> Any:
             answer = await site.get(f"{site.cluster}/consumer-groups{path}")
@@ -72,11 +72,11 @@ def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         groups = f"{site.cluster}/consumer-groups"
         assert (await site.get(groups)).json["data"] == []
         await fill(site)
-        await joined(site, TopicPartition("t", 0))
+        await join_and_commit(site, TopicPartition("t", 0))
         for path, code in {
             "/nobody": 40405,
             "/nobody/lags": 40405,

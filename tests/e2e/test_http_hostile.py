@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.http_site import RAW, Site, run, until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.server.limits import HttpLimits
 
@@ -54,7 +54,7 @@ def body_of(answer: bytes) -> dict[str, object]:
 def test_a_request_that_is_not_http_is_answered_400_and_the_connection_ends(
     tmp_path: Path, request_bytes: bytes
 ) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         answer = await site.raw(request_bytes)
         assert status_of(answer) in (400, 414, 431), answer
         assert body_of(answer)["error_code"] == status_of(answer)
@@ -65,7 +65,7 @@ def test_a_request_that_is_not_http_is_answered_400_and_the_connection_ends(
 
 
 def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         topic = f"{site.cluster}/topics/t"
         refused = await site.ask("PUT", topic, {})
@@ -88,7 +88,7 @@ def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> No
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         head = b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: " + RAW.encode() + b"\r\n"
         announced = await site.raw(head + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
@@ -100,7 +100,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -118,7 +118,7 @@ def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -139,7 +139,7 @@ def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_
 
 @pytest.mark.parametrize("verb", ["records", "records:batch"])
 def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_stays(tmp_path: Path, verb: str) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -161,7 +161,7 @@ def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_s
 
 
 def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         deep = "[" * 600 + "]" * 600
         await site.produce("t", deep, "1")
@@ -176,7 +176,7 @@ def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_pat
 
 
 def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         assert await site.raw(b"") == b""
         assert await site.raw(b"GET /topics HTTP/1.1\r\nHost:") == b""
@@ -190,7 +190,7 @@ def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) 
 
 
 def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 1, max_message_bytes="20000000")
         now = site.node.world.clock.wall_ms()
         data = encode_batch([(now, None, b"x" * 5_000_000, ())])
@@ -204,8 +204,8 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
             ask = b"GET /topics/t/partitions/0/records?max_bytes=30000000 HTTP/1.1\r\n" + HOST
             lazy.sendall(ask + b"Accept: " + accept + b"\r\n\r\n")
             gauge = site.node.metrics.gauge("tiered_http_connections", "")
-            await until(lambda gauge=gauge: gauge.value() >= 2)  # type: ignore[misc]
-            await until(lambda gauge=gauge: gauge.value() <= 1)  # type: ignore[misc]
+            await wait_until(lambda gauge=gauge: gauge.value() >= 2)  # type: ignore[misc]
+            await wait_until(lambda gauge=gauge: gauge.value() <= 1)  # type: ignore[misc]
             lazy.close()
         assert (await site.get("/healthz")).status == 200
 
@@ -213,7 +213,7 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
 
 
 def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         value = random.Random(1).randbytes(220_000) + bytes(20 << 20)  # not more than a hundred times its size
         bomb = encode_batch([(site.node.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
@@ -235,14 +235,14 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
         for each in lazy:
             each.close()
         gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() <= 1)
+        await wait_until(lambda: gauge.value() <= 1)
         assert (await site.get(path)).status == 200
 
     run(tmp_path, story, HttpLimits(memory_bytes=64 << 20, body_seconds=0.5))
 
 
 def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         opened = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
@@ -263,7 +263,7 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
 
 
 def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         broken = site.node.leader_replica("t", 0)
         kept, broken.log = broken.log, None  # type: ignore[assignment]
@@ -276,7 +276,7 @@ def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: P
 
 
 def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         body = b'{"value":{"type":"JSON","data":1}}'
         head = (

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.ids import incarnation_digest
 from tiered_api.http.server.routes import table
 
 
 def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b")
         await site.get("/topics/t/partitions/0/records")
@@ -28,7 +28,7 @@ def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
 
 
 def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b", "c")
         state = (await site.get("/tiered/v1/topics/t/partitions/0")).json
@@ -46,7 +46,7 @@ def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
 
 
 def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         document = (await site.get("/openapi.json")).json
         assert document["openapi"].startswith("3.0")
@@ -65,7 +65,7 @@ def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> No
 
 
 def test_labels_of_metrics_do_not_grow_with_what_clients_ask_for(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         for n in range(50):
             await site.get(f"/nothing/{n}")
             await site.get(f"/topics/no{n}")

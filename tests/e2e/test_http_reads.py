@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.http_site import RAW, Site, run, site, until
+from tests.e2e.http_site import RAW, HttpBroker, run, http_broker, wait_until
 from tiered.records.batch import Codec, encode_batch, decode_header, decode_records
 
 PATH = "/topics/t/partitions/0/records"
@@ -27,7 +27,7 @@ def batch(first: int, count: int, codec: Codec = Codec.NONE) -> bytes:
     )
 
 
-async def fill(site: Site) -> None:
+async def fill(site: HttpBroker) -> None:
     """Offsets 0 to 99 in ten batches, two of them compressed."""
     await site.create("t", 1, **KEEP)
     for first in range(0, 100, 10):
@@ -37,7 +37,7 @@ async def fill(site: Site) -> None:
 
 
 def test_a_read_begins_at_its_offset_and_says_where_to_go_on(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         for offset in (0, 9, 10, 25, 99):
             answer = (await site.get(f"{PATH}?offset={offset}&max_bytes=1")).json
@@ -62,7 +62,7 @@ def test_a_read_begins_at_its_offset_and_says_where_to_go_on(tmp_path: Path) -> 
 
 
 def test_a_read_may_begin_at_a_moment(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         for moment, first in ((NOW, 0), (NOW - 1, 0), (NOW + 24_001, 25), (NOW + 35_000, 35), (NOW + 99_000, 99)):
             answer = (await site.get(f"{PATH}?timestamp={moment}&max_bytes=1")).json
@@ -73,7 +73,7 @@ def test_a_read_may_begin_at_a_moment(tmp_path: Path) -> None:
 
 
 def test_v2_shows_the_same_records_as_base64_and_as_json(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         listed = await site.get(f"{PATH}?offset=98", V2_JSON)
         assert listed.status == 422 and listed.json["error_code"] == 42203
@@ -88,7 +88,7 @@ def test_v2_shows_the_same_records_as_base64_and_as_json(tmp_path: Path) -> None
 
 
 def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         whole = await site.get(f"{PATH}?offset=0&max_bytes=10000000", RAW)
         assert (whole.status, whole.headers["Content-Type"]) == (200, RAW)
@@ -111,7 +111,7 @@ def test_raw_reads_give_the_stored_batches_byte_for_byte(tmp_path: Path) -> None
 
 
 def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 1, **KEEP)
         big = encode_batch([(NOW, None, bytes([n % 251]) * 900_000, ()) for n in range(1)])
         for _ in range(12):
@@ -133,13 +133,13 @@ def test_raw_reads_of_many_megabytes_arrive_whole_however_slowly_they_are_taken(
 
 
 def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         clock = asyncio.get_running_loop().time
         for accept, produced in (("", "one"), (RAW, "two"), (V2_BINARY, "three")):
             end = site.node.leader_replica("t", 0).high_watermark
             waiting = asyncio.create_task(site.get(f"{PATH}?offset={end}&timeout=20000", accept))
-            await until(lambda: len(site.node.leader_replica("t", 0)._parked) == 1)
+            await wait_until(lambda: len(site.node.leader_replica("t", 0)._parked) == 1)
             await site.produce("t", produced)
             assert len((await waiting).body) > 60
         begun = clock()
@@ -152,11 +152,11 @@ def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path:
 def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
     async def story() -> None:
         async with asyncio.timeout(20), aiohttp.ClientSession() as session:
-            async with site(tmp_path) as running:
+            async with http_broker(tmp_path) as running:
                 await running.create("t")
                 request = session.get(f"{running.url}{PATH}?offset=0&timeout=30000")
                 waiting = asyncio.create_task(request.__aenter__())
-                await until(lambda: len(running.node.leader_replica("t", 0)._parked) == 1)
+                await wait_until(lambda: len(running.node.leader_replica("t", 0)._parked) == 1)
             assert (await (await waiting).json())["records"] == []
 
     asyncio.run(story())
@@ -179,7 +179,7 @@ def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
     ],
 )
 def test_a_read_that_cannot_be_is_refused(tmp_path: Path, query: str, status: int, code: int) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         answer = await site.get(f"{PATH}?{query}")
         assert (answer.status, answer.json["error_code"]) == (status, code), answer
@@ -189,7 +189,7 @@ def test_a_read_that_cannot_be_is_refused(tmp_path: Path, query: str, status: in
 
 
 def test_what_is_not_there_or_not_acceptable_is_said_so(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         for path, code in (
             ("/topics/no/partitions/0/records", 40401),
@@ -215,7 +215,7 @@ async def events(response: Any, count: int) -> list[dict[str, Any]]:
 
 
 def test_events_follow_the_log_and_resume_after_the_last_one_seen(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         headers = {"Accept": EVENTS}
         async with site.session.get(f"{site.url}{PATH}?offset=95", headers=headers) as response:
@@ -235,7 +235,7 @@ def test_events_follow_the_log_and_resume_after_the_last_one_seen(tmp_path: Path
 
 
 def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await fill(site)
         good = batch(0, 3)
 
@@ -268,7 +268,7 @@ def test_raw_batches_are_proved_before_they_are_taken(tmp_path: Path) -> None:
 
 
 def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 1, **KEEP)
         await site.produce("t", "before")
         data = encode_batch([(NOW, None, b"v", ())], producer_id=5, producer_epoch=0, base_sequence=0)
@@ -282,7 +282,7 @@ def test_an_idempotent_producer_that_sends_again_gets_its_first_offset(tmp_path:
 
 
 def test_hot_and_cold_give_the_same_bytes(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1", **KEEP)
         expected = b""
         for first in range(0, 60, 10):
@@ -290,7 +290,7 @@ def test_hot_and_cold_give_the_same_bytes(tmp_path: Path) -> None:
         replica = site.node.leader_replica("t", 0)
         expected = (await site.get(f"{PATH}?max_bytes=10000000", RAW)).body
         hot = [(await site.get(f"{PATH}?offset={n}&max_bytes=1", RAW)).body for n in range(60)]
-        await until(lambda: replica.local_start_offset > 0)
+        await wait_until(lambda: replica.local_start_offset > 0)
         cold = [(await site.get(f"{PATH}?offset={n}&max_bytes=1", RAW)).body for n in range(60)]
         assert expected and cold == hot
         state = (await site.get("/tiered/v1/topics/t/partitions/0")).json

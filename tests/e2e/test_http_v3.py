@@ -7,7 +7,7 @@ from typing import Any
 
 import zstandard
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered_api.http.server.limits import HttpLimits
 
@@ -17,7 +17,7 @@ def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
 
 
 def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         wanted = {"topic_name": "t", "partitions_count": 2, "configs": [{"name": "segment.bytes", "value": 4096}]}
         rehearsed = await site.ask("POST", topics, {**wanted, "validate_only": True})
@@ -41,7 +41,7 @@ def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         await site.create("there")
         for body, status, code, reason in (
@@ -75,7 +75,7 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> No
 
 
 def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", segment_bytes="4096")
         configs = f"{site.cluster}/topics/t/configs"
 
@@ -125,7 +125,7 @@ def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tm
 
 
 def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.produce("t", "a", "b", partition=1)
         listed = (await site.get("/v3/clusters")).json
@@ -159,7 +159,7 @@ def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> N
 
 
 def test_no_link_leads_nowhere(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.create("-")
         waiting, seen = [f"{site.url}/v3/clusters"], set[str]()
@@ -193,7 +193,7 @@ def test_no_link_leads_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         assert (await site.ask("POST", topics, {"topic_name": "-"})).status == 201
         assert (await site.ask("POST", f"{topics}/-/records", value(1))).json["offset"] == 0
@@ -205,7 +205,7 @@ def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path)
 
 
 def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 6)
         path = f"{site.cluster}/topics/t/records"
         record = {
@@ -261,7 +261,7 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
 
 
 def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answers(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.cluster}/topics/t/records"
         offsets = []
@@ -287,7 +287,7 @@ def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answer
 
 
 def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.url}{site.cluster}/topics/t/records"
 
@@ -317,7 +317,7 @@ def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Pa
 
 
 def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         body = json.dumps(value(1)).encode() + b" ]"
         request = (
@@ -331,7 +331,7 @@ def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path)
 
 
 def test_records_of_a_chunk_share_a_batch(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         body = b"\n".join(json.dumps(value(n)).encode() for n in range(500))
         answer = await site.ask("POST", f"{site.cluster}/topics/t/records", body)
@@ -343,7 +343,7 @@ def test_records_of_a_chunk_share_a_batch(tmp_path: Path) -> None:
 
 
 def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records"
         record = json.dumps(value("hello")).encode()
@@ -371,7 +371,7 @@ def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records:batch"
         entries = [
@@ -397,7 +397,7 @@ def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
 def test_long_lists_count_against_the_memory_budget_and_short_ones_do_not_wait_for_it(tmp_path: Path) -> None:
     """51,000 groups were one answer of 38 MB that nothing counted."""
 
-    async def story(site: Site) -> None:
+    async def story(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         for start in (0, 400):
             await site.node.submit(CreateTopics(tuple(CreateTopic(f"t{n:04}") for n in range(start, start + 400))))

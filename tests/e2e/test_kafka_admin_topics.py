@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run, until
+from tests.e2e.kafka_site import RawClient, KafkaBroker, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
@@ -44,26 +44,26 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 from tiered_api.kafka.protocol.schema import ZERO_ID
 
 
-def wish(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
+def new_topic(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
     given = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
     return CreatableTopic(name, partitions, copies, configs=given)
 
 
-def assigned(name: str, replicas: dict[int, list[int]], partitions: int = -1) -> CreatableTopic:
+def assigned_topic(name: str, replicas: dict[int, list[int]], partitions: int = -1) -> CreatableTopic:
     given = [CreatableReplicaAssignment(number, brokers) for number, brokers in replicas.items()]
     return CreatableTopic(name, partitions, -1, given)
 
 
-async def create(client: Client, version: int, *topics: CreatableTopic, only: bool = False) -> CreateTopicsResponse:
+async def create(client: RawClient, version: int, *topics: CreatableTopic, only: bool = False) -> CreateTopicsResponse:
     return await client.ask(CreateTopicsRequest(list(topics), 5_000, only), version, CreateTopicsResponse)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
-        defaults = wish("d") if version >= 4 else wish("d", 3, 1)
-        answer = await create(client, version, wish("t", 2, 1, retention_ms="5000"), defaults)
+        defaults = new_topic("d") if version >= 4 else new_topic("d", 3, 1)
+        answer = await create(client, version, new_topic("t", 2, 1, retention_ms="5000"), defaults)
         assert [(topic.name, topic.error_code, topic.error_message) for topic in answer.topics] == [
             ("t", 0, None),
             ("d", 0, None),
@@ -83,19 +83,19 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
 
 
 def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
         wishes = {
-            Code.TOPIC_ALREADY_EXISTS: wish("old"),
-            Code.INVALID_TOPIC_EXCEPTION: wish("b/d"),
-            Code.INVALID_PARTITIONS: wish("none", 0),
-            Code.INVALID_REPLICATION_FACTOR: wish("copies", 1, 2),
-            Code.INVALID_CONFIG: wish("config", retention_ms="much"),
-            Code.INVALID_REPLICA_ASSIGNMENT: assigned("gap", {0: [1], 2: [1]}),
-            Code.INVALID_REQUEST: assigned("both", {0: [1], 2: [1]}, 1),
+            Code.TOPIC_ALREADY_EXISTS: new_topic("old"),
+            Code.INVALID_TOPIC_EXCEPTION: new_topic("b/d"),
+            Code.INVALID_PARTITIONS: new_topic("none", 0),
+            Code.INVALID_REPLICATION_FACTOR: new_topic("copies", 1, 2),
+            Code.INVALID_CONFIG: new_topic("config", retention_ms="much"),
+            Code.INVALID_REPLICA_ASSIGNMENT: assigned_topic("gap", {0: [1], 2: [1]}),
+            Code.INVALID_REQUEST: assigned_topic("both", {0: [1], 2: [1]}, 1),
         }
-        good = [wish("good"), assigned("hand", {1: [1], 0: [1]}), wish("compacted", min_cleanable_dirty_ratio="0.1")]
+        good = [new_topic("good"), assigned_topic("hand", {1: [1], 0: [1]}), new_topic("compacted", min_cleanable_dirty_ratio="0.1")]
         answer = await create(client, 7, *wishes.values(), *good)
         expected = [code.number for code in wishes] + [0, 0, 0]
         assert [topic.error_code for topic in answer.topics] == expected
@@ -103,12 +103,12 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
         assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
         assert len(site.node.image.topics["hand"].partitions) == 2
 
-        more = await create(client, 7, wish("x"), wish("y"), wish("x"), wish("c", cleanup_policy="compact"),
-                            wish("u", bogus="1"), wish("n", retention_ms=None))  # fmt: skip
+        more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"), new_topic("c", cleanup_policy="compact"),
+                            new_topic("u", bogus="1"), new_topic("n", retention_ms=None))  # fmt: skip
         codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
         assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
         why = {topic.name: topic.error_message or "" for topic in more.topics}
-        both = await create(client, 7, wish("b/e", bogus="1"), wish("old", retention_ms=None))
+        both = await create(client, 7, new_topic("b/e", bogus="1"), new_topic("old", retention_ms=None))
         assert [topic.error_code for topic in both.topics] == [17, 36], "names are looked at first"
         assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
 
@@ -116,8 +116,8 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
 
 
 def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        answer = await create(await site.client(), 7, wish("t", 2, 1), wish("b/d"), only=True)
+    async def story(site: KafkaBroker) -> None:
+        answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
         assert not site.node.image.topics and not site.node.leader_replicas()
 
@@ -125,9 +125,9 @@ def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
 
 
 def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         before = site.node.image.slot
-        answer = await create(await site.client(), 7, *(wish(f"t.{number}_x") for number in range(300)))
+        answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
         assert not any(topic.error_code for topic in answer.topics) and len(site.node.leader_replicas()) == 300
         assert site.node.image.slot == before + 1
 
@@ -135,7 +135,7 @@ def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Pat
 
 
 def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         opened = [0]
 
         async def watch() -> None:
@@ -144,7 +144,7 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
-        answer = await create(await site.client(), 7, wish("t", 400), wish("u", 200))
+        answer = await create(await site.client(), 7, new_topic("t", 400), new_topic("u", 200))
         watching.cancel()
         assert [topic.error_code for topic in answer.topics] == [0, 0] and opened[-1] == 600
         assert max(after - before for before, after in pairwise(opened)) <= OPENING_AT_ONCE
@@ -153,9 +153,9 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
 
 
 def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
-        await create(client, 7, wish("t", 400), wish("u", 200))
+        await create(client, 7, new_topic("t", 400), new_topic("u", 200))
         logs, left = tmp_path / "log", [600]
 
         async def watch() -> None:
@@ -166,7 +166,7 @@ def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None
         watching = asyncio.create_task(watch())
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t"), DeleteTopicState("u")], timeout_ms=20_000)
         answer = await client.ask(request, 6, DeleteTopicsResponse)
-        await until(lambda: left[-1] == 0)
+        await wait_until(lambda: left[-1] == 0)
         watching.cancel()
         assert [each.error_code for each in answer.responses] == [0, 0]
         assert max(before - after for before, after in pairwise(left)) <= DROPPED_AT_ONCE
@@ -176,7 +176,7 @@ def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name)
         ids = {name: site.node.image.topics[name].topic_id for name in "abc"}
@@ -201,7 +201,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
 
 
 def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
         answer = await (await site.client()).ask(request, 6, DeleteTopicsResponse)
@@ -212,7 +212,7 @@ def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
 
 
 def test_topics_grow(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name, 2)
         client = await site.client()
@@ -241,10 +241,10 @@ def test_topics_grow(tmp_path: Path) -> None:
 
 
 def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
-        for wishes in ([wish("a", 6_000), wish("b", 4_001)], [wish("a", 2), wish("b", 10_001)]):
+        for wishes in ([new_topic("a", 6_000), new_topic("b", 4_001)], [new_topic("a", 2), new_topic("b", 10_001)]):
             answer = await create(client, 7, *wishes, only=True)
             assert [topic.error_code for topic in answer.topics] == [0, Code.POLICY_VIOLATION.number]
         many = [CreatePartitionsTopic("t", 10_002, None), CreatePartitionsTopic("no", 5, None)]
@@ -255,10 +255,10 @@ def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> Non
 
 
 def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
-        made = await create(client, 7, wish("a", 2), wish("b"))
+        made = await create(client, 7, new_topic("a", 2), new_topic("b"))
         assert [each.error_code for each in made.topics] == [denied, 0]
         assert "tiered.partitions.max.per.broker" in str(made.topics[0].error_message)
         grown = await client.ask(
@@ -275,12 +275,12 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         await replica.append(batch([b"v"]))
         client, late = await site.client(), Code.REQUEST_TIMED_OUT.number
         for none in (0, -1):
-            created = await client.ask(CreateTopicsRequest([wish("a")], none), 7, CreateTopicsResponse)
+            created = await client.ask(CreateTopicsRequest([new_topic("a")], none), 7, CreateTopicsResponse)
             state = DeleteTopicState("t")
             deleted = await client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=none), 6, DeleteTopicsResponse)
             grown = [CreatePartitionsTopic("t", 3, None)]
@@ -296,7 +296,7 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
 
 
 def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
             await site.node.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
@@ -323,7 +323,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
 
 
 def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         wanted = [TopicPartitions("t", [0, 7]), TopicPartitions("no", [0])]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
-from tests.fuzz.mutations import mutated
+from tests.e2e.kafka_site import RawClient, KafkaBroker, run
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import Drawn
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
@@ -28,7 +28,7 @@ REQUESTS = 5
 BROKERS = 4
 """Among which the APIs are dealt."""
 
-WITHIN = {
+SOUND_VALUES = {
     "acks": (-1, 0, 1, 7),
     "count": (-1, 0, 2, 3),
     "generation_id": (-1, 0, 1),
@@ -45,12 +45,12 @@ WITHIN = {
 }
 """Values that matter more often than any others do, and such that no test waits for what may rightly take long."""
 
-FREE = 0.1
+ODD_CHANCE = 0.1
 """How often a value is not one of them."""
-ALWAYS_WITHIN = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
+ALWAYS_SOUND = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
 
 
-class Asked(Drawn):
+class PlausibleRequests(Drawn):
     """Requests about a topic and a group that are there, more often than about others."""
 
     def __init__(self, seed: int, replica: LeaderReplica) -> None:
@@ -58,16 +58,16 @@ class Asked(Drawn):
         self._topic, self._topic_id = replica.topic, replica.topic_id
 
     def value(self, row: FieldSpec, version: int) -> Any:
-        if row.name in WITHIN and (row.name in ALWAYS_WITHIN or self.random.random() > FREE):
-            return self.random.choice(WITHIN[row.name])
-        if row.kind is FieldType.UUID and self.random.random() > FREE:
+        if row.name in SOUND_VALUES and (row.name in ALWAYS_SOUND or self.random.random() > ODD_CHANCE):
+            return self.random.choice(SOUND_VALUES[row.name])
+        if row.kind is FieldType.UUID and self.random.random() > ODD_CHANCE:
             return self._topic_id
         if row.kind is FieldType.STRING and self.random.random() < 0.5:
             return self.random.choice((self._topic, "readers"))
         return super().value(row, version)
 
 
-async def answered(client: Client, api: apis.Api, version: int, message: Message) -> bool:
+async def is_answered(client: RawClient, api: apis.Api, version: int, message: Message) -> bool:
     """Sends a request and reads its answer; False when the connection ends instead."""
     if api.key == 0 and getattr(message, "acks", 1) == 0:
         await client.send(client.frame(message, version))
@@ -81,15 +81,15 @@ async def answered(client: Client, api: apis.Api, version: int, message: Message
 
 @pytest.mark.parametrize("start", range(BROKERS))
 def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
             for version in api.served_versions:
                 for seed in range(REQUESTS):
-                    message = Asked(seed * 100 + version, replica).message(api.request_type, version)
+                    message = PlausibleRequests(seed * 100 + version, replica).message(api.request_type, version)
                     client = await site.client()
-                    assert await answered(client, api, version, message) or api.key == 0, (version, message)
-                    assert not site.refused("fault"), (version, message)
+                    assert await is_answered(client, api, version, message) or api.key == 0, (version, message)
+                    assert not site.count_refusals("fault"), (version, message)
                     client.close()
 
     run(tmp_path, story)
@@ -98,21 +98,21 @@ def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
 def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> None:
     """Whatever is read of it may be answered late or never; what is asked on the next connection is answered."""
 
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("orders", 2)
         draw = Random(5)
         for api in apis.APIS.values():
             for version in api.served_versions:
                 client = await site.client()
-                frame = client.frame(Asked(version, replica).message(api.request_type, version), version)[4:]
+                frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[4:]
                 kept = draw.choice((0, 8, len(frame) // 2))
-                hostile = frame[:kept] + mutated(draw, frame[kept:])
+                hostile = frame[:kept] + mutate(draw, frame[kept:])
                 await client.send(len(hostile).to_bytes(4, "big") + hostile)
                 with suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(0.05):
                         await client.reader.read(1)
                 client.close()
-                assert not site.refused("fault"), (api.name, version, hostile.hex())
+                assert not site.count_refusals("fault"), (api.name, version, hostile.hex())
             client = await site.client()
             assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
             client.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import RawClient, KafkaBroker, batch, fetch, produce, run, wait_until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.ports import World
@@ -27,7 +27,7 @@ def parts(answer: FetchResponse) -> list[PartitionData]:
     return [part for topic in answer.responses for part in topic.partitions]
 
 
-async def read(client: Client, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
+async def read(client: RawClient, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
     """The values that each partition gives."""
     return [values_of(part.records) for part in parts(await client.ask(request, version, FetchResponse))]
 
@@ -39,7 +39,7 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         empty = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b", b"c")
@@ -61,7 +61,7 @@ def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         other = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b")
@@ -94,7 +94,7 @@ def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
 
 
 def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         first = await site.create("t", 3)
         second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
         for replica in (first, second, third):
@@ -113,12 +113,12 @@ def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: 
 
 
 def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         client, other = await site.client(), await site.client()
         assert await read(client, fetch((replica, 0), wait_ms=1)) == [[]]
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, min_bytes=250), 12))
-        await until(lambda: site.server.pending_requests == 1)
+        await wait_until(lambda: site.server.pending_requests == 1)
         for n in range(3):
             assert site.server.pending_requests == 1
             await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
@@ -130,12 +130,12 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
 
 
 def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 10)
         replicas = [site.node.leader_replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending_requests == 1)
+        await wait_until(lambda: site.server.pending_requests == 1)
         request = produce(replicas[0], b"v0")
         for replica in replicas[1:]:
             request.topic_data[0].partition_data += (
@@ -149,12 +149,12 @@ def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) 
 
 
 def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for version in (12, 13):
             await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), version))
-        await until(lambda: site.server.pending_requests == 2)
+        await wait_until(lambda: site.server.pending_requests == 2)
         await site.node.submit(DeleteTopic("t"))
         codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
         assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
@@ -163,13 +163,13 @@ def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
 
 
 def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await until(lambda: len(replica._listeners) == 1)
+        await wait_until(lambda: len(replica._listeners) == 1)
         client.close()
-        await until(lambda: len(replica._listeners) == 0)
+        await wait_until(lambda: len(replica._listeners) == 0)
         assert site.server.pending_requests == 0
 
     run(tmp_path, story)
@@ -179,17 +179,17 @@ SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": 
 QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
 
 
-async def cold(site: KafkaSite, name: str, count: int = 20) -> LeaderReplica:
+async def create_cold_topic(site: KafkaBroker, name: str, count: int = 20) -> LeaderReplica:
     """A topic whose first records are in the bucket only."""
     replica = await site.create(name, 1, **SMALL)
     await fill(replica, *(b"%03d" % n * 300 for n in range(count)))
-    await until(lambda: replica.local_start_offset >= count - 8)
+    await wait_until(lambda: replica.local_start_offset >= count - 8)
     return replica
 
 
 def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "t")
+    async def story(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
         client = await site.client()
         found: list[bytes] = []
         while len(found) < 20:
@@ -224,8 +224,8 @@ class SlowBucket:
 
 
 def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "cold")
+    async def story(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "cold")
         hot = await site.create("hot")
         await fill(hot, b"hot")
         client = await site.client()
@@ -233,7 +233,7 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
         request = fetch((replica, 0), (hot, 0), wait_ms=LONG_MS, each_bytes=1000)
         assert await read(client, request) == [[], [b"hot"]]
         bucket.open.set()
-        await until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.cold_reads.all()))
+        await wait_until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.cold_reads.all()))
         both = await read(client, request)
         assert [each[0][:3] for each in both] == [b"000", b"hot"]
 
@@ -243,12 +243,12 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
 
 
 def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "t")
+    async def story(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
         client = await site.client()
         bucket.open.clear()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, each_bytes=1000), 12))
-        await until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
+        await wait_until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
         bucket.open.set()
         answer = await client.receive(FetchResponse, 12)
         assert values_of(parts(answer)[0].records)[0][:3] == b"000"
@@ -260,7 +260,7 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
 
 
 def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 4)
         replicas = [site.node.leader_replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
@@ -290,7 +290,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                     for connection in site.server.connections:
                         connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))
-                    answers.append((await client.answer())[4:])
+                    answers.append((await client.read_reply())[4:])
                 assert answers[0] == answers[1] == answers[2], (version, each_bytes, max_bytes, count, start)
         assert True in taken
         assert False in taken
@@ -299,7 +299,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
 
 
 def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 1)
         await fill(replica, b"a")
         begun = encode_batch(
@@ -321,13 +321,13 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
 
 
 def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 6)
         replicas = [site.node.leader_replica("t", n) for n in range(6)]
         tailing = [await site.client() for _ in range(3)]
         for client in tailing:
             await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending_requests == 3)
+        await wait_until(lambda: site.server.pending_requests == 3)
         producer = await site.client()
         values = [b"%d" % n * size for n, size in enumerate((10, 9_000, 90_000, 300_000, 40_000, 1))]
         await producer.send(

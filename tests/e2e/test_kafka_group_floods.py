@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.group_calls import QUICK, commit, committed, join, sync
-from tests.e2e.kafka_site import KafkaSite, run
+from tests.e2e.group_calls import QUICK, make_commit, fetch_committed, join, sync
+from tests.e2e.kafka_site import KafkaBroker, run
 from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -25,10 +25,10 @@ TIMES = 20_000
 
 
 def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
-        await client.ask(commit("g", 7), 8, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 8, OffsetCommitResponse)
         everything = [OffsetFetchRequestGroup("g", topics=None)] * TIMES
         many = await client.ask(OffsetFetchRequest(groups=everything), 9, OffsetFetchResponse)
         assert [len(group.topics) for group in many.groups] == [1]
@@ -46,7 +46,7 @@ def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) 
 
 
 def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
         await sync(client, "g", await join(client, "g"))
         request = DescribeGroupsRequest(groups=["g"] * TIMES + ["h"])
@@ -57,13 +57,13 @@ def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path)
 
 
 def test_a_commit_larger_than_a_segment_goes_to_the_log_in_parts(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         places = [OffsetCommitRequestPartition(0, number, committed_metadata="m" * 4000) for number in range(450)]
         request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic("t", partitions=places)])
         answer = await client.ask(request, 8, OffsetCommitResponse)
         assert {each.error_code for each in answer.topics[0].partitions} == {0}
-        assert await committed(client, "g") == 449
+        assert await fetch_committed(client, "g") == 449
 
     run(tmp_path, story, offsets_topic_segment_bytes=1_500_000, **QUICK)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, batch, fetch, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, batch, fetch, run, wait_until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -19,12 +19,12 @@ COUNT = 60
 
 
 @pytest.fixture(autouse=True)
-def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "LONG", 2)
     monkeypatch.setattr(long_poll, "PIECE", 1)
 
 
-async def replicas(site: KafkaSite, topic: str = "t") -> list[LeaderReplica]:
+async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderReplica]:
     await site.create(topic, COUNT)
     return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
@@ -33,8 +33,8 @@ async def replicas(site: KafkaSite, topic: str = "t") -> list[LeaderReplica]:
 def test_a_long_fetch_answers_what_a_short_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         for p in (0, 7, 8, COUNT - 1):
             await held[p].append(batch([b"v%d" % p] * 3))
         client = await site.client()
@@ -46,25 +46,25 @@ def test_a_long_fetch_answers_what_a_short_one_does(
                 for connection in site.server.connections:
                     connection.fetch_rotation = 3
                 await client.send(client.frame(fetch(*wanted, max_bytes=most), version))
-                answers.append((await client.answer())[4:])
+                answers.append((await client.read_reply())[4:])
             assert answers[0] == answers[1]
 
     run(tmp_path, story)
 
 
 def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client, fetches = await site.client(), site.server.dispatch.fetch_handler
         for late in (False, True):
             offset = held[0].high_watermark
             request = fetch((held[0], offset), *((each, 0) for each in held[1:]), wait_ms=60_000)
             await client.send(client.frame(request, 12))
-            await until(lambda: len(fetches.parked_fetches) == 1)
+            await wait_until(lambda: len(fetches.parked_fetches) == 1)
             if late:
                 [poll] = fetches.parked_fetches
                 assert isinstance(poll, long_poll.LargeFetch)
-                await until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
+                await wait_until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
             await held[0].append(batch([b"now"]))
             got = await client.receive(FetchResponse, 12)
             assert values_of(got.responses[0].partitions[0].records) == [b"now"]
@@ -75,8 +75,8 @@ def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_pa
 
 
 def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         fetches = site.server.dispatch.fetch_handler
         client = await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=50), 12))
@@ -84,12 +84,12 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
         assert {part.error_code for part in got.responses[0].partitions} == {0}
         gone = await site.client()
         await gone.send(gone.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         gone.close()
-        await until(lambda: not fetches.parked_fetches)
+        await wait_until(lambda: not fetches.parked_fetches)
         assert fetches.parked_partitions == 0
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
@@ -99,8 +99,8 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         long, small = await site.client(), await site.client()
         fetches = site.server.dispatch.fetch_handler
         turns = site.server.context.turns
@@ -116,7 +116,7 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
 
         lasts()
         await long.send(long.frame(fetch(*((each, 0) for each in held)), 12))
-        await until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
         assert fetches.parked_fetches, "the long one is not done yet"
         got = await long.receive(FetchResponse, 12)

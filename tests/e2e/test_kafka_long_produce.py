@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import RawClient, KafkaBroker, batch, fetch, produce, run, wait_until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -28,12 +28,12 @@ COUNT = 24
 
 
 @pytest.fixture(autouse=True)
-def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "PIECE", 1)
     monkeypatch.setattr(handler, "LONG", 2)
 
 
-async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[LeaderReplica]:
+async def create_replicas(site: KafkaBroker, topic: str = "t", **configs: str) -> list[LeaderReplica]:
     await site.create(topic, COUNT, **configs)
     return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
@@ -49,18 +49,18 @@ def codes(answer: ProduceResponse) -> list[int]:
     return [part.error_code for topic in answer.responses for part in topic.partition_responses]
 
 
-def busy_turns(site: KafkaSite) -> asyncio.Event:
+def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
     """Work of others that leaves no time for more than one piece in a turn, until the event is set."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def lasts() -> None:
+    def spin() -> None:
         if not ended.is_set():
             until_then = loop.time() + 0.011
             while loop.time() < until_then:
                 pass
-            site.server.context.turns.run_later(lasts)
+            site.server.context.turns.run_later(spin)
 
-    lasts()
+    spin()
     return ended
 
 
@@ -69,12 +69,12 @@ def busy_turns(site: KafkaSite) -> asyncio.Event:
 def test_a_long_request_is_answered_as_a_short_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
 ) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
         answers: list[ProduceResponse] = []
         for long in (2, 1_000):
             monkeypatch.setattr(handler, "LONG", long)
-            held = await replicas(site, f"t{long}")
+            held = await create_replicas(site, f"t{long}")
             wanted = request(held, acks=acks)
             parts = wanted.topic_data[0].partition_data
             parts[7].index = COUNT + 5
@@ -101,12 +101,12 @@ def test_a_long_request_is_answered_as_a_short_one_is(
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         long, small = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await long.send(long.frame(request(held), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
         assert held[-1].high_watermark == 0, "the long one is not done yet"
         assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
@@ -117,14 +117,14 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held, others = await replicas(site), await replicas(site, "others")
+    async def story(site: KafkaBroker) -> None:
+        held, others = await create_replicas(site), await create_replicas(site, "others")
         long, other = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await long.send(long.frame(request(held, b"v" * size), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await other.send(other.frame(request(others, b"w" * size), 9))
-        await until(lambda: others[0].high_watermark == 1)
+        await wait_until(lambda: others[0].high_watermark == 1)
         assert held[-1].high_watermark == 0, "the long one is not done yet"
         ended.set()
         assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
@@ -138,10 +138,10 @@ def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, s
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, acks: int, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         sent = [
             client.frame(request(held if n % 2 == 0 else held[-1:], b"%d" % n + bytes(size), acks), 9) for n in range(4)
         ]
@@ -159,8 +159,8 @@ def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, ac
 
 
 def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
 
         def part(replica: LeaderReplica, sequence: int) -> PartitionProduceData:
@@ -186,16 +186,16 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frame", "large frame"])
 def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         gone, other = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await gone.send(gone.frame(request(held, bytes(size)), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         assert site.server.pending_requests == 1
         [connection] = [each for each in site.server.connections if each.pending]
         connection.close()  # as it does with who does not take its answers
-        await until(lambda: not site.server.dispatch._tasks)
+        await wait_until(lambda: not site.server.dispatch._tasks)
         assert held[-1].high_watermark == 0
         assert (site.server.pending_requests, site.server.buffers.free_bytes) == (0, site.node.settings.queued_max_request_bytes)
         ended.set()
@@ -205,26 +205,26 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: in
 
 
 def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
         wanted = request(held, acks=0)
         wanted.topic_data[0].partition_data[3].index = COUNT
         await client.send(client.frame(wanted, 9))
-        assert await client.ended() == b""
-        assert site.refused("acks_0") == 1
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("acks_0") == 1
         assert [each.high_watermark for each in held].count(1) == COUNT - 1
 
     run(tmp_path, story)
 
 
 def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await client.send(client.frame(request(held), 13))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await site.node.submit(DeleteTopic("t"))
         ended.set()
         got = codes(await client.receive(ProduceResponse, 13))
@@ -234,12 +234,12 @@ def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path
 
 
 def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
-        client: Client = await site.client()
-        ended = busy_turns(site)
+    async def story(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
+        client: RawClient = await site.client()
+        ended = keep_loop_busy(site)
         await client.send(client.frame(request(held), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         stopping = asyncio.create_task(site.server.close())
         await asyncio.sleep(0)
         ended.set()

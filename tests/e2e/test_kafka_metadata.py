@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.e2e.kafka_site import RawClient, KafkaBroker, run
 from tiered.controller.requests import CreatePartitions
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -29,7 +29,7 @@ ANY_VERSION = range(14)
 NOT_ASKED = -(1 << 31)
 
 
-async def ask(client: Client, version: int, *names: str | None, create: bool = False, **more: bool) -> MetadataResponse:
+async def ask(client: RawClient, version: int, *names: str | None, create: bool = False, **more: bool) -> MetadataResponse:
     """Metadata of these topics; None alone asks for all of them."""
     topics = None if names == (None,) else [MetadataRequestTopic(name=name) for name in names]
     if version == 0 and topics is None:
@@ -40,7 +40,7 @@ async def ask(client: Client, version: int, *names: str | None, create: bool = F
 
 @pytest.mark.parametrize("version", ANY_VERSION)
 def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client = await site.client()
         for _ in range(2):  # the second time from fragments that are kept
@@ -62,7 +62,7 @@ def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) ->
 
 
 def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         assert len((await client.ask(MetadataRequest([]), 0, MetadataResponse)).topics) == 1
@@ -74,7 +74,7 @@ def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> Non
 
 
 def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
         asked = await ask(client, 9, "no")
         assert [topic.error_code for topic in asked.topics] == [Code.UNKNOWN_TOPIC_OR_PARTITION.number]
@@ -89,7 +89,7 @@ def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path
 
 
 def test_many_who_ask_for_the_same_new_topic_all_get_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(8)]
         answers = await asyncio.gather(*(ask(client, 12, "new", "other", create=True) for client in clients))
         ids = {(topic.name, topic.error_code, topic.topic_id) for answer in answers for topic in answer.topics}
@@ -100,7 +100,7 @@ def test_many_who_ask_for_the_same_new_topic_all_get_it(tmp_path: Path) -> None:
 
 
 def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         answer = await ask(await site.client(), 12, "new", "__consumer_offsets", create=True)
         assert [(topic.error_code, topic.is_internal) for topic in answer.topics] == [(3, False), (3, True)]
         assert not site.node.image.topics
@@ -109,7 +109,7 @@ def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
 
 
 def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("t")
         known, unknown = site.node.image.topics["t"].topic_id, "A" * 21 + "Q"
         client = await site.client()
@@ -127,7 +127,7 @@ def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
 
 
 def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         await site.create("a")
         await site.create("b")
         client, fragments = await site.client(), site.server.context.topic_fragments
@@ -149,7 +149,7 @@ def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> No
 
 
 def test_a_cluster_is_described(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         client = await site.client()
         for version in range(3):
             answer = await client.ask(DescribeClusterRequest(True), version, DescribeClusterResponse)
@@ -165,7 +165,7 @@ def test_a_cluster_is_described(tmp_path: Path) -> None:
 
 
 def test_topics_are_described_page_by_page(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         for name, partitions in (("c", 2), ("a", 3), ("b", 1)):
             await site.create(name, partitions)
         client = await site.client()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, batch, fetch, produce, run, wait_until, values_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -38,7 +38,7 @@ def code(answer: ProduceResponse) -> Code:
     return next(each for each in Code if each.number == found.error_code)
 
 
-def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
+def change_field(data: bytearray, at: int, form: str, value: int) -> bytearray:
     """A field of a batch set to another value, under a right CRC."""
     struct.pack_into(form, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
@@ -47,7 +47,7 @@ def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         await site.create("other")
         client = await site.client()
@@ -69,7 +69,7 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
 def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", 4)
         client = await site.client()
         broken = batch([b"v"])
@@ -107,14 +107,14 @@ def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing
         (batch([b"x" * 3000]), 9, Code.MESSAGE_TOO_LARGE),
         (zstd, 6, Code.UNSUPPORTED_COMPRESSION_TYPE),
         (zstd, 7, Code.NONE),
-        (changed(batch([b"v"]), 21, ">h", 7), 9, Code.UNSUPPORTED_COMPRESSION_TYPE),
-        (changed(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
-        (changed(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
-        (changed(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (change_field(batch([b"v"]), 21, ">h", 7), 9, Code.UNSUPPORTED_COMPRESSION_TYPE),
+        (change_field(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
+        (change_field(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (change_field(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
         (transactional, 9, Code.INVALID_REQUEST),
     ]
 
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", max_message_bytes="2000")
         client = await site.client()
         for raw, version, expected in cases:
@@ -133,7 +133,7 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
     stamps = [NOW, NOW - 100_000, NOW, NOW - 200_000]
     for codec in (Codec.NONE, Codec.LZ4):
 
-        async def story(site: KafkaSite, codec: Codec = codec) -> None:
+        async def story(site: KafkaBroker, codec: Codec = codec) -> None:
             replica = await site.create("t", message_timestamp_after_max_ms="0")
             client = await site.client()
             ahead = site.node.world.clock.wall_ms() - NOW + 50_000
@@ -150,7 +150,7 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
 def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) -> None:
     """A batch of some hundred bytes that becomes 8 MiB, or twenty of 100 KB: no more than `OPENED_BYTES` are opened."""
 
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         for partitions, size, named in ((1, 8 << 20, 0), (20, 100_000, 2)):
             name = f"t{partitions}"
             await site.create(name, partitions=partitions, message_timestamp_after_max_ms="0")
@@ -169,7 +169,7 @@ def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", partitions=2)
         client = await site.client()
         one, other = (bytes(batch([value])) for value in (b"v", b"w"))
@@ -188,12 +188,12 @@ def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(t
 
 
 def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         lying = batch([b"v", b"w"])
         lying[lying.index(b"v") + 2 + 3] = 8
-        raw = changed(lying, 57, ">i", 2)
+        raw = change_field(lying, 57, ">i", 2)
         for version in (8, 9, 13):
             part = only(await client.ask(produce(replica, raw=raw), version, ProduceResponse))
             assert [each.batch_index for each in part.record_errors] == [1]
@@ -203,7 +203,7 @@ def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
 
 
 def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", message_timestamp_type="LogAppendTime")
         client = await site.client()
         before = site.node.world.clock.wall_ms()
@@ -215,7 +215,7 @@ def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None
 
 
 def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for version in (7, 9, 13):
@@ -225,14 +225,14 @@ def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_p
         await client.send(
             client.frame(fetch((replica, 6), wait_ms=20_000), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
         )
-        assert await client.ended() == b""
-        assert site.refused("acks_0") == 1 and site.server.pending_requests == 0
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("acks_0") == 1 and site.server.pending_requests == 0
 
     run(tmp_path, story)
 
 
 def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         synced = await site.create("synced", flush="ack")
         plain = await site.create("plain")
         client, other = await site.client(), await site.client()
@@ -251,7 +251,7 @@ def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path)
 
 
 def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         old = await site.create("t")
         client = await site.client()
         for version in (9, 13):
@@ -270,15 +270,15 @@ def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path)
 
 
 def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t", flush="ack")
         client = await site.client()
         await client.send(*(client.frame(produce(replica, b"v"), 9) for _ in range(4)))
-        await until(lambda: site.server.context.requests[0] == 4)
+        await wait_until(lambda: site.server.context.requests[0] == 4)
         client.close()
-        await until(lambda: site.server.pending_requests == 0)
+        await wait_until(lambda: site.server.pending_requests == 0)
         await asyncio.sleep(0)
-        assert site.refused("fault") == 0
+        assert site.count_refusals("fault") == 0
 
     run(tmp_path, story)
 
@@ -288,7 +288,7 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 ) -> None:
     """100,000 invented ids took 49 MB in three seconds."""
 
-    async def story(site: KafkaSite) -> None:
+    async def story(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import DiskFault
 from tiered.config.settings import Settings
@@ -23,12 +23,12 @@ from tiered.object_store.metered import Outage
 
 
 def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
         await fill(replica, 20)
-        await site.until(lambda: site.node.store.outage is not None)
+        await site.wait_until(lambda: site.node.store.outage is not None)
         assert await read_values(replica, 0) == numbers(0, 20)
         health = site.node.health()
         assert health.ok
@@ -39,8 +39,8 @@ def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
             await site.node.submit(CreateTopic("u"))
         assert refused.value.code is Code.REQUEST_TIMED_OUT
         site.machine.faults.outage = False
-        await site.until(lambda: replica.cold_end_offset == 18, 300)
-        await site.until(lambda: "u" in site.node.image.topics, 300)
+        await site.wait_until(lambda: replica.cold_end_offset == 18, 300)
+        await site.wait_until(lambda: "u" in site.node.image.topics, 300)
         assert site.node.health().problems == []
         await site.stop()
 
@@ -48,7 +48,7 @@ def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 3)
@@ -71,7 +71,7 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
 def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
         await fill(replica, 5)
@@ -94,10 +94,10 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
 
 
 def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(flush="ack", retention_ms="-1"), 5)
-        await site.until(lambda: site.node.health().problems == [])
+        await site.wait_until(lambda: site.node.health().problems == [])
         await site.crash(site.machine.power_cut)
         site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
         await site.start()
@@ -105,7 +105,7 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
         await asyncio.sleep(10)
         assert not site.node.leader_replicas() and not site.node.registration.directory_trusted
         site.machine.disk.faults.clear()
-        await site.until(lambda: site.node.registration.directory_trusted)
+        await site.wait_until(lambda: site.node.registration.directory_trusted)
         assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
@@ -113,7 +113,7 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
 
 
 def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="none", retention_ms="-1")
         await fill(replica, 5)
@@ -128,11 +128,11 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
 
 
 def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start()
         await fill(await site.create(), 3)
         site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
-        await site.until(node.ended.is_set)
+        await site.wait_until(node.ended.is_set)
         assert any("the data directory failed" in problem for problem in node.health().problems)
         await site.stop()
 
@@ -142,7 +142,7 @@ def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
 def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
     """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 3)
         await site.crash(site.machine.power_cut)
@@ -160,20 +160,20 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
 
 
 def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.lose_disk)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3)]
         node = await site.start()
         with pytest.raises(Refused, match="not served"):
             node.leader_replica("t", 0)
         assert any("t-0 is not served" in each for each in node.health().problems)
-        await site.until(lambda: not node.hosted_replicas.unopened_leaders)
+        await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders)
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
-        await site.until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
+        await site.wait_until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
@@ -182,7 +182,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
 
 
 def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_that_are_stock() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start(Settings())
         replica = await site.create()
         await fill(replica, 10)
@@ -192,8 +192,8 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
         await asyncio.sleep(60)
         assert node.hosted_replicas.unopened_leaders
         site.machine.faults.rules = []
-        await site.until(lambda: not node.hosted_replicas.unopened_leaders, 15)
-        await site.until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
+        await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders, 15)
+        await site.wait_until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
         await site.stop()
 
     run(story)
@@ -201,7 +201,7 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away: bool) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
@@ -211,7 +211,7 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
         await site.stop()
         site.machine.faults.outage = False
         again = await site.start()
-        await site.until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
+        await site.wait_until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
         await site.stop()
 
     run(story)
@@ -221,14 +221,14 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
 def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_seconds: float) -> None:
     """However long the bucket lets the registration wait."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 5)
         await site.crash(site.machine.kill)
         site.machine.faults.first_byte_seconds = bucket_seconds
         again = (await site.start()).leader_replica("t", 0)
-        await site.until(lambda: again.log.flushed_offset == 5, 5)
+        await site.wait_until(lambda: again.log.flushed_offset == 5, 5)
         await site.crash(site.machine.power_cut)
         assert (await site.start()).leader_replica("t", 0).high_watermark == 5
         await site.stop()
@@ -238,7 +238,7 @@ def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_se
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         site.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, probability=0.1),
             FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
@@ -252,7 +252,7 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
                 await site.crash(site.machine.kill)
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 20)
-        await site.until(lambda: replica.local_start_offset >= 18, 3000)
+        await site.wait_until(lambda: replica.local_start_offset >= 18, 3000)
         site.machine.faults.rules = []
         assert await read_values(replica, 0) == numbers(0, 20)
         await site.crash(site.machine.lose_disk)
@@ -264,11 +264,11 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
 
 
 def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_the_broker() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 4)
-        await site.until(lambda: replica.cold_end_offset == 3)
+        await site.wait_until(lambda: replica.cold_end_offset == 3)
         await site.node.cold_tier.manifests.take_over(replica.pid, "t", 7)
         await site.crash(site.machine.kill)
         node = await site.start()
@@ -280,7 +280,7 @@ def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_
 
 
 def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start()
         site.machine.faults.outage = True
         with pytest.raises(Unavailable):
@@ -290,18 +290,18 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
         await asyncio.sleep(3600)
         assert 55 <= node.store.request_count() - began <= 61
         site.machine.faults.outage = False
-        await site.until(lambda: node.store.outage is None)
+        await site.wait_until(lambda: node.store.outage is None)
         await site.stop()
 
     run(story)
 
 
 def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
-        await site.until(lambda: replica.cold_end_offset >= 9)
+        await site.wait_until(lambda: replica.cold_end_offset >= 9)
         first = replica.log.closed_segments()[0]
         await site.crash(site.machine.kill)
         site.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
@@ -314,7 +314,7 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
 
 
 def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start()
         node.store.outage = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
@@ -326,7 +326,7 @@ def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
 def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() -> None:
     """Neither new segments nor the clock hurry a partition whose uploads fail."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
@@ -337,7 +337,7 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
         assert node.store.request_count() - began < 250
         assert node.health().details["waiting_segments"] >= 350
         site.machine.faults.outage = False
-        await site.until(lambda: replica.cold_end_offset >= 1070, 300)
+        await site.wait_until(lambda: replica.cold_end_offset >= 1070, 300)
         assert node.health().problems == []
         assert await read_values(replica, 0) == numbers(0, 1080)
         await site.stop()
@@ -346,7 +346,7 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
 
 
 def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         await site.bucket.memory.put(BOUNDARY_KEY, b"{}")
@@ -370,11 +370,11 @@ def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored()
 def test_a_rotten_file_of_epochs_costs_no_record() -> None:
     """Records above the cold end are here only: a lineage that the batches themselves disprove must not drop them."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 20)
-        await site.until(lambda: replica.cold_end_offset == 18)
+        await site.wait_until(lambda: replica.cold_end_offset == 18)
         epoch = replica.leader_epoch
         await site.stop()
         file = site.machine.disk.open("log/t-0/leader-epoch-checkpoint")
@@ -394,7 +394,7 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
 
 @pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
 def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(collected: bool) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         frozen = await site.start()
         replica = await site.create()
         other = MetadataLog(site.bucket.memory, site.machine.clock, SimRng("other"), Metrics())
@@ -405,7 +405,7 @@ def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(c
             await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
             await other.append([TopicConfigChanged(replica.topic_id, {})])
             await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
-        await site.until(frozen.ended.is_set, 130)
+        await site.wait_until(frozen.ended.is_set, 130)
         with pytest.raises(Refused):
             await replica.append(batch([b"too late"]))
         assert not frozen.health().ok

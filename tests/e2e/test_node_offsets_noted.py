@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.site import Site, fill, numbers, read_values, run
+from tests.e2e.site import SimBrokerRig, fill, numbers, read_values, run
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 
 
-async def local(site: Site) -> LeaderReplica:
+async def create_local_topic(site: SimBrokerRig) -> LeaderReplica:
     """A topic of which nothing goes into the bucket."""
     return await site.create(remote_storage_enable="false", retention_ms="-1")
 
 
 @pytest.mark.parametrize("between", ["nothing", "a clean stop"])
 def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(between: str) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await local(site)
+        replica = await create_local_topic(site)
         await fill(replica, 30)
         await replica.delete_records(20)
         await replica.flush()
@@ -27,7 +27,7 @@ def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(be
             await site.stop()
             await site.start()
         await site.node.submit(DeleteTopic("t"))
-        await fill(await local(site), 5, start=700)
+        await fill(await create_local_topic(site), 5, start=700)
         await site.crash(site.machine.kill)
         again = (await site.start()).leader_replica("t", 0)
         assert (again.log_start_offset, again.high_watermark) == (0, 5)
@@ -39,9 +39,9 @@ def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(be
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_log_that_lost_more_than_was_deleted_of_it_goes_on_where_it_starts(seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await local(site)
+        replica = await create_local_topic(site)
         await fill(replica, 30)
         await replica.delete_records(20)
         await site.node.hosted_replicas.save_offsets()

@@ -23,7 +23,7 @@ def insert(draw: Random, body: bytes) -> bytes:
     return body[:at] + draw.choice(LENGTHS) + body[at:]
 
 
-def scatter(draw: Random, body: bytes) -> bytes:
+def change_bytes(draw: Random, body: bytes) -> bytes:
     """Some bytes turned into others."""
     out = bytearray(body)
     for _ in range(draw.randint(1, 4)):
@@ -32,28 +32,28 @@ def scatter(draw: Random, body: bytes) -> bytes:
     return bytes(out)
 
 
-def cut(draw: Random, body: bytes) -> bytes:
+def remove_piece(draw: Random, body: bytes) -> bytes:
     """A piece taken out."""
     start = draw.randint(0, len(body))
     return body[:start] + body[start + draw.randint(1, 16) :]
 
 
-def repeat(draw: Random, body: bytes) -> bytes:
+def repeat_piece(draw: Random, body: bytes) -> bytes:
     """A piece there twice, or many times."""
     start = draw.randint(0, len(body))
     stop = start + draw.randint(1, 32)
     return body[:stop] + body[start:stop] * draw.choice((1, 2, 30)) + body[stop:]
 
 
-def noise(draw: Random, body: bytes) -> bytes:
+def replace_all(draw: Random, body: bytes) -> bytes:
     """Nothing of it left."""
     return draw.randbytes(draw.randint(0, max(len(body), 8)))
 
 
-MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (overwrite, overwrite, insert, scatter, cut, repeat, noise)
+MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (overwrite, overwrite, insert, change_bytes, remove_piece, repeat_piece, replace_all)
 
 
-def mutated(draw: Random, body: bytes) -> bytes:
+def mutate(draw: Random, body: bytes) -> bytes:
     """A body after one to three mutations."""
     for _ in range(draw.randint(1, 3)):
         body = draw.choice(MUTATIONS)(draw, body)

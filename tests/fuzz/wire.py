@@ -25,7 +25,7 @@ FIXED = 10
 def check(kind: str, data: bytes) -> None:
     """Shows an input to what reads it first. Nothing but Malformed and Corrupt, soon, and the codec's own reading."""
     if kind == "frame":
-        frame(data)
+        check_frame(data)
     elif kind == "between":
         for read in (request_codec.decode_request, request_codec.decode_reply):
             with suppress(Corrupt):
@@ -36,7 +36,7 @@ def check(kind: str, data: bytes) -> None:
             subscription.parse_topics(data)
 
 
-def frame(data: bytes) -> None:
+def check_frame(data: bytes) -> None:
     """A request without its length."""
     check_header(data)
     try:
@@ -47,13 +47,13 @@ def frame(data: bytes) -> None:
         return
     tags = FIXED + max(int.from_bytes(data[FIXED - 2 : FIXED], "big", signed=True), 0)
     if header.key == PRODUCE:
-        produce(memoryview(data), header.version, tags, header.position)
+        check_produce(memoryview(data), header.version, tags, header.position)
     elif header.key == FETCH:
-        fetch(memoryview(data), header.version, tags, header.position)
+        check_fetch(memoryview(data), header.version, tags, header.position)
     check_codec(header.api.request_type, header.version, data[header.position :])
 
 
-def produce(view: memoryview, version: int, tags: int, body: int) -> None:
+def check_produce(view: memoryview, version: int, tags: int, body: int) -> None:
     """Where the way by hand reads a request, the codec reads the same records. The header's tags begin at `tags`."""
     try:
         asked = produce_frames.parse_request(view, version, tags)
@@ -70,7 +70,7 @@ def produce(view: memoryview, version: int, tags: int, body: int) -> None:
     ]
 
 
-def fetch(view: memoryview, version: int, tags: int, body: int) -> None:
+def check_fetch(view: memoryview, version: int, tags: int, body: int) -> None:
     """Likewise. What is remembered of a request reads the same request again."""
     if replica_frames.is_replica_fetch(view):
         with suppress(Malformed):

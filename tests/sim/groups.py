@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site
+from tests.e2e.site import QUICK, SimBrokerRig
 from tiered.config.settings import Settings
 from tiered.coordinator.snapshot import SnapshotName, parse_key
 from tiered.errors import Code
@@ -24,14 +24,14 @@ from tiered.groups.requests import (
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import LeaderReplica
 
-GROUPS = Settings(
+GROUP_SETTINGS = Settings(
     **{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__}
     | {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
 )
 
 
 async def commit(
-    site: Site, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
+    site: SimBrokerRig, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
 ) -> Code:
     """One offset of partition 0."""
     request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member)
@@ -40,7 +40,7 @@ async def commit(
     return reply.codes[0]
 
 
-async def committed(site: Site, group: str, topic: str = "t") -> int:
+async def fetch_committed(site: SimBrokerRig, group: str, topic: str = "t") -> int:
     """-1 where nothing was."""
     reply = await site.node.group_coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
     assert isinstance(reply, FetchOffsetsReply)
@@ -48,7 +48,7 @@ async def committed(site: Site, group: str, topic: str = "t") -> int:
 
 
 async def join(
-    site: Site, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
+    site: SimBrokerRig, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
 ) -> JoinGroupReply:
     """A member of a group of its own accord: no id is asked for first."""
     request = JoinGroup(
@@ -60,7 +60,7 @@ async def join(
     return reply
 
 
-async def sync(site: Site, group: str, joined: JoinGroupReply) -> SyncGroupReply:
+async def sync(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> SyncGroupReply:
     """The leader of a group of one assigns."""
     request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
     reply = await site.node.group_coordinators.ask(group, request)
@@ -68,28 +68,28 @@ async def sync(site: Site, group: str, joined: JoinGroupReply) -> SyncGroupReply
     return reply
 
 
-async def beat(site: Site, group: str, joined: JoinGroupReply) -> Code:
+async def heartbeat(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> Code:
     reply = await site.node.group_coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
     assert isinstance(reply, HeartbeatReply)
     return reply.code
 
 
-async def described(site: Site, group: str) -> DescribeGroupReply:
+async def describe(site: SimBrokerRig, group: str) -> DescribeGroupReply:
     reply = await site.node.group_coordinators.ask(group, DescribeGroup(group))
     assert isinstance(reply, DescribeGroupReply)
     return reply
 
 
-def log_of(site: Site, partition: int) -> LeaderReplica:
+def offsets_replica(site: SimBrokerRig, partition: int) -> LeaderReplica:
     return site.node.leader_replica(OFFSETS_TOPIC, partition)
 
 
-def images(site: Site, partition: int) -> list[SnapshotName]:
+def snapshots(site: SimBrokerRig, partition: int) -> list[SnapshotName]:
     """Images in the bucket, oldest first."""
     names = [name for key in site.bucket.objects if (name := parse_key(key)) is not None]
     return sorted(name for name in names if name.pid.partition == partition)
 
 
-async def loaded(site: Site) -> None:
+async def wait_groups_loaded(site: SimBrokerRig) -> None:
     """All groups are served."""
-    await site.until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)
+    await site.wait_until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)

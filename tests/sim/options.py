@@ -11,7 +11,7 @@ from tiered.metadata.log_writer import SNAPSHOT_SLOTS
 
 
 @dataclass(frozen=True)
-class Options:
+class SingleOptions:
     """What a seed draws; printed with a failing run."""
 
     seed: int
@@ -35,7 +35,7 @@ class Options:
     snapshot_slots: int
 
     @classmethod
-    def drawn(cls, seed: int) -> Options:
+    def for_seed(cls, seed: int) -> SingleOptions:
         draw, late = random.Random(f"{seed}/options"), random.Random(f"{seed}/admin-options")
         return cls(
             seed=seed,
@@ -59,11 +59,11 @@ class Options:
             snapshot_slots=late.choice((3, 10, SNAPSHOT_SLOTS)),
         )
 
-    def plain(self) -> Options:
+    def without_admin(self) -> SingleOptions:
         """No administration, the sizes of a real broker: what the oldest recorded seeds were drawn for."""
-        return replace(self.unstopped(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
+        return replace(self.without_clean_stops(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
 
-    def unstopped(self) -> Options:
+    def without_clean_stops(self) -> SingleOptions:
         """No clean stops: what the seeds recorded before there were any were drawn for."""
         return replace(self, clean_stops=False)
 

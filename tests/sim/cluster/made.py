@@ -9,7 +9,7 @@ from tiered.ports import World
 from tiered_api.kafka.client.peers import KafkaPeers
 
 
-def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Broker:
+def new_broker(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Broker:
     """A node that has not started."""
     peers = KafkaPeers(world.net)
     return Broker(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

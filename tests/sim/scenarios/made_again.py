@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import SimBroker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
@@ -25,46 +25,46 @@ OLD = 5
 SECONDS = 30.0
 
 
-class Again:
+class RecreatedTopic:
     """The topic `t` on `slow`, which leads it, and on `quick`; how it is made again, and a client that asks `slow`."""
 
-    def __init__(self, three: Three, replicas: int) -> None:
+    def __init__(self, three: ThreeBrokers, replicas: int) -> None:
         self.three = three
         self.slow, self.quick = three.others()
-        self.old: LeaderReplica
+        self.old_replica: LeaderReplica
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
         self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
         self._links: dict[int, BrokerConnection] = {}
 
-    async def _make(self) -> TopicId:
+    async def _create_topic(self) -> TopicId:
         made = await self.three.controller.node.submit(
             CreateTopic("t", assignments=self._assignments, configs=self._configs)
         )
         return TopicId(made.topic_id)
 
-    async def begin(self) -> None:
+    async def create_first(self) -> None:
         """The first topic is led, and holds records."""
-        await self._make()
-        await self.three.until(lambda: self.slow.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
-        self.old = self.slow.node.leader_replica(*AT)
+        await self._create_topic()
+        await self.three.wait_until(lambda: self.slow.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        self.old_replica = self.slow.node.leader_replica(*AT)
         for number in range(OLD):
-            await self.old.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
+            await self.old_replica.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
 
-    async def replace(self) -> None:
+    async def recreate(self) -> None:
         """The second topic is there, and `slow` has acted on nothing: it opens some other log meanwhile."""
         await self.slow.node.hosted_replicas._role_change_lock.acquire()
-        await self.three.controller.node.submit(DeleteTopic("t", self.old.topic_id))
-        self.new_id = await self._make()
-        await self.three.until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
+        await self.three.controller.node.submit(DeleteTopic("t", self.old_replica.topic_id))
+        self.new_id = await self._create_topic()
+        await self.three.wait_until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
 
-    async def act(self) -> LeaderReplica:
+    async def release_slow(self) -> LeaderReplica:
         """`slow` gets its turn; the second topic's replica there."""
         self.slow.node.hosted_replicas._role_change_lock.release()
-        await self.three.until(self.led, SECONDS)
+        await self.three.wait_until(self.is_led, SECONDS)
         return self.slow.node.leader_replica(*AT)
 
-    def led(self) -> bool:
+    def is_led(self) -> bool:
         replica = self.slow.node.hosted_replicas.find_leader(AT)
         return replica is not None and replica.topic_id == self.new_id
 
@@ -104,11 +104,11 @@ def code_of(number: int) -> Code:
     return next(code for code in Code if code.number == number)
 
 
-def story_of(story: Callable[[Again], Awaitable[None]], replicas: int = 1) -> None:
-    async def whole(three: Three) -> None:
-        again = Again(three, replicas)
-        await again.begin()
-        await story(again)
+def run_recreated(scenario: Callable[[RecreatedTopic], Awaitable[None]], replicas: int = 1) -> None:
+    async def run_all(three: ThreeBrokers) -> None:
+        again = RecreatedTopic(three, replicas)
+        await again.create_first()
+        await scenario(again)
         await again.end()
 
-    told(whole)
+    run_scenario(run_all)

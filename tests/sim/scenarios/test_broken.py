@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.kafka_site import produce
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
@@ -18,7 +18,7 @@ from tiered_api.kafka.server.server import serve_kafka
 def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the leader counts a record more than there is."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(CreateTopic("t"))
         replica = site.node.leader_replica("t", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site, run
+from tests.e2e.site import QUICK, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import (
     AlterPartitions,
@@ -36,11 +36,11 @@ async def elect(link: BrokerConnection, kind: int, named: dict[str, list[int]] |
     }
 
 
-def leaders(site: Site, topic: str) -> list[int]:
+def leaders(site: SimBrokerRig, topic: str) -> list[int]:
     return [each.leader for each in site.node.image.topics[topic].partitions]
 
 
-async def in_sync(site: Site, topic: str, number: int, *members: int) -> None:
+async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) -> None:
     """The leader says so, and nothing else."""
     image = site.node.image
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
@@ -52,7 +52,7 @@ async def in_sync(site: Site, topic: str, number: int, *members: int) -> None:
 
 
 def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
@@ -60,7 +60,7 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         await site.node.submit(CreateTopic("left", assignments=[[2, 1]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
-        await in_sync(site, "left", 0, 2)
+        await alter_isr(site, "left", 0, 2)
         await site.node.submit(FenceBroker(2, TWO))
         assert (leaders(site, "t"), leaders(site, "only"), leaders(site, "left")) == ([1, 1], [-1], [-1])
 
@@ -75,7 +75,7 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         assert leaders(site, "left") == [1]
 
         await site.node.submit(UnfenceBroker(2, TWO))
-        await in_sync(site, "t", 1, 1, 2)
+        await alter_isr(site, "t", 1, 1, 2)
         assert leaders(site, "t") == [1, 1]
         assert await elect(link, PREFERRED, {"t": [0, 1]}) == (0, {("t", 0): NOT_NEEDED, ("t", 1): 0})
         assert leaders(site, "t") == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.unit.kafka.scripted import Scripted
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
@@ -20,7 +20,7 @@ TWO = "B" * 21 + "A"
 RECORDS = 3
 
 
-def leader(request: FetchRequest, version: int) -> FetchResponse:
+def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
     """Gives one batch after the other, and says of each what is committed once it is asked for the next."""
     answer = FetchResponse()
     for topic in request.topics:
@@ -39,16 +39,16 @@ def leader(request: FetchRequest, version: int) -> FetchResponse:
 
 
 def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         host = site.network.host("one")
         site.node = Broker(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
         await site.node.start()
         other = Scripted(2)
-        other.script[FetchRequest] = leader
+        other.script[FetchRequest] = reply_to_fetch
         await other.start(site.network.host("two"), "two", 9092)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas()))
+        await site.wait_until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas()))
 
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
@@ -69,7 +69,7 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
 def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
     """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
 
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start()
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         site.machine.disk._failed = "sync failed"

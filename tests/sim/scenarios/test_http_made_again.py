@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.made_again import OLD, Again, story_of
+from tests.sim.scenarios.made_again import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.http.partitions.produce import append_locally, append_many, find_partition
@@ -25,14 +25,14 @@ def incoming(value: bytes) -> ProducerRecord:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) -> None:
-    async def story(again: Again) -> None:
+    async def story(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(append_ms=2_000))
         before = node.image.topics["t"]
         if replicas == 1:
             assert append_locally(site, before, 0, incoming(b"old")) is not None
-        end = again.old.log.end_offset
-        await again.replace()
+        end = again.old_replica.log.end_offset
+        await again.recreate()
         after = node.image.topics["t"]
         for topic in (before, after):
             with pytest.raises(Refused):
@@ -40,8 +40,8 @@ def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) ->
         for topic in (before, after):
             (outcome,) = await append_many(site, topic, [incoming(b"lost")])
             assert isinstance(outcome, Exception)
-        assert again.old.log.end_offset == end
-        new = await again.act()
+        assert again.old_replica.log.end_offset == end
+        new = await again.release_slow()
         assert new.log.end_offset == 0
         assert append_locally(site, before, 0, incoming(b"lost")) is None
         (outcome,) = await append_many(site, before, [incoming(b"lost")])
@@ -49,11 +49,11 @@ def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) ->
         (outcome,) = await append_many(site, after, [incoming(b"new")])
         assert not isinstance(outcome, Exception) and outcome.offset == 0
 
-    story_of(story, replicas)
+    run_recreated(story, replicas)
 
 
 def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
-    async def story(again: Again) -> None:
+    async def story(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))
         before = node.image.topics["t"]
@@ -61,7 +61,7 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
         assert isinstance(source, LeaderReplica)
         waiting = asyncio.create_task(source.read(OLD, 1 << 20, max_wait_ms=20_000))
         await asyncio.sleep(0.1)
-        await again.replace()
+        await again.recreate()
         with pytest.raises(Refused):
             await waiting
         with pytest.raises(Refused) as caught:
@@ -75,7 +75,7 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
         assert isinstance(fresh, RemotePartition)
         with pytest.raises(Refused):
             await fresh.read(0, 1 << 20)
-        new = await again.act()
+        new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
         with pytest.raises(Refused):
             await stream.read(0, 1 << 20)
@@ -83,4 +83,4 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
             find_partition(site, before, 0)
         assert (await fresh.read(0, 1 << 20)).size > 0
 
-    story_of(story)
+    run_recreated(story)

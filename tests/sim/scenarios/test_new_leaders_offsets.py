@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code
@@ -30,7 +30,7 @@ OTHER = RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "", True)
     [(4, Code.LEADER_NOT_AVAILABLE), (5, Code.OFFSET_NOT_AVAILABLE), (9, Code.OFFSET_NOT_AVAILABLE)],
 )
 def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: int, code: Code) -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(OTHER)
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
@@ -39,7 +39,7 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         for order in ((2, 1), (1, 2)):
             await site.node.submit(Reassign((Move(topic_id, 0, order),)))
             await site.node.submit(ElectLeaders(preferred=True))
-        await site.until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
+        await site.wait_until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
         replica = site.node.leader_replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})

@@ -31,14 +31,14 @@ ASK = ReplicaFetch(
 )  # fmt: skip
 
 
-def story(tell: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
     loop = SimLoop(1)
     network = SimNetwork(loop, random.Random(1))
 
     async def main() -> None:
         leader, peers = Scripted(), KafkaPeers(network.host("follower"), credential=b"c" * 16)
         await leader.start(network.host("leader"), "leader", 9092)
-        await tell(peers, leader)
+        await scenario(peers, leader)
         await peers.close()
         leader.stop()
 
@@ -67,7 +67,7 @@ def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> N
             (PARCELS, 5, 1, 0, -1, 0, 1 << 20),
         ]  # fmt: skip
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_an_answer_is_understood_in_all_its_parts() -> None:
@@ -92,7 +92,7 @@ def test_an_answer_is_understood_in_all_its_parts() -> None:
             FetchedPartition(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
         ]
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_a_leader_may_refuse_all_of_it() -> None:
@@ -102,7 +102,7 @@ def test_a_leader_may_refuse_all_of_it() -> None:
             await peers.fetch(THERE, ASK, 5)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
@@ -115,4 +115,4 @@ def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
             await peers.fetch(THERE, ASK, 5)
         assert not caught.value.final, "that address may be a broker's again"
 
-    story(tell)
+    run_scenario(tell)

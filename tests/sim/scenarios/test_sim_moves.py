@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site, run
+from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.test_elections import TWO
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, FenceBroker, RegisterBroker
@@ -25,7 +25,7 @@ Wanted = dict[str, dict[int, list[int] | None]]
 Moving = dict[tuple[str, int], tuple[list[int], list[int], list[int]]]
 
 
-async def alter(
+async def alter_reassignments(
     link: BrokerConnection, wanted: Wanted, *, version: int = 1, other_counts: bool = True
 ) -> dict[tuple[str, int], int]:
     """The code of each partition."""
@@ -44,7 +44,7 @@ async def alter(
     }
 
 
-async def moving(link: BrokerConnection, named: dict[str, list[int]] | None = None) -> Moving:
+async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]] | None = None) -> Moving:
     topics = None if named is None else [ListPartitionReassignmentsTopics(*each) for each in named.items()]
     answer = await link.send(ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0)
     return {
@@ -55,7 +55,7 @@ async def moving(link: BrokerConnection, named: dict[str, list[int]] | None = No
 
 
 def test_moves_are_begun_listed_and_called_off() -> None:
-    async def story(site: Site) -> None:
+    async def story(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
@@ -64,22 +64,22 @@ def test_moves_are_begun_listed_and_called_off() -> None:
         invalid, unknown = Code.INVALID_REPLICA_ASSIGNMENT.number, Code.UNKNOWN_TOPIC_OR_PARTITION.number
         for version in range(2):
             wanted: Wanted = {"t": {0: [1, 2], 1: [9], 2: [], 7: [1]}, "no": {0: [1]}}
-            assert await alter(link, wanted, version=version) == {
+            assert await alter_reassignments(link, wanted, version=version) == {
                 ("t", 0): 0, ("t", 1): invalid, ("t", 2): invalid, ("t", 7): unknown, ("no", 0): unknown,
             }  # fmt: skip
-        assert await alter(link, {"t": {1: [2]}}) == {("t", 1): 0}
+        assert await alter_reassignments(link, {"t": {1: [2]}}) == {("t", 1): 0}
         both = {("t", 0): ([1, 2], [2], []), ("t", 1): ([2, 1], [2], [1])}
-        assert await moving(link) == both
-        assert await moving(link, {"t": [1, 2, 9], "no": [0]}) == {("t", 1): both["t", 1]}
+        assert await list_reassignments(link) == both
+        assert await list_reassignments(link, {"t": [1, 2, 9], "no": [0]}) == {("t", 1): both["t", 1]}
         fewer = Code.INVALID_REPLICATION_FACTOR.number
-        assert await alter(link, {"t": {2: [1, 2]}}, other_counts=False) == {("t", 2): fewer}
+        assert await alter_reassignments(link, {"t": {2: [1, 2]}}, other_counts=False) == {("t", 2): fewer}
         none = Code.NO_REASSIGNMENT_IN_PROGRESS.number
-        assert await alter(link, {"t": {0: None, 1: None, 2: None}}) == {("t", 0): 0, ("t", 1): 0, ("t", 2): none}
-        assert await moving(link) == {}
+        assert await alter_reassignments(link, {"t": {0: None, 1: None, 2: None}}) == {("t", 0): 0, ("t", 1): 0, ("t", 2): none}
+        assert await list_reassignments(link) == {}
         assert {each.replicas for each in site.node.image.topics["t"].partitions} == {(1,)}
         await site.node.submit(FenceBroker(2, TWO))
-        assert await alter(link, {"t": {0: [1, 2]}}) == {("t", 0): invalid}
-        assert await alter(link, {}) == {}
+        assert await alter_reassignments(link, {"t": {0: [1, 2]}}) == {("t", 0): invalid}
+        assert await alter_reassignments(link, {}) == {}
         link.close()
         await server.close()
         await site.stop()

@@ -134,7 +134,7 @@ def test_a_local_segment_that_rotted_never_leaves(bit: int) -> None:
     async def story() -> None:
         broker = rig.broker()
         segment = rig.log.fill(0, 5)
-        rig.log.disk.flip(segment.log.file.name, bit % (8 * segment.log.length))
+        rig.log.disk.flip_bit(segment.log.file.name, bit % (8 * segment.log.length))
         manifest = await broker.take_over(1)
         with pytest.raises(Corrupt, match=segment.log.file.name):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)

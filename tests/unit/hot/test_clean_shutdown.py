@@ -150,14 +150,14 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
             images.append((where.crash_image(random.Random(f"{seed} {op.number}")), False, log.flushed_offset))
             images.append((where.clone(), True, log.end_offset))
 
-        where.observer = take
+        where.on_op = take
         for number in range(40):
             append(log, batch(log.end_offset, size=draw.randint(0, 300)), epoch=4 + number // 20)
             if draw.random() < 0.2:
                 await log.flush(draw.choice((None, log.end_offset)))
             if draw.random() < 0.1:
                 log.roll()
-        where.observer = None
+        where.on_op = None
         whole = read_all(log)
         assert len(images) > 80
         for image, same_boot, kept in images:

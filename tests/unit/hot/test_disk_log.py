@@ -292,7 +292,7 @@ def test_concurrent_flushes_share_an_fsync() -> None:
         log = await filled(on, 3)
         await log.flush()
         synced: list[str] = []
-        on.observer = lambda op: synced.append(op.path) if op.verb == "sync" else None
+        on.on_op = lambda op: synced.append(op.path) if op.verb == "sync" else None
         on.sync_seconds = lambda: 0.001
         append(log, batch(3))
         assert await asyncio.gather(*[log.flush(4) for _ in range(50)]) == [4] * 50

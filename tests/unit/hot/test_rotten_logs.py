@@ -126,9 +126,9 @@ async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool =
 def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on, flush=True)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         seen: list[bool] = []
-        on.observer = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
+        on.on_op = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
         first = await open_log(on)
         assert (first.end_offset, first.suspect) == (4, True)
         assert seen and all(seen), "noted before anything is cut"
@@ -152,7 +152,7 @@ def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
 
     async def told(on: SimDisk) -> None:
         await filled(on, flush=True)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         first = await open_log(on)
         assert (first.end_offset, first.suspect) == (4, True)
         after = on.crash_image(random.Random(seed))
@@ -175,7 +175,7 @@ def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
 def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         log = await open_log(on, same_boot=False)
         assert (log.end_offset, log.suspect) == (4, False)
 
@@ -199,7 +199,7 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
 
     async def told(on: SimDisk) -> None:
         await filled(on)
-        on.flip(LOG, 8 * 9 * SIZE + 8 * 3)
+        on.flip_bit(LOG, 8 * 9 * SIZE + 8 * 3)
         log = await open_log(on)
         assert (log.end_offset, log.suspect) == (9, True)
 
@@ -213,7 +213,7 @@ def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one(
         log = await filled_twice(on)
         await log.close_clean()
         on.remove(f"{DIRECTORY}/segment-checkpoint")
-        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
         log = await open_log(on, clean=True, recovery_point=20)
         assert log.end_offset == 20
         found = log.read(0, 1 << 20, end_offset=20)
@@ -227,8 +227,8 @@ def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None
     async def told(on: SimDisk) -> None:
         log = await filled_twice(on)
         await log.close_clean()
-        on.flip(LOG.replace(".log", ".index"), 0)
-        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        on.flip_bit(LOG.replace(".log", ".index"), 0)
+        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
         log = await open_log(on, clean=True, recovery_point=20)
         with pytest.raises(Corrupt, match="is of another segment"):
             log.read(0, 1 << 20, end_offset=20)

@@ -143,7 +143,7 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
         for each in many:
             each.configure(ack=True, end_offset=0)
         written: list[str] = []
-        disk.observer = lambda op: written.append(op.path) if op.verb == "rename" else None
+        disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
         disk.sync_seconds = lambda: 0.001
         await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
         assert len(written) <= 2 and len(noted(disk).logs) == 1000
@@ -189,14 +189,14 @@ class Life:
         def take(op: Op) -> None:
             self.images.append((disk.crash_image(random.Random(draws.random())), self.counted))
 
-        disk.observer = take
+        disk.on_op = take
         for _ in range(120):
             try:
                 await self._step(log, disk)
             except (Unavailable, Refused) as error:
                 assert not getattr(error, "final", False), error
             self._count(log)
-        disk.observer = None
+        disk.on_op = None
 
     async def _step(self, log: DiskLog, disk: SimDisk) -> None:
         draw = self.chance.random()

@@ -38,10 +38,10 @@ def test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_noth
         await filled(on, 20)
         after = on.crash_image(random.Random(seed))
         writes: list[str] = []
-        after.observer = lambda op: writes.append(op.verb)
+        after.on_op = lambda op: writes.append(op.verb)
         found = find_proved_end(after, DIRECTORY, 10)
         assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
-        after.observer = None
+        after.on_op = None
         log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
         assert found == (log.epochs.latest, log.end_offset)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import Drawn
 from tiered_api.kafka.protocol import headers
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
@@ -271,7 +271,7 @@ def test_what_the_codec_reads_is_read_by_hand_and_all_else_is_read_or_malformed(
     draw = Random(version)
     for seed in SEEDS:
         body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
-        for frame in [mutated(draw, body) for _ in range(25)]:
+        for frame in [mutate(draw, body) for _ in range(25)]:
             assert is_read(parse, frame, version) or not is_read_by_codec(table, version, flexible, frame), frame.hex()
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.test_frames_by_hand import framed
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
@@ -127,7 +127,7 @@ def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
     chance = Random(1)
     seeds = [bytes(frame_of(make_fetch_request(drawn(seed), CREDENTIAL))) for seed in range(4)]
     for _ in range(3_000):
-        frame = memoryview(mutated(chance, chance.choice(seeds)))
+        frame = memoryview(mutate(chance, chance.choice(seeds)))
         before = time.process_time()
         with suppress(Malformed):
             replica_frames.parse_request(frame, 4)

@@ -322,7 +322,7 @@ def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and
             append_batch(replica, number)
         for name in disk.list("log/t-0"):
             if name.endswith(".log"):
-                disk.flip(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be
+                disk.flip_bit(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be
         with pytest.raises(Refused) as refused:
             fetch(replica, 2, 1)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
