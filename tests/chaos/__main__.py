@@ -28,9 +28,9 @@ def choose_faults(store: str, only: list[str], minutes: float, seed: int) -> Ite
     end = time.monotonic() + minutes * 60
     faults = [each for each in (faults_by_name(tuple(only)) if only else ALL_FAULTS) if store == "s3" or not each.needs_s3]
     yield from faults
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     while time.monotonic() < end:
-        yield draw.choice(faults)
+        yield rng.choice(faults)
 
 
 def main() -> int:

@@ -61,12 +61,12 @@ async def read_cold_batches(store: str, places: Iterable[PartitionKey]) -> dict[
     found: dict[PartitionKey, BucketPartition] = {}
     async with open_bucket(store) as bucket:
         for topic, number in places:
-            pid = PartitionId((await bucket.find_topic(topic)).topic_id, number)
-            manifest = await bucket.manifests.load(pid)
+            partition_id = PartitionId((await bucket.find_topic(topic)).topic_id, number)
+            manifest = await bucket.manifests.load(partition_id)
             if manifest is None:
                 continue
             batches: list[StoredBatch] = []
-            async for piece in bucket.reader.iterate(pid, manifest.log_start_offset, manifest=manifest):
+            async for piece in bucket.reader.iterate(partition_id, manifest.log_start_offset, manifest=manifest):
                 origin = piece.batches[0].position
                 batches += [_batch(batch.check_batch(piece.data, each.position - origin)) for each in piece.batches]
             found[topic, number] = BucketPartition(

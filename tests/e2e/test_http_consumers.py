@@ -109,7 +109,7 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
             for each in consumers:
                 await each.ask("GET", "/records?timeout=0", accept=JSON)
             shares = [await each.partitions() for each in consumers]
-            if sorted(at for share in shares for at in share) == ALL and all(shares):
+            if sorted(tp for share in shares for tp in share) == ALL and all(shares):
                 return shares
             await asyncio.sleep(0.01)
 

@@ -312,7 +312,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
         assert await delete((0, 11), (0, -2), (0, 2)) == [(0, -1, 1), (0, -1, 1), (0, 4, 0)]
         replica = site.node.leader_replica("t", 0)
         assert replica.log_start_offset == 4
-        manifest = await site.node.cold_tier.manifests.load(replica.pid)
+        manifest = await site.node.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
         fetched = await replica.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)

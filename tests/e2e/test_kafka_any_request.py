@@ -100,13 +100,13 @@ def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> N
 
     async def story(site: KafkaBroker) -> None:
         replica = await site.create("orders", 2)
-        draw = Random(5)
+        rng = Random(5)
         for api in apis.APIS.values():
             for version in api.served_versions:
                 client = await site.client()
                 frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[4:]
-                kept = draw.choice((0, 8, len(frame) // 2))
-                hostile = frame[:kept] + mutate(draw, frame[kept:])
+                kept = rng.choice((0, 8, len(frame) // 2))
+                hostile = frame[:kept] + mutate(rng, frame[kept:])
                 await client.send(len(hostile).to_bytes(4, "big") + hostile)
                 with suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(0.05):

@@ -269,7 +269,7 @@ def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_
         replica = await site.create()
         await fill(replica, 4)
         await site.wait_until(lambda: replica.cold_end_offset == 3)
-        await site.node.cold_tier.manifests.take_over(replica.pid, "t", 7)
+        await site.node.cold_tier.manifests.take_over(replica.partition_id, "t", 7)
         await site.crash(site.machine.kill)
         node = await site.start()
         assert any("t-0 is not served" in each and "epoch" in each for each in node.health().problems)

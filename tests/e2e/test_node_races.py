@@ -53,7 +53,7 @@ def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> 
         await node.submit(CreateTopic("u"))
         await asyncio.sleep(30)
         assert not node.ended.is_set(), node.health().problems
-        assert [str(each.at) for each in node.leader_replicas()] == ["u-0"]
+        assert [str(each.tp) for each in node.leader_replicas()] == ["u-0"]
         again = await site.create()
         await fill(again, 1)
         assert await read_values(again, 0) == numbers(0, 1)
@@ -318,7 +318,7 @@ def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() ->
         await site.wait_until(lambda: second.image.brokers[QUICK.node_id].fenced)
         await second.stop()
         node = await site.start()
-        manifest = await node.cold_tier.manifests.load(replica.pid)
+        manifest = await node.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.leader_epoch == node.leader_replica("t", 0).leader_epoch
         await site.stop()
 

@@ -83,14 +83,14 @@ async def read_stored(made: SimDisk) -> bytes:
 async def check_log_opens(name: str, data: bytes, unproved: bool) -> None:
     """The log opens or says why not. Only another `.log` changes what it serves. The next start serves the same, or it
     doubts the log: bytes that a start believed unread may rot."""
-    draw = Random(data)
+    rng = Random(data)
     tried = _WRITTEN.clone()
     file = tried.open(f"{DIRECTORY}/{name}")
     file.truncate(0)
     file.append([data])
     await file.sync()
     file.close()
-    same_boot, clean, point = draw.random() < 0.5, draw.random() < 0.3, draw.choice((0, 11, 16))
+    same_boot, clean, point = rng.random() < 0.5, rng.random() < 0.3, rng.choice((0, 11, 16))
     if unproved:
         same_boot = clean = False
     try:

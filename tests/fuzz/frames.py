@@ -45,13 +45,13 @@ def check_header(frame: bytes) -> None:
 
 def mutated_frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
     """Endless mutated frames of all tables and versions."""
-    draw = Random(seed)
+    rng = Random(seed)
     known = [(table, version) for table in TABLES.values() for version in versions(table)]
     while True:
-        table, version = draw.choice(known)
-        body = codec.encode(Drawn(draw.getrandbits(32)).message(table, version), version)
+        table, version = rng.choice(known)
+        body = codec.encode(Drawn(rng.getrandbits(32)).message(table, version), version)
         for _ in range(20):
-            yield table, version, mutate(draw, body)
+            yield table, version, mutate(rng, body)
 
 
 def main(arguments: list[str]) -> int:

@@ -104,11 +104,11 @@ def is_sound(splitter: JsonSplitter) -> bool:
 
 def check_stream(data: bytes) -> None:
     """Values one after the other are the same however the bytes come."""
-    draw = Random(data)
+    rng = Random(data)
     whole, pieces = JsonSplitter(ROOM), JsonSplitter(ROOM)
     at, cut = 0, []
     while at < len(data):
-        size = draw.choice((1, 2, 7, 100, 5000))
+        size = rng.choice((1, 2, 7, 100, 5000))
         cut += pieces.feed(data[at : at + size])
         at += size
         if not is_sound(pieces):

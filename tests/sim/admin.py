@@ -57,21 +57,21 @@ class TopicAdmin:
         self._known = {name: KnownTopic() for name in NAMES}
 
     async def work(self) -> None:
-        draw = random.Random(f"{self._options.seed}/admin")
+        rng = random.Random(f"{self._options.seed}/admin")
         while self._clients.working:
-            await asyncio.sleep(draw.expovariate(0.7))
+            await asyncio.sleep(rng.expovariate(0.7))
             node = self._node()
             if node is None:
                 continue
-            verb = draw.choice((self._create, self._delete, self._add_partitions, self._alter, self._delete_records))
-            name = draw.choice(NAMES)
+            verb = rng.choice((self._create, self._delete, self._add_partitions, self._alter, self._delete_records))
+            name = rng.choice(NAMES)
             try:
-                await verb(node, name, draw)
+                await verb(node, name, rng)
             except (Refused, Unavailable, Corrupt, Fenced) as error:  # Fenced: by a later life of the broker
                 self._log_event(f"admin {verb.__name__} {name} why={error}")
 
-    async def _create(self, node: Broker, name: str, draw: random.Random) -> None:
-        known, count = self._known[name], draw.randint(1, 2)
+    async def _create(self, node: Broker, name: str, rng: random.Random) -> None:
+        known, count = self._known[name], rng.randint(1, 2)
         if known.topic_id is not None and not known.undecided:
             return
         known.undecided = True
@@ -80,12 +80,12 @@ class TopicAdmin:
         # Nobody else gives or takes this name, so what was open before is decided by this answer.
         segment_bytes = frozenset({made.configs["segment.bytes"]})
         self._known[name] = KnownTopic(made.topic_id, False, (count, count), segment_bytes)
-        for _ in range(draw.randint(0, 12)):
-            pid = PartitionId(made.topic_id, draw.randrange(count))
-            body, values = self._clients.make_batch(draw, pid, -1, -1)
-            replica = next((each for each in node.leader_replicas() if each.pid == pid), None)
+        for _ in range(rng.randint(0, 12)):
+            partition_id = PartitionId(made.topic_id, rng.randrange(count))
+            body, values = self._clients.make_batch(rng, partition_id, -1, -1)
+            replica = next((each for each in node.leader_replicas() if each.partition_id == partition_id), None)
             if replica is not None:
-                await self._clients.send(replica.at, pid, body, values, retry=False)
+                await self._clients.send(replica.tp, partition_id, body, values, retry=False)
 
     async def _delete(self, node: Broker, name: str, _: random.Random) -> None:
         known = self._known[name]
@@ -106,8 +106,8 @@ class TopicAdmin:
         known.partitions = (most + 1, most + 1)
         self.counts["grown"] += 1
 
-    async def _alter(self, node: Broker, name: str, draw: random.Random) -> None:
-        known, value = self._known[name], draw.choice(SEGMENT_BYTES)
+    async def _alter(self, node: Broker, name: str, rng: random.Random) -> None:
+        known, value = self._known[name], rng.choice(SEGMENT_BYTES)
         if known.topic_id is None or known.undecided:
             return
         known.segment_bytes |= {value}
@@ -115,17 +115,17 @@ class TopicAdmin:
         known.segment_bytes = frozenset({value})
         self.counts["altered"] += 1
 
-    async def _delete_records(self, node: Broker, _: str, draw: random.Random) -> None:
+    async def _delete_records(self, node: Broker, _: str, rng: random.Random) -> None:
         """DeleteRecords of any partition: what it answered for stays gone, what it was not asked for stays."""
         replicas = node.leader_replicas()
-        if not replicas or draw.random() < 0.5:
+        if not replicas or rng.random() < 0.5:
             return
-        replica = draw.choice(replicas)
-        before = draw.randint(replica.log_start_offset, replica.high_watermark)
-        self.delete_requested[replica.pid] = max(before, self.delete_requested.get(replica.pid, 0))
-        self._ledger.allow_expiry(replica.pid, before)
+        replica = rng.choice(replicas)
+        before = rng.randint(replica.log_start_offset, replica.high_watermark)
+        self.delete_requested[replica.partition_id] = max(before, self.delete_requested.get(replica.partition_id, 0))
+        self._ledger.allow_expiry(replica.partition_id, before)
         await replica.delete_records(before)
-        self.delete_answered[replica.pid] = max(before, self.delete_answered.get(replica.pid, 0))
+        self.delete_answered[replica.partition_id] = max(before, self.delete_answered.get(replica.partition_id, 0))
         self.counts["cut"] += 1
 
     def check(self, image: Image) -> None:

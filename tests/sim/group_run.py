@@ -144,7 +144,7 @@ class GroupRun:
             case "disk" | "stop_and_disk":
                 self.machine.lose_disk()
         newest = self._newest_snapshots()
-        sure = {name.pid.partition: self._snapshot_seconds(name) for name in newest}
+        sure = {name.partition_id.partition: self._snapshot_seconds(name) for name in newest}
         if kind not in ("stop", "stop_and_disk"):
             await node.stop(clean=False)
         fresh = await self._start_until_up()
@@ -156,7 +156,7 @@ class GroupRun:
 
         await self.clients.check(fresh, safe_until)
         for name in newest:
-            end = fresh.leader_replica(OFFSETS_TOPIC, name.pid.partition).log.end_offset
+            end = fresh.leader_replica(OFFSETS_TOPIC, name.partition_id.partition).log.end_offset
             assert end >= name.offset, f"offsets of the topic went back: {end} is below {name}"
         self.node = fresh
 
@@ -180,7 +180,7 @@ class GroupRun:
         for key in self.bucket.objects:
             name = parse_key(key)
             if name is not None:
-                newest[name.pid.partition] = max(name, newest.get(name.pid.partition, name))
+                newest[name.partition_id.partition] = max(name, newest.get(name.partition_id.partition, name))
         self.counts["images"] = max(self.counts["images"], len(newest))
         return list(newest.values())
 

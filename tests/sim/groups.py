@@ -87,7 +87,7 @@ def offsets_replica(site: SimBrokerRig, partition: int) -> LeaderReplica:
 def snapshots(site: SimBrokerRig, partition: int) -> list[SnapshotName]:
     """Images in the bucket, oldest first."""
     names = [name for key in site.bucket.objects if (name := parse_key(key)) is not None]
-    return sorted(name for name in names if name.pid.partition == partition)
+    return sorted(name for name in names if name.partition_id.partition == partition)
 
 
 async def wait_groups_loaded(site: SimBrokerRig) -> None:

@@ -40,61 +40,61 @@ class Ledger:
         self.sent: dict[bytes, PartitionId] = {}
         self.partitions: dict[PartitionId, PartitionLedger] = {}
 
-    def partition(self, pid: PartitionId) -> PartitionLedger:
-        return self.partitions.setdefault(pid, PartitionLedger())
+    def partition(self, partition_id: PartitionId) -> PartitionLedger:
+        return self.partitions.setdefault(partition_id, PartitionLedger())
 
-    def record_sent(self, pid: PartitionId, value: bytes) -> None:
+    def record_sent(self, partition_id: PartitionId, value: bytes) -> None:
         """Before the request: from now on it may be read."""
-        self.sent[value] = pid
+        self.sent[value] = partition_id
 
-    def record_acked(self, pid: PartitionId, offset: int, value: bytes) -> None:
+    def record_acked(self, partition_id: PartitionId, offset: int, value: bytes) -> None:
         """The broker answered with this offset."""
-        known = self.partition(pid)
+        known = self.partition(partition_id)
         before = known.acked.get(offset)
-        assert before is None or before.may_be_lost or before.value == value, f"I2: {pid} {offset} acknowledged twice"
+        assert before is None or before.may_be_lost or before.value == value, f"I2: {partition_id} {offset} acknowledged twice"
         seen = known.read.get(offset)
-        assert seen is None or seen == value, f"I4: {pid} {offset} was read as {seen!r}, then given to {value!r}"
+        assert seen is None or seen == value, f"I4: {partition_id} {offset} was read as {seen!r}, then given to {value!r}"
         known.acked[offset] = AckedRecord(value, False)
 
-    def record_read(self, pid: PartitionId, offset: int, value: bytes) -> None:
+    def record_read(self, partition_id: PartitionId, offset: int, value: bytes) -> None:
         """A reader got this value at this offset."""
-        assert self.sent.get(value) == pid, f"I13: {pid} {offset} holds {value!r}, which nobody sent there"
-        known = self.partition(pid)
+        assert self.sent.get(value) == partition_id, f"I13: {partition_id} {offset} holds {value!r}, which nobody sent there"
+        known = self.partition(partition_id)
         assert known.read.setdefault(offset, value) == value, (
-            f"I4: {pid} {offset} is {value!r} and {known.read[offset]!r}"
+            f"I4: {partition_id} {offset} is {value!r} and {known.read[offset]!r}"
         )
         acked = known.acked.get(offset)
         if acked is not None and acked.value != value:
-            assert acked.may_be_lost, f"I2: {pid} {offset} was acknowledged as {acked.value!r}, reads as {value!r}"
+            assert acked.may_be_lost, f"I2: {partition_id} {offset} was acknowledged as {acked.value!r}, reads as {value!r}"
 
-    def allow_loss(self, pid: PartitionId, first: int) -> None:
+    def allow_loss(self, partition_id: PartitionId, first: int) -> None:
         """Every record from `first` on may be gone, or stand again under another value."""
-        known = self.partition(pid)
+        known = self.partition(partition_id)
         known.has_losses = True
         for offset in [each for each in known.acked if each >= first]:
             known.acked[offset] = known.acked[offset]._replace(forgivable=True)
         for offset in [each for each in known.read if each >= first]:
             del known.read[offset]
 
-    def allow_expiry(self, pid: PartitionId, start: int) -> None:
+    def allow_expiry(self, partition_id: PartitionId, start: int) -> None:
         """Records below `start` may be gone: the broker said that its log starts there."""
-        known = self.partition(pid)
+        known = self.partition(partition_id)
         known.start = max(known.start, start)
 
-    def check_expiry(self, pid: PartitionId, start: int, held_bytes: int, retention_bytes: int) -> None:
+    def check_expiry(self, partition_id: PartitionId, start: int, held_bytes: int, retention_bytes: int) -> None:
         """I22: the log starts here by retention, which leaves `held_bytes` above."""
-        enough = held_bytes >= retention_bytes or self.partition(pid).has_losses
-        assert retention_bytes >= 0 and enough, f"I22: {pid} starts at {start}, {held_bytes} of {retention_bytes} bytes"
+        enough = held_bytes >= retention_bytes or self.partition(partition_id).has_losses
+        assert retention_bytes >= 0 and enough, f"I22: {partition_id} starts at {start}, {held_bytes} of {retention_bytes} bytes"
 
-    def audit(self, pid: PartitionId, dump: Mapping[int, bytes], start: int, end: int) -> None:
+    def audit(self, partition_id: PartitionId, dump: Mapping[int, bytes], start: int, end: int) -> None:
         """The final content of a partition, `[start, end)`."""
-        known = self.partition(pid)
-        assert sorted(dump) == list(range(start, end)), f"I3: {pid} [{start}, {end}) reads as {sorted(dump)}"
+        known = self.partition(partition_id)
+        assert sorted(dump) == list(range(start, end)), f"I3: {partition_id} [{start}, {end}) reads as {sorted(dump)}"
         for offset, value in dump.items():
-            self.record_read(pid, offset, value)
+            self.record_read(partition_id, offset, value)
         for offset, acked in known.acked.items():
             if acked.may_be_lost or offset < known.start:
                 continue
             assert dump.get(offset) == acked.value, (
-                f"I1: {pid} {offset} {acked.value!r} was acknowledged and is {dump.get(offset)!r} in [{start}, {end})"
+                f"I1: {partition_id} {offset} {acked.value!r} was acknowledged and is {dump.get(offset)!r} in [{start}, {end})"
             )

@@ -198,9 +198,9 @@ class SingleRun:
         if node is not None:
             if not self.machine.disk.failed:
                 self._check_alive(node)
-            for pid, replica in self._replicas_by_id(node).items():
-                self._flushed_ends[pid] = replica.log.flushed_offset
-                self.ledger.allow_expiry(pid, replica.log_start_offset)
+            for partition_id, replica in self._replicas_by_id(node).items():
+                self._flushed_ends[partition_id] = replica.log.flushed_offset
+                self.ledger.allow_expiry(partition_id, replica.log_start_offset)
         match kind:
             case "kill":
                 self.machine.kill()
@@ -232,10 +232,10 @@ class SingleRun:
         self._log_event(f"cut short done={task.done()}")
         clean = self.machine.disk.exists(f"log/{CLEAN_MARK}")
         self.clean_stops += clean and task.done()
-        for pid, replica in self._replicas_by_id(node).items():
+        for partition_id, replica in self._replicas_by_id(node).items():
             kept = replica.log.end_offset if clean else replica.log.flushed_offset
-            self._flushed_ends[pid] = kept
-            self.ledger.allow_expiry(pid, replica.log_start_offset)
+            self._flushed_ends[partition_id] = kept
+            self.ledger.allow_expiry(partition_id, replica.log_start_offset)
         if self.options.power_cuts and self._rng.random() < 0.5:
             self.machine.power_cut()
             self._allow_losses(everything_local=False)
@@ -248,22 +248,22 @@ class SingleRun:
     def _allow_losses(self, *, everything_local: bool) -> None:
         """What neither an fsync nor the bucket holds may be gone."""
         cold = {manifest.partition_id: manifest.cold_end_offset for manifest in self.rules.manifests()}
-        for pid in self.ledger.partitions:
-            kept = 0 if everything_local else self._flushed_ends.get(pid, 0)
-            self.ledger.allow_loss(pid, max(kept, cold.get(pid, 0)))
+        for partition_id in self.ledger.partitions:
+            kept = 0 if everything_local else self._flushed_ends.get(partition_id, 0)
+            self.ledger.allow_loss(partition_id, max(kept, cold.get(partition_id, 0)))
             if everything_local:
-                self._flushed_ends[pid] = 0
+                self._flushed_ends[partition_id] = 0
 
     def _check_loss_reported(self, node: Broker) -> None:
         """Where acknowledged records are gone, the broker says so, and from which offset on."""
-        for pid, replica in self._replicas_by_id(node).items():
-            missing = [offset for offset in self.ledger.partition(pid).acked if offset >= replica.high_watermark]
+        for partition_id, replica in self._replicas_by_id(node).items():
+            missing = [offset for offset in self.ledger.partition(partition_id).acked if offset >= replica.high_watermark]
             if missing:
                 loss = replica.possible_loss
-                assert loss is not None, f"{pid}: {min(missing)} is gone, and nobody says so"
-                assert loss["from_offset"] <= min(missing), f"{pid}: {min(missing)} is gone, told is {loss}"
+                assert loss is not None, f"{partition_id}: {min(missing)} is gone, and nobody says so"
+                assert loss["from_offset"] <= min(missing), f"{partition_id}: {min(missing)} is gone, told is {loss}"
                 for offset in missing:
-                    assert self.ledger.partition(pid).acked[offset].may_be_lost, f"I1: {pid} {offset} is gone"
+                    assert self.ledger.partition(partition_id).acked[offset].may_be_lost, f"I1: {partition_id} {offset} is gone"
 
     def _check_alive(self, node: Broker) -> None:
         assert not node.ended.is_set(), f"the broker ended by itself: {node.health().problems[0]}"
@@ -318,7 +318,7 @@ class SingleRun:
             try:
                 rows = await self.clients.fetch(replica, offset)
             except Refused:
-                assert replica.log_start_offset > offset, f"{replica.at} {offset} is refused, start {replica.explain()}"
+                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {replica.explain()}"
                 offset = replica.log_start_offset
                 continue
             dump.update(rows)
@@ -327,42 +327,42 @@ class SingleRun:
 
     async def _audit_all(self) -> None:
         assert self.node is not None
-        for pid, replica in self._replicas_by_id(self.node).items():
+        for partition_id, replica in self._replicas_by_id(self.node).items():
             dump = await self._read_all(replica)
             start = replica.log_start_offset
-            asked, done = self.admin.delete_requested.get(pid, 0), self.admin.delete_answered.get(pid, 0)
+            asked, done = self.admin.delete_requested.get(partition_id, 0), self.admin.delete_answered.get(partition_id, 0)
             if start > asked:
-                self.ledger.check_expiry(pid, start, self.clients.held_bytes(pid, start), self.options.retention_bytes)
-            assert start >= done, f"{pid} starts at {start}, deleted was everything below {done}"
-            self.ledger.allow_expiry(pid, start)
-            self.ledger.audit(pid, dump, start, replica.high_watermark)
+                self.ledger.check_expiry(partition_id, start, self.clients.held_bytes(partition_id, start), self.options.retention_bytes)
+            assert start >= done, f"{partition_id} starts at {start}, deleted was everything below {done}"
+            self.ledger.allow_expiry(partition_id, start)
+            self.ledger.audit(partition_id, dump, start, replica.high_watermark)
             twice = len(dump) - len(set(dump.values()))
-            assert twice == 0, f"I11: {pid} holds {twice} values twice"
+            assert twice == 0, f"I11: {partition_id} holds {twice} values twice"
 
     async def _rebuild(self) -> None:
         """I31: with nothing but the bucket, every topic and every cold record is back, and offsets go on above."""
-        before = {pid: replica.cold_end_offset for pid, replica in self._replicas_by_id(self._running_broker()).items()}
-        epochs = {pid: replica.leader_epoch for pid, replica in self._replicas_by_id(self._running_broker()).items()}
+        before = {partition_id: replica.cold_end_offset for partition_id, replica in self._replicas_by_id(self._running_broker()).items()}
+        epochs = {partition_id: replica.leader_epoch for partition_id, replica in self._replicas_by_id(self._running_broker()).items()}
         await self._crash("disk")
         after = self._replicas_by_id(self._running_broker())
         assert after.keys() == before.keys(), "I31: a topic did not come back"
-        for pid, replica in after.items():
-            assert replica.high_watermark == before[pid], (
-                f"I31: {pid} ends at {replica.high_watermark}, not {before[pid]}"
+        for partition_id, replica in after.items():
+            assert replica.high_watermark == before[partition_id], (
+                f"I31: {partition_id} ends at {replica.high_watermark}, not {before[partition_id]}"
             )
-            assert replica.leader_epoch > epochs[pid]
+            assert replica.leader_epoch > epochs[partition_id]
         await self._audit_all()
 
     async def _check_sweep(self) -> None:
         """I23: after one more segment under the new epoch, nothing unnamed is left in the bucket."""
-        draw = random.Random(f"{self.options.seed}/last")
-        for pid, replica in self._replicas_by_id(self._running_broker()).items():
+        rng = random.Random(f"{self.options.seed}/last")
+        for partition_id, replica in self._replicas_by_id(self._running_broker()).items():
             for _ in range(10):  # a batch may be larger than a segment, which is refused rightly
-                body, values = self.clients.make_batch(draw, pid, -1, -1)
-                if await self.clients.send(replica.at, pid, body, values, retry=False):
+                body, values = self.clients.make_batch(rng, partition_id, -1, -1)
+                if await self.clients.send(replica.tp, partition_id, body, values, retry=False):
                     break
             else:
-                raise AssertionError(f"liveness: {replica.at} takes no records")
+                raise AssertionError(f"liveness: {replica.tp} takes no records")
         await self._wait_all_cold()
         await self._wait_until(lambda: not self.rules.unreferenced(), "the bucket holds only what is named")
         await self._wait_until(self._are_deleted_topics_gone, "deleted topics leave nothing behind")

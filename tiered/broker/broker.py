@@ -179,8 +179,8 @@ class Broker:
     def leader_replica(self, topic: str, partition: int) -> LeaderReplica:
         """The partition, led here: of the topic that has the name in the image. `Refused` when it is not there, led
         elsewhere or not readable."""
-        at = TopicPartition(topic, partition)
-        found = self.hosted_replicas.find_leader(at)
+        tp = TopicPartition(topic, partition)
+        found = self.hosted_replicas.find_leader(tp)
         if found is not None:
             return found
         known = self.image.topics.get(topic)
@@ -188,9 +188,9 @@ class Broker:
             raise Refused(
                 Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} of topic {topic[:249]!r}"
             )
-        if at in self.hosted_replicas.unopened_leaders:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {self.hosted_replicas.unopened_leaders[at][1]}")
-        raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {at}")
+        if tp in self.hosted_replicas.unopened_leaders:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {self.hosted_replicas.unopened_leaders[tp][1]}")
+        raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {tp}")
 
     def topic(self, topic_id: TopicId) -> TopicImage:
         """The topic that has this id. `Refused(UNKNOWN_TOPIC_ID)` when it was deleted, or is not heard of yet."""
@@ -210,7 +210,7 @@ class Broker:
         topic = self.image.topics_by_id.get(follower.topic_id)
         if topic is None or not self.cluster.has_controller_contact:
             return False
-        now = topic.partitions[follower.at.partition]
+        now = topic.partitions[follower.tp.partition]
         return now.leader_epoch == follower.leader_epoch and self.settings.node_id in now.isr
 
     def leader_replicas(self) -> list[LeaderReplica]:
@@ -450,7 +450,7 @@ class Broker:
 
     async def _leave_partitions(self) -> None:
         """Gives up many partitions in shares, each of which is decided and acted on without holding up others."""
-        places = [(topic.topic_id, at.partition) for at, topic in hosted_partitions(self.image, self.settings.node_id)]
+        places = [(topic.topic_id, tp.partition) for tp, topic in hosted_partitions(self.image, self.settings.node_id)]
         for start in range(0, len(places) if len(places) > LEAVE_BATCH_MAX else 0, LEAVE_BATCH_MAX):
             share = tuple(places[start : start + LEAVE_BATCH_MAX])
             if not await self._try_submit(requests.LeavePartitions(self.settings.node_id, self.incarnation, share)):

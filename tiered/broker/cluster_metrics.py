@@ -116,5 +116,5 @@ class ClusterMetrics:
             lambda image: len(image.losses),
         )
         metrics.gauge("tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)).set_function(
-            lambda: limit_topics(Counter(at.topic for at in unacknowledged_losses(self._image())), LOSS_TOPICS_MAX)
+            lambda: limit_topics(Counter(tp.topic for tp in unacknowledged_losses(self._image())), LOSS_TOPICS_MAX)
         )

@@ -120,9 +120,9 @@ class DataDirectory:
         cuts = [(each.truncations, each.truncations.made) for each in logs.values()]
         starts = [(each, each.start_offset) for each in logs.values()]
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
-            (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
-            (checkpoints.HIGH_WATERMARKS, {at: each.end_offset for at, each in logs.items()}),
+            (checkpoints.RECOVERY_POINTS, {tp: each.flushed_offset for tp, each in logs.items()}),
+            (checkpoints.LOG_STARTS, {tp: each.start_offset for tp, each in logs.items() if each.start_offset}),
+            (checkpoints.HIGH_WATERMARKS, {tp: each.end_offset for tp, each in logs.items()}),
         ):
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
         for each, made in cuts:
@@ -149,8 +149,8 @@ class DataDirectory:
     async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
         """All logs are closed and durable; of the small ones the next start need only read this."""
         rows: list[bytes] = []
-        for at, each in entries:
-            rows.append(left_logs.encode_log(at, each))
+        for tp, each in entries:
+            rows.append(left_logs.encode_log(tp, each))
             if len(rows) % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
         await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
@@ -158,9 +158,9 @@ class DataDirectory:
 
     # -- partitions that are not any more -----------------------------------------------------------------------------
 
-    def log_path(self, at: TopicPartition) -> str:
+    def log_path(self, tp: TopicPartition) -> str:
         """Where the log of a partition lies."""
-        return f"{ROOT}/{at}"
+        return f"{ROOT}/{tp}"
 
     def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
         """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
@@ -172,15 +172,15 @@ class DataDirectory:
             if name.endswith(DELETE_SUFFIX):
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
-            at = _parse_directory_name(name)
-            if at is None:
+            tp = _parse_directory_name(name)
+            if tp is None:
                 continue
-            if at in state.clean_entries and state.clean_entries[at].topic_id == topic_ids.get(at):
+            if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_ids.get(tp):
                 continue
             owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
             if owner is None:
                 continue
-            if not state.is_intact and at not in state.recovery_points and checkpoints.is_torn_metadata(owner):
+            if not state.is_intact and tp not in state.recovery_points and checkpoints.is_torn_metadata(owner):
                 log.warning("log that was never durable goes name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
@@ -189,21 +189,21 @@ class DataDirectory:
             except Corrupt as error:
                 log.warning("log directory keeps its place unread name=%s why=%s", name, error)
                 continue
-            if topic_ids.get(at) != topic_id:
+            if topic_ids.get(tp) != topic_id:
                 log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
         there = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
         return state._replace(
-            recovery_points={at: offset for at, offset in state.recovery_points.items() if at in there},
-            log_starts={at: offset for at, offset in state.log_starts.items() if at in there},
+            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in there},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in there},
         )
 
-    def rename_for_deletion(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
+    def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
         """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
-        if self._disk.exists(self.log_path(at)):
+        if self._disk.exists(self.log_path(tp)):
             end = f".{topic_id}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
-            aside = f"{ROOT}/{str(at)[: NAME_BYTES_MAX - len(end)]}{end}"
-            self._disk.rename(self.log_path(at), aside)
+            aside = f"{ROOT}/{str(tp)[: NAME_BYTES_MAX - len(end)]}{end}"
+            self._disk.rename(self.log_path(tp), aside)
             self._pending_deletions.append((due_ms, aside))
 
     async def delete_one_due(self, now_ms: int) -> bool:

@@ -126,11 +126,11 @@ class GroupCoordinators:
             raise self._stop_refusal
         place = self._led_partitions.get(partition)
         if place is None:
-            at = TopicPartition(OFFSETS_TOPIC, partition)
-            code = Code.COORDINATOR_NOT_AVAILABLE if at in self._node.hosted_replicas.unopened_leaders else Code.NOT_COORDINATOR
-            raise Refused(code, f"this broker does not serve {at}")
+            tp = TopicPartition(OFFSETS_TOPIC, partition)
+            code = Code.COORDINATOR_NOT_AVAILABLE if tp in self._node.hosted_replicas.unopened_leaders else Code.NOT_COORDINATOR
+            raise Refused(code, f"this broker does not serve {tp}")
         if place.coordinator is None:
-            raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.at} are being loaded")
+            raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.tp} are being loaded")
         return place.coordinator
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
@@ -139,7 +139,7 @@ class GroupCoordinators:
         found: list[ListedGroup] = []
         for place in list(self._led_partitions.values()):
             if place.coordinator is None:
-                raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.at} are being loaded")
+                raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.tp} are being loaded")
             _, answer = place.coordinator.submit(request)
             listed = await answer if isinstance(answer, asyncio.Future) else answer
             found += cast(ListGroupsReply, listed).groups
@@ -183,7 +183,7 @@ class GroupCoordinators:
 
     def list_unserved(self) -> dict[str, str]:
         """Partitions whose groups cannot be served, with the reason."""
-        return {str(place.replica.at): place.load_error for place in self._led_partitions.values() if place.load_error}
+        return {str(place.replica.tp): place.load_error for place in self._led_partitions.values() if place.load_error}
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class GroupCoordinators:
         """This broker leads a partition from now on. One that is new has nothing to load."""
         if replica.topic != OFFSETS_TOPIC or self._stop_refusal is not None:
             return
-        base = self.snapshot_store.take_base(replica.pid)
+        base = self.snapshot_store.take_base(replica.partition_id)
         place = self._led_partitions[replica.partition] = CoordinatorPartition(replica, snapshot_names=base.names)
         if replica.leader_epoch == 0 and replica.log.end_offset == 0:
             self._serve(place, self._make_shard())
@@ -204,7 +204,7 @@ class GroupCoordinators:
         if place is not None and place.replica is replica:
             del self._led_partitions[replica.partition]
             if place.coordinator is not None:
-                place.coordinator.end(Refused(Code.NOT_COORDINATOR, f"this broker leads {replica.at} no more"))
+                place.coordinator.end(Refused(Code.NOT_COORDINATOR, f"this broker leads {replica.tp} no more"))
 
     def on_topics_deleted(self, names: Iterable[str]) -> None:
         """Offsets of these topics go, in the turn in which their deletion is heard: what is committed after that is
@@ -234,7 +234,7 @@ class GroupCoordinators:
                 shard = self._make_shard()
                 loaded = await load_shard(replica, shard, self.snapshot_store, base, self._clock)
                 if loaded.lost_below_offset >= 0:
-                    log.error("changes of groups may be gone partition=%s below_offset=%d", replica.at, loaded.lost_below_offset)
+                    log.error("changes of groups may be gone partition=%s below_offset=%d", replica.tp, loaded.lost_below_offset)
                 await self._node.hosted_replicas.wait_applied()
                 amended = await correct_offsets(shard, self._find_end_after_loss, self._clock)
                 if self._can_be_deleted(replica, loaded.snapshot):
@@ -243,7 +243,7 @@ class GroupCoordinators:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
                 base = self._find_base(place)
                 place.load_error = f"its groups cannot be loaded: {error}"
-                log.warning("groups are loaded later partition=%s again_in=%.1f why=%s", replica.at, pause, error)
+                log.warning("groups are loaded later partition=%s again_in=%.1f why=%s", replica.tp, pause, error)
                 continue
             if self._led_partitions.get(replica.partition) is not place or replica.is_stopped:
                 return
@@ -293,14 +293,14 @@ class GroupCoordinators:
     def _on_write_failed(self, place: CoordinatorPartition, why: Refused) -> None:
         """The log did not take a change: what it holds is loaded anew."""
         place.coordinator = None
-        log.error("groups are loaded anew partition=%s why=%s", place.replica.at, why)
+        log.error("groups are loaded anew partition=%s why=%s", place.replica.tp, why)
         if self._led_partitions.get(place.replica.partition) is place and not place.replica.is_stopped:
             self._spawn(self._load(place, self._find_base(place), RETRY_SECONDS[0]))
 
     def _can_be_deleted(self, replica: LeaderReplica, base: SnapshotName | None) -> bool:
         """Whether somebody who led before, and does not know that this is over, may delete what this log begins at."""
         own = base is not None and base.epoch == replica.leader_epoch
-        settled = self._node.hosted_replicas.has_clean_predecessor(replica.at, replica.leader_epoch)
+        settled = self._node.hosted_replicas.has_clean_predecessor(replica.tp, replica.leader_epoch)
         return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod

@@ -84,7 +84,7 @@ def assess_health(
         )
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)
-    stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
+    stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}
     if outage is None:
         problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
         if copy_lag_ms > copy_lag_max_ms + UPLOAD_GRACE_MS:
@@ -111,7 +111,7 @@ def assess_health(
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
-        "possible_loss": {str(at): loss._asdict() for at, loss in lost.items()},
+        "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
     return Health(started and not failure and disk.dead is None, problems, details, own)
 
@@ -130,14 +130,14 @@ def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Ite
     missing = partial(describe_out_of_sync, image)
     yield from _describe_each("has no leader", partition_health.leaderless, partial(describe_leaderless, image))
     yield from _describe_each("refuses acks=all, for too few are in sync", partition_health.under_min_isr, missing)
-    others = {at: each for at, each in partition_health.under_replicated.items() if at not in partition_health.under_min_isr}
+    others = {tp: each for tp, each in partition_health.under_replicated.items() if tp not in partition_health.under_min_isr}
     yield from _describe_each("has replicas that are not in sync", others, missing)
 
 
 def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iterator[str]:
-    for at, loss in islice(losses_by_partition.items(), LISTED_MAX):
+    for tp, loss in islice(losses_by_partition.items(), LISTED_MAX):
         yield (
-            f"acknowledged records of partition {at} may be gone from offset {loss.from_offset} on,"
+            f"acknowledged records of partition {tp} may be gone from offset {loss.from_offset} on,"
             f" told at {_format_time(loss.at_ms)} (see tiered cluster losses)"
         )
     if len(losses_by_partition) > LISTED_MAX:
@@ -147,8 +147,8 @@ def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iter
 def _describe_each(
     what: str, partitions: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
 ) -> Iterator[str]:
-    for at, partition in islice(partitions.items(), LISTED_MAX):
-        yield f"partition {at} {what}: {why(partition)}"
+    for tp, partition in islice(partitions.items(), LISTED_MAX):
+        yield f"partition {tp} {what}: {why(partition)}"
     if len(partitions) > LISTED_MAX:
         yield f"and of {len(partitions) - LISTED_MAX} more partitions each {what}"
 

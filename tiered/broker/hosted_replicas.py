@@ -123,21 +123,21 @@ class HostedReplicas:
         """Every partition that this broker leads."""
         return list(self._leaders.values())
 
-    def find_leader(self, at: TopicPartition) -> LeaderReplica | None:
+    def find_leader(self, tp: TopicPartition) -> LeaderReplica | None:
         """The partition, when it is led here."""
-        return self._leaders.get(at)
+        return self._leaders.get(tp)
 
-    def find_follower(self, at: TopicPartition) -> FollowerReplica | None:
+    def find_follower(self, tp: TopicPartition) -> FollowerReplica | None:
         """The partition, when it is followed here."""
-        return self._followers.get(at)
+        return self._followers.get(tp)
 
-    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
+    def end_of(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
-        return self._log_store.end_of(at, topic_id)
+        return self._log_store.end_of(tp, topic_id)
 
-    def is_suspect(self, at: TopicPartition) -> bool:
+    def is_suspect(self, tp: TopicPartition) -> bool:
         """Whether records of its log have rotted away, whatever else the start could prove."""
-        return self._log_store.is_suspect(at)
+        return self._log_store.is_suspect(tp)
 
     @property
     def has_unchecked_logs(self) -> bool:
@@ -154,7 +154,7 @@ class HostedReplicas:
 
     def list_unserved(self) -> dict[str, str]:
         """Partitions that are neither led nor followed although they should be, with the reason."""
-        return {str(at): why for at, (_, why) in (*self.unopened_leaders.items(), *self.unopened_followers.items())}
+        return {str(tp): why for tp, (_, why) in (*self.unopened_leaders.items(), *self.unopened_followers.items())}
 
     async def run_fetchers(self) -> None:
         """Copies what is followed, until it is cancelled."""
@@ -191,35 +191,35 @@ class HostedReplicas:
         if before is None or before.alive or not state.clean:
             # That it is gone may have been said by another broker, which knows nothing of what was under way.
             return
-        for at, topic in known.items():
-            left, last = state.clean_entries.get(at), topic.partitions[at.partition]
+        for tp, topic in known.items():
+            left, last = state.clean_entries.get(tp), topic.partitions[tp.partition]
             if not self._is_sole_replica(last):
                 continue
-            self._clean_stop_epochs[at] = last.leader_epoch + 1
+            self._clean_stop_epochs[tp] = last.leader_epoch + 1
             never_cold = left is not None and not left.has_cold_segments and left.leader_epoch == last.leader_epoch
-            if never_cold and self._log_store.get(at) is not None:
-                self._never_tiered.add(at)
+            if never_cold and self._log_store.get(tp) is not None:
+                self._never_tiered.add(tp)
 
-    def _can_save_synced_entry(self, at: TopicPartition) -> bool:
+    def _can_save_synced_entry(self, tp: TopicPartition) -> bool:
         """True if the log has its place and no loss of it is still to be told: until then the next start has to doubt
         it again."""
-        replica = self._leaders.get(at)
-        if at in self.suspect_partitions or (replica is None and at not in self._followers):
+        replica = self._leaders.get(tp)
+        if tp in self.suspect_partitions or (replica is None and tp not in self._followers):
             return False
         return replica is None or replica not in self.unreported_losses
 
-    def has_clean_predecessor(self, at: TopicPartition, leader_epoch: int) -> bool:
+    def has_clean_predecessor(self, tp: TopicPartition, leader_epoch: int) -> bool:
         """True if the leader before was the last process of this broker, and stopped cleanly. With other replicas, or
         under a later epoch, others may have led it since."""
-        return self._clean_stop_epochs.get(at) == leader_epoch
+        return self._clean_stop_epochs.get(tp) == leader_epoch
 
     @property
     def takeover_pending(self) -> bool:
         """True if an earlier leader may still write the manifest of a partition that is held here alone: then the next
         process must not take this one for the last that could."""
         known = hosted_partitions(self._image, self.settings.node_id)
-        mine = (at for at, topic in known if self._is_sole_replica(topic.partitions[at.partition]))
-        return any((replica := self._leaders.get(at)) is None or replica.takeover_pending for at in mine)
+        mine = (tp for tp, topic in known if self._is_sole_replica(topic.partitions[tp.partition]))
+        return any((replica := self._leaders.get(tp)) is None or replica.takeover_pending for tp in mine)
 
     def _is_sole_replica(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
@@ -233,26 +233,26 @@ class HostedReplicas:
         is always of the topic that has the name in the newest image."""
         for replica in self.list_leaders():
             if replica.topic_id in deleted:
-                self.resign(replica.at, _make_deleted_refusal(replica.at))
+                self.resign(replica.tp, _make_deleted_refusal(replica.tp))
         for copy in list(self._followers.values()):
             if copy.topic_id in deleted:
-                self._close_follower(copy.at)
-        self.unopened_leaders = {at: each for at, each in self.unopened_leaders.items() if each[0].topic_id not in deleted}
-        self.unopened_followers = {at: each for at, each in self.unopened_followers.items() if each[0].topic_id not in deleted}
+                self._close_follower(copy.tp)
+        self.unopened_leaders = {tp: each for tp, each in self.unopened_leaders.items() if each[0].topic_id not in deleted}
+        self.unopened_followers = {tp: each for tp, each in self.unopened_followers.items() if each[0].topic_id not in deleted}
 
     def resign_superseded(self, image: Image, changes: Sequence[Change]) -> None:
         """Leads nothing any more that `image` gives to another broker, or to this one under another epoch, in the turn
         in which that is heard: until it is acted on, a leader that was replaced uncleanly would acknowledge what the
         next one lacks (rule R6). Without `changes` the image came whole."""
         changed = (PartitionId(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged))
-        for pid in changed if changes else [replica.pid for replica in self.list_leaders()]:
-            topic = image.topics_by_id.get(pid.topic_id)
-            replica = self._leaders.get(TopicPartition(topic.name, pid.partition)) if topic is not None else None
+        for partition_id in changed if changes else [replica.partition_id for replica in self.list_leaders()]:
+            topic = image.topics_by_id.get(partition_id.topic_id)
+            replica = self._leaders.get(TopicPartition(topic.name, partition_id.partition)) if topic is not None else None
             if topic is None or replica is None:
                 continue
-            now = topic.partitions[pid.partition]
+            now = topic.partitions[partition_id.partition]
             if (now.leader, now.leader_epoch) != (self.settings.node_id, replica.leader_epoch):
-                self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.at} is led elsewhere now"))
+                self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.tp} is led elsewhere now"))
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """Whether its deletion was heard while its log was opened."""
@@ -266,28 +266,28 @@ class HostedReplicas:
     async def _apply_image(self, old: Image, new: Image, settings: Settings) -> None:
         delta = compute_delta(old, new, settings.node_id, self._incarnation)
         self.settings, self._image = settings, new
-        for number, at in enumerate(delta.dropped, 1):
+        for number, tp in enumerate(delta.dropped, 1):
             if number % DROPPED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            topic_id = old.topics[at.topic].topic_id
-            self._drop(at, topic_id, moved=topic_id in new.topics_by_id)
-        for at in delta.resigned:
-            self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
+            topic_id = old.topics[tp.topic].topic_id
+            self._drop(tp, topic_id, moved=topic_id in new.topics_by_id)
+        for tp in delta.resigned:
+            self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is led elsewhere now"))
         for each in delta.leaders:
-            if each.at in self._leaders:  # by turns that are over already
-                self.resign(each.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.at} is led under another epoch now"))
-        for at in (*(each.at for each in delta.followers), *(each.at for each in delta.leaders)):
-            self._close_follower(at)
+            if each.tp in self._leaders:  # by turns that are over already
+                self.resign(each.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.tp} is led under another epoch now"))
+        for tp in (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders)):
+            self._close_follower(tp)
         for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
             self._configure(new.topics[name])
-        for at, partition in delta.isr_changed:
-            if at in self._leaders:
-                self._leaders[at].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
+        for tp, partition in delta.isr_changed:
+            if tp in self._leaders:
+                self._leaders[tp].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
         await self._open_followers(new, delta.followers)
         await self._open_leaders(new, delta.leaders)
-        for at, loss in delta.loss_changes:
-            if at in self._leaders:
-                self._leaders[at].possible_loss = loss._asdict() if loss is not None else None
+        for tp, loss in delta.loss_changes:
+            if tp in self._leaders:
+                self._leaders[tp].possible_loss = loss._asdict() if loss is not None else None
 
     async def retry_unopened(self, image: Callable[[], Image]) -> None:
         """Tries again to lead and to follow what could not be opened. Not while the image is followed: what is opened
@@ -309,7 +309,7 @@ class HostedReplicas:
 
     async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
-        if topic is None or topic.partitions[lead.at.partition].leader_epoch != lead.leader_epoch:
+        if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
             return  # the image went on, and is about to be followed
         async with slots:
             if lead.is_new:
@@ -320,18 +320,18 @@ class HostedReplicas:
                     await self._disk.flush(replica.log)
                     await self._log_store.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
-                _log_failure("served", lead.at, error, self.unopened_leaders.get(lead.at))
-                self._handle_write_failure(lead.at, not isinstance(error, Unavailable) or error.final, str(error))
+                _log_failure("served", lead.tp, error, self.unopened_leaders.get(lead.tp))
+                self._handle_write_failure(lead.tp, not isinstance(error, Unavailable) or error.final, str(error))
                 if not self._is_deleted(lead.topic_id):
-                    self.unopened_leaders[lead.at] = (lead, str(error))
+                    self.unopened_leaders[lead.tp] = (lead, str(error))
                 return
         if self._is_deleted(lead.topic_id):
             return  # its log goes when that is followed
-        self._leaders[lead.at] = replica
-        self.unopened_leaders.pop(lead.at, None)
-        told, known = image.losses.get(replica.pid), topic.partitions[lead.at.partition]
+        self._leaders[lead.tp] = replica
+        self.unopened_leaders.pop(lead.tp, None)
+        told, known = image.losses.get(replica.partition_id), topic.partitions[lead.tp.partition]
         replica.possible_loss = told[-1]._asdict() if told else None
-        if replica.restarted_at_cold_end or (lead.at in self.suspect_partitions and not lead.is_new):
+        if replica.restarted_at_cold_end or (lead.tp in self.suspect_partitions and not lead.is_new):
             self.unreported_losses.append(replica)
             self.loss_report_due.set()
             if is_loss_unreported(known.loss, replica):
@@ -344,35 +344,35 @@ class HostedReplicas:
         self._check_synced_entry(replica.log)
         self._on_lead(replica)
 
-    def _handle_write_failure(self, at: TopicPartition, final: bool, why: str) -> None:
+    def _handle_write_failure(self, tp: TopicPartition, final: bool, why: str) -> None:
         """A log that broke while it was changed: on a full disk it is opened anew, on a failing one nothing is."""
-        hot = self._log_store.get(at)
+        hot = self._log_store.get(tp)
         if hot is None or not hot.write_failure:
             return
         if final:
             self._disk.mark_dead(why)
         else:
             self._disk.mark_full(why)
-            self._log_store.close_broken(at)
+            self._log_store.close_broken(tp)
 
     async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
-        known = topic.partitions[lead.at.partition]
-        hot = await self._log_store.open_or_create(lead.at, topic, is_new=lead.is_new)
-        pid = LeaderReplica.id_of(lead.at, lead.topic_id)
-        past = PreviousLeader.STOPPED_CLEANLY if self.has_clean_predecessor(lead.at, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
-        if lead.is_new or lead.at in self._never_tiered:
+        known = topic.partitions[lead.tp.partition]
+        hot = await self._log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
+        partition_id = LeaderReplica.id_of(lead.tp, lead.topic_id)
+        past = PreviousLeader.STOPPED_CLEANLY if self.has_clean_predecessor(lead.tp, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
+        if lead.is_new or lead.tp in self._never_tiered:
             past = PreviousLeader.NONE
         elif lead.was_in_sync:
             past = PreviousLeader.WAS_IN_SYNC_WITH
-        self._never_tiered.discard(lead.at)
+        self._never_tiered.discard(lead.tp)
         if topic.name == OFFSETS_TOPIC and not lead.is_new:
-            begun = await self._snapshot_store.reconcile(hot, pid)
+            begun = await self._snapshot_store.reconcile(hot, partition_id)
         else:
-            begun = await prepare_leader_log(hot, self._cold_tier, pid, topic.name, lead.leader_epoch, past)
+            begun = await prepare_leader_log(hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, past)
         cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0
-        committed = max(self._high_watermarks.pop(lead.at, 0), cold_end, hot.start_offset)
+        committed = max(self._high_watermarks.pop(lead.tp, 0), cold_end, hot.start_offset)
         return LeaderReplica(
-            lead.at, lead.topic_id, hot,
+            lead.tp, lead.topic_id, hot,
             LeaderState(
                 self.settings.node_id, lead.leader_epoch, known.isr, replicas=known.replicas,
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
@@ -388,90 +388,90 @@ class HostedReplicas:
         await asyncio.gather(*(self._open_follower(image, follow, places) for follow in follows))
 
     async def _open_follower(self, image: Image, follow: Follow, slots: asyncio.Semaphore) -> None:
-        at, topic = follow.at, image.topics_by_id.get(follow.topic_id)
-        before = self.unopened_followers.pop(at, None)
-        if topic is None or topic.partitions[at.partition].leader_epoch != follow.leader_epoch:
+        tp, topic = follow.tp, image.topics_by_id.get(follow.topic_id)
+        before = self.unopened_followers.pop(tp, None)
+        if topic is None or topic.partitions[tp.partition].leader_epoch != follow.leader_epoch:
             return  # the image went on, and is about to be followed
         async with slots:
             if follow.is_new:
                 await asyncio.sleep(0)  # as with those that are led
             try:
-                hot = await self._log_store.open_or_create(at, topic, is_new=follow.is_new)
+                hot = await self._log_store.open_or_create(tp, topic, is_new=follow.is_new)
             except (Unavailable, Corrupt, Refused) as error:
-                _log_failure("followed", at, error, before)
+                _log_failure("followed", tp, error, before)
                 if isinstance(error, Unavailable) and error.final:
                     self._disk.mark_dead(str(error))
                 if not self._is_deleted(follow.topic_id):
-                    self.unopened_followers[at] = (follow, str(error))
+                    self.unopened_followers[tp] = (follow, str(error))
                 return
         if self._is_deleted(follow.topic_id):
             return  # as with those that are led
         if follow.leader != NO_LEADER:
-            self.suspect_partitions -= {at}  # what it lacks it copies again; until then it counts for nothing
-        copy = self._followers[at] = FollowerReplica(
-            at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._high_watermarks.pop(at, 0), clock=self._world.clock, disk=self._disk, save_offsets=self.save_offsets,
+            self.suspect_partitions -= {tp}  # what it lacks it copies again; until then it counts for nothing
+        copy = self._followers[tp] = FollowerReplica(
+            tp, follow.topic_id, hot, follow.leader, follow.leader_epoch,
+            high_watermark=self._high_watermarks.pop(tp, 0), clock=self._world.clock, disk=self._disk, save_offsets=self.save_offsets,
         )  # fmt: skip
         self._check_synced_entry(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:
             self._fetchers.follow(copy)
 
-    def _close_follower(self, at: TopicPartition) -> None:
+    def _close_follower(self, tp: TopicPartition) -> None:
         """It is followed no more, or another leader is."""
-        self.unopened_followers.pop(at, None)
-        copy = self._followers.pop(at, None)
+        self.unopened_followers.pop(tp, None)
+        copy = self._followers.pop(tp, None)
         if copy is not None:
             copy.stop()
-            self._high_watermarks[at] = copy.high_watermark
+            self._high_watermarks[tp] = copy.high_watermark
 
     def _on_truncation_failed(self, follower: FollowerReplica, final: bool) -> None:
         """A cut of its log failed half way. On a full disk it is opened anew with the next look at all logs."""
-        if self._followers.get(follower.at) is follower:
-            self._close_follower(follower.at)
-            follow = Follow(follower.at, follower.topic_id, follower.leader, follower.leader_epoch)
-            self.unopened_followers[follower.at] = (follow, follower.log.write_failure)
-            self._handle_write_failure(follower.at, final, follower.log.write_failure)
+        if self._followers.get(follower.tp) is follower:
+            self._close_follower(follower.tp)
+            follow = Follow(follower.tp, follower.topic_id, follower.leader, follower.leader_epoch)
+            self.unopened_followers[follower.tp] = (follow, follower.log.write_failure)
+            self._handle_write_failure(follower.tp, final, follower.log.write_failure)
 
     def _configure(self, topic: TopicImage) -> None:
         config = self._log_store.get_config(topic)
         for p in range(len(topic.partitions)):
-            at = TopicPartition(topic.name, p)
-            hot = self._log_store.configure(at, config)
+            tp = TopicPartition(topic.name, p)
+            hot = self._log_store.configure(tp, config)
             if hot is not None:
                 self._check_synced_entry(hot)
-            if at in self._leaders:
-                self._leaders[at].on_config_changed()
-                self._on_config_changed(self._leaders[at])
+            if tp in self._leaders:
+                self._leaders[tp].on_config_changed()
+                self._on_config_changed(self._leaders[tp])
 
     def _check_synced_entry(self, hot: DiskLog) -> None:
         """Has it noted soon whether the log is whole at what it syncs, also where nobody writes."""
         if hot.synced_entry.is_due:
             self.synced_entry_due.set()
 
-    def resign(self, at: TopicPartition, why: Refused) -> None:
+    def resign(self, tp: TopicPartition, why: Refused) -> None:
         """Not led here any more; who waits is answered with `why`."""
-        self.unopened_leaders.pop(at, None)
-        replica = self._leaders.pop(at, None)
+        self.unopened_leaders.pop(tp, None)
+        replica = self._leaders.pop(tp, None)
         if replica is not None:
-            self._high_watermarks[at] = replica.high_watermark
+            self._high_watermarks[tp] = replica.high_watermark
             replica.resign(why)
-            self._cold_tier.uploader.forget(replica.pid)
+            self._cold_tier.uploader.forget(replica.partition_id)
             self._on_resign(replica)
 
     def on_fenced(self, replica: LeaderReplica, error: Fenced) -> None:
         """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the
         one that has its name now."""
-        log.error("fenced partition=%s why=%s", replica.at, error)
-        if self._leaders.get(replica.at) is replica:
-            self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
+        log.error("fenced partition=%s why=%s", replica.tp, error)
+        if self._leaders.get(replica.tp) is replica:
+            self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
-    def _drop(self, at: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
-        self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else _make_deleted_refusal(at))
-        self._cold_tier.manifests.forget(LeaderReplica.id_of(at, topic_id))
-        self._close_follower(at)
-        self._high_watermarks.pop(at, None)
-        self._never_tiered.discard(at)
-        self._log_store.drop(at, topic_id)
+    def _drop(self, tp: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
+        self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp))
+        self._cold_tier.manifests.forget(LeaderReplica.id_of(tp, topic_id))
+        self._close_follower(tp)
+        self._high_watermarks.pop(tp, None)
+        self._never_tiered.discard(tp)
+        self._log_store.drop(tp, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -490,16 +490,16 @@ class HostedReplicas:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
         return await self._log_store.close_clean(self._make_clean_entry)
 
-    def _make_clean_entry(self, at: TopicPartition, hot: DiskLog) -> CleanLogEntry | None:
+    def _make_clean_entry(self, tp: TopicPartition, hot: DiskLog) -> CleanLogEntry | None:
         """What the next start need not read anew."""
-        replica, copy = self._leaders.get(at), self._followers.get(at)
+        replica, copy = self._leaders.get(tp), self._followers.get(tp)
         if replica is not None:
             return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.takeover_pending)
         return hot.make_clean_entry(copy.leader_epoch, True) if copy is not None else None
 
 
-def _make_deleted_refusal(at: TopicPartition) -> Refused:
-    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
+def _make_deleted_refusal(tp: TopicPartition) -> Refused:
+    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {tp.topic!r} was deleted")
 
 
 def is_loss_unreported(reported: Loss | None, replica: LeaderReplica) -> bool:
@@ -512,6 +512,6 @@ def is_loss_overstated(reported: Loss | None, replica: LeaderReplica) -> bool:
     return reported is not None and reported.leader_epoch == replica.leader_epoch and reported.from_offset < replica.initial_cold_end_offset
 
 
-def _log_failure(role: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
+def _log_failure(role: str, tp: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
     if before is None or before[1] != str(error):  # it is tried again and again
-        log.error("partition is not %s partition=%s why=%s", role, at, error)
+        log.error("partition is not %s partition=%s why=%s", role, tp, error)

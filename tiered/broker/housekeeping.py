@@ -98,7 +98,7 @@ class Housekeeping:
             try:
                 await self._maintain_log(held, now_ms)
             except (Unavailable, Refused) as error:
-                log.warning("log is looked after later partition=%s why=%s", held.at, error)
+                log.warning("log is looked after later partition=%s why=%s", held.tp, error)
             if isinstance(held, LeaderReplica):
                 node.tiering.wake(held)
             await node.world.clock.sleep(0)
@@ -169,7 +169,7 @@ class Housekeeping:
                 try:
                     await replica.flush()
                 except Unavailable as error:
-                    log.error("old tail is not flushed partition=%s why=%s", replica.at, error)
+                    log.error("old tail is not flushed partition=%s why=%s", replica.tp, error)
 
     async def update_synced_entries(self) -> None:
         """Makes a change of `flush` true of each log soon, also where nobody writes (`hot/synced_logs.py`)."""
@@ -185,7 +185,7 @@ class Housekeeping:
                 )
                 for held, error in zip(some, found, strict=True):
                     if isinstance(error, Unavailable):
-                        log.warning("change of flush is noted later partition=%s why=%s", held.at, error)
+                        log.warning("change of flush is noted later partition=%s why=%s", held.tp, error)
                     elif isinstance(error, BaseException):
                         raise error
             if any(held.log.synced_entry.is_due for held in due if not held.is_stopped):

@@ -154,7 +154,7 @@ class IsrUpdater:
         else:
             for (replica, wish), isr, code in zip(changes.items(), before, codes, strict=True):
                 if code is Code.NONE:
-                    self._accepted_changes.record(replica.at, isr, wish.isr)
+                    self._accepted_changes.record(replica.tp, isr, wish.isr)
                 self._on_result(replica, wish, code)
 
     def _on_result(self, replica: LeaderReplica, change: ProposedIsr, code: Code | None) -> None:
@@ -166,5 +166,5 @@ class IsrUpdater:
             replica.state.isr_change_unknown(change)
         else:
             self._change_counter.inc(1, "refused")
-            log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.at, sorted(change.isr), code)
+            log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.tp, sorted(change.isr), code)
             replica.reject_isr_change(change)

@@ -65,17 +65,17 @@ class LogStore:
         """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
 
-    def get(self, at: TopicPartition) -> DiskLog | None:
+    def get(self, tp: TopicPartition) -> DiskLog | None:
         """The log of a partition, when it is open."""
-        return self._logs.get(at)
+        return self._logs.get(tp)
 
-    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
+    def end_of(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """The epoch of the last record of a topic's log and where it ends; (-1, 0) where nothing can be read. The log
         that lies there may be of an earlier topic of that name."""
-        hot = self._logs.get(at)
+        hot = self._logs.get(tp)
         if hot is not None and hot.topic_id == topic_id:
             return hot.epochs.latest, hot.end_offset
-        return self._unopened_ends.get(PartitionId(topic_id, at.partition), (-1, 0))
+        return self._unopened_ends.get(PartitionId(topic_id, tp.partition), (-1, 0))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -83,27 +83,27 @@ class LogStore:
         """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
         the directory once logs of other topics are gone."""
         noted = {*state.recovery_points, *state.log_starts}
-        self._directory_state = state = self._directory.delete_stray_logs({at: topic.topic_id for at, topic in known.items()}, state)
+        self._directory_state = state = self._directory.delete_stray_logs({tp: topic.topic_id for tp, topic in known.items()}, state)
         self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts}
         rows = state.synced_logs.logs.items()
         self._synced_logs.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
-        for number, (at, topic) in enumerate(known.items(), 1):
+        for number, (tp, topic) in enumerate(known.items(), 1):
             if number % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            if at in self._stale_checkpoints:
+            if tp in self._stale_checkpoints:
                 continue  # `begin` makes it, once the offsets of the log that was there are not noted any more
             try:
-                self._logs[at] = await self._open_log(at, topic, state)
+                self._logs[tp] = await self._open_log(tp, topic, state)
             except (Unavailable, Corrupt) as error:
-                log.error("log cannot be opened partition=%s why=%s", at, error)
-                self._unchecked.add(at)
+                log.error("log cannot be opened partition=%s why=%s", tp, error)
+                self._unchecked.add(tp)
                 if isinstance(error, CorruptLog):
-                    self._corrupt.add(at)
+                    self._corrupt.add(tp)
                 if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
                     with contextlib.suppress(Unavailable):
-                        point = state.recovery_points.get(at, 0)
-                        end = find_proved_end(self._world.disk, self._directory.log_path(at), point)
-                        self._unopened_ends[PartitionId(topic.topic_id, at.partition)] = end
+                        point = state.recovery_points.get(tp, 0)
+                        end = find_proved_end(self._world.disk, self._directory.log_path(tp), point)
+                        self._unopened_ends[PartitionId(topic.topic_id, tp.partition)] = end
         return state
 
     async def save_synced_entries(self) -> None:
@@ -115,61 +115,61 @@ class LogStore:
             for hot in self._logs.values():
                 hot.synced_entry.refresh()
 
-    async def open_or_create(self, at: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
+    async def open_or_create(self, tp: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
         """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
         `fresh` one no copy exists anywhere. `Unavailable`, `Corrupt`, `Refused`."""
-        hot = self._logs.get(at)
+        hot = self._logs.get(tp)
         if hot is not None:
-            check_invariant(hot.topic_id == topic.topic_id, "log of another topic", at, hot.topic_id, topic.topic_id)
+            check_invariant(hot.topic_id == topic.topic_id, "log of another topic", tp, hot.topic_id, topic.topic_id)
             return hot
         assert self._directory_state is not None
         if is_new:  # whatever lies there is of an earlier topic of that name
-            self._rename_for_deletion(at, f"before-{topic.topic_id}", 0)
-        if at in self._stale_checkpoints:  # else the next start would take them for offsets of this log
+            self._rename_for_deletion(tp, f"before-{topic.topic_id}", 0)
+        if tp in self._stale_checkpoints:  # else the next start would take them for offsets of this log
             await self.save_offsets()
         past = self._directory_state
-        if is_new or at not in self._unchecked:
+        if is_new or tp not in self._unchecked:
             # What is created now has no past to doubt, and no fsync to wait for; what was open was closed in trouble.
             same_boot = is_new or self._directory_state.same_boot
             past = past._replace(recovery_points={}, log_starts={}, left={}, same_boot=same_boot, clean=False)
-        hot = await self._open_log(at, topic, past, is_new=is_new)
-        self._unchecked.discard(at)
-        self._truncation_failed.discard(at)
-        known = topic.partitions[at.partition]
+        hot = await self._open_log(tp, topic, past, is_new=is_new)
+        self._unchecked.discard(tp)
+        self._truncation_failed.discard(tp)
+        known = topic.partitions[tp.partition]
         counts = self._settings().node_id in (*known.isr, *known.elr)
-        if hot.suspect and counts and at not in self._corrupt:
+        if hot.suspect and counts and tp not in self._corrupt:
             # The cluster relies on what it had: not before it was left out, or the next start has told of it.
             hot.close()
             raise Corrupt("records have rotted away; start the broker again", where=hot.name)
-        self._logs[at] = hot
+        self._logs[tp] = hot
         return hot
 
-    async def _open_log(self, at: TopicPartition, topic: TopicImage, state: DirectoryState, *, is_new: bool = False) -> DiskLog:
-        left = state.clean_entries.get(at) if not is_new else None
+    async def _open_log(self, tp: TopicPartition, topic: TopicImage, state: DirectoryState, *, is_new: bool = False) -> DiskLog:
+        left = state.clean_entries.get(tp) if not is_new else None
         return await DiskLog.open(
             self._world.disk,
             self._world.clock,
-            self._directory.log_path(at),
+            self._directory.log_path(tp),
             self.get_config(topic),
             same_boot=state.same_boot,
             clean=state.clean,
-            recovery_point=state.recovery_points.get(at, 0),
-            start_offset=state.log_starts.get(at, 0),
+            recovery_point=state.recovery_points.get(tp, 0),
+            start_offset=state.log_starts.get(tp, 0),
             metrics=self._metrics,
             topic_id=topic.topic_id,
-            name=str(at),
+            name=str(tp),
             files=self._files,
             is_new=is_new,
-            truncation_interrupted=at in self._truncation_failed,
+            truncation_interrupted=tp in self._truncation_failed,
             clean_entry=None if left is None or left.topic_id != topic.topic_id else left,
-            synced_entry=SyncedLogEntry(self._synced_logs, at, topic.topic_id),
+            synced_entry=SyncedLogEntry(self._synced_logs, tp, topic.topic_id),
             producer_limits=self.producer_limits,
         )
 
-    def is_suspect(self, at: TopicPartition) -> bool:
+    def is_suspect(self, tp: TopicPartition) -> bool:
         """Whether records of it have rotted away that the cluster believes to be here."""
-        hot = self._logs.get(at)
-        return at in self._corrupt or (hot is not None and hot.suspect)
+        hot = self._logs.get(tp)
+        return tp in self._corrupt or (hot is not None and hot.suspect)
 
     @property
     def has_unchecked_logs(self) -> bool:
@@ -190,43 +190,43 @@ class LogStore:
             self._last_config = (topic.configs, settings, config)
         return config
 
-    def configure(self, at: TopicPartition, config: TopicConfig) -> DiskLog | None:
+    def configure(self, tp: TopicPartition, config: TopicConfig) -> DiskLog | None:
         """Other settings are in force; returns the log that goes by them, when it is open."""
-        hot = self._logs.get(at)
+        hot = self._logs.get(tp)
         if hot is not None:
             hot.configure(config)
         return hot
 
     # -- going --------------------------------------------------------------------------------------------------------
 
-    def close_broken(self, at: TopicPartition) -> None:
+    def close_broken(self, tp: TopicPartition) -> None:
         """Only opening it anew can tell what is left of it: the next `begin` does."""
-        hot = self._logs.pop(at, None)
+        hot = self._logs.pop(tp, None)
         if hot is not None:
-            self._truncation_failed.add(at)
+            self._truncation_failed.add(tp)
             hot.close()
 
-    def drop(self, at: TopicPartition, topic_id: str) -> None:
+    def drop(self, tp: TopicPartition, topic_id: str) -> None:
         """The partition is not held here any more; its files go later."""
-        hot = self._logs.pop(at, None)
-        self._synced_logs.remove_row((at, TopicId(topic_id)))
-        self._stale_checkpoints.add(at)
-        self._unchecked.discard(at)
-        self._truncation_failed.discard(at)
+        hot = self._logs.pop(tp, None)
+        self._synced_logs.remove_row((tp, TopicId(topic_id)))
+        self._stale_checkpoints.add(tp)
+        self._unchecked.discard(tp)
+        self._truncation_failed.discard(tp)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms
             with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
                 hot.close()
         try:
-            self._rename_for_deletion(at, topic_id, delay_ms)
+            self._rename_for_deletion(tp, topic_id, delay_ms)
         except Unavailable as error:
-            log.warning("log of a deleted topic stays for now partition=%s why=%s", at, error)
+            log.warning("log of a deleted topic stays for now partition=%s why=%s", tp, error)
 
-    def _rename_for_deletion(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
+    def _rename_for_deletion(self, tp: TopicPartition, topic_id: str, delay_ms: int) -> None:
         """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
-        self._files.forget_directory(self._directory.log_path(at))  # of a log that was never opened to the end, too
-        self._directory.rename_for_deletion(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+        self._files.forget_directory(self._directory.log_path(tp))  # of a log that was never opened to the end, too
+        self._directory.rename_for_deletion(tp, topic_id, self._world.clock.wall_ms() + delay_ms)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -243,8 +243,8 @@ class LogStore:
             logs = iter(list(self._logs.values()))
             await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()
-            said = ((at, make_clean_entry(at, hot)) for at, hot in list(self._logs.items()))
-            await self._directory.mark_clean((at, each) for at, each in said if each is not None)
+            said = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
+            await self._directory.mark_clean((tp, each) for tp, each in said if each is not None)
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False

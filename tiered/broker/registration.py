@@ -96,17 +96,17 @@ class Registration:
         proved: list[tuple[TopicId, int]] = []
         doubtful: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
-        for at, topic in hosted_partitions(node.image, settings.node_id):
-            proof = whole or self._directory_state.synced_logs.is_fully_synced(at, topic.topic_id)
-            if not proof or node.hosted_replicas.is_suspect(at):
-                doubtful.append(at)
+        for tp, topic in hosted_partitions(node.image, settings.node_id):
+            proof = whole or self._directory_state.synced_logs.is_fully_synced(tp, topic.topic_id)
+            if not proof or node.hosted_replicas.is_suspect(tp):
+                doubtful.append(tp)
             elif not whole:
-                proved.append((topic.topic_id, at.partition))
-            now = topic.partitions[at.partition]
+                proved.append((topic.topic_id, tp.partition))
+            now = topic.partitions[tp.partition]
             # Also where no other replica is known of: the controller may have begun a move that is not heard of here.
-            if doubtful[-1:] == [at] or not (now.isr or now.elr):
-                end = node.hosted_replicas.end_of(at, topic.topic_id)
-                ends.append(requests.ReplicaEnd(topic.topic_id, at.partition, *end))
+            if doubtful[-1:] == [tp] or not (now.isr or now.elr):
+                end = node.hosted_replicas.end_of(tp, topic.topic_id)
+                ends.append(requests.ReplicaEnd(topic.topic_id, tp.partition, *end))
         node.hosted_replicas.suspect_partitions = frozenset(doubtful)
         registration = requests.RegisterBroker(
             settings.node_id, node.incarnation, self._directory_state.directory_id if known else "", settings.http,
@@ -123,7 +123,7 @@ class Registration:
                 name, given, in_force,
             )  # fmt: skip
         # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
-        node.hosted_replicas.suspect_partitions = frozenset(at for at in doubtful if can_lead(self._get_partition_image(at), settings.node_id))
+        node.hosted_replicas.suspect_partitions = frozenset(tp for tp in doubtful if can_lead(self._get_partition_image(tp), settings.node_id))
         try:
             await self.report_losses()
         except Unavailable as error:
@@ -159,10 +159,10 @@ class Registration:
                     ahead_ms // 1000, node.image.controller,
                 )  # fmt: skip
 
-    def _get_partition_image(self, at: TopicPartition) -> PartitionImage | None:
-        topic = self._node.image.topics.get(at.topic)
+    def _get_partition_image(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self._node.image.topics.get(tp.topic)
         known = topic.partitions if topic is not None else ()
-        return known[at.partition] if at.partition < len(known) else None
+        return known[tp.partition] if tp.partition < len(known) else None
 
     def _make_loss_report(self, replica: LeaderReplica) -> requests.ReportLoss:
         return requests.ReportLoss(
@@ -171,14 +171,14 @@ class Registration:
 
     def _is_unreported(self, replica: LeaderReplica) -> bool:
         """Whether the cluster still has to be told."""
-        topic, known = self._node.image.topics.get(replica.topic), self._get_partition_image(replica.at)
+        topic, known = self._node.image.topics.get(replica.topic), self._get_partition_image(replica.tp)
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
         return is_loss_unreported(known.loss, replica)
 
     def _is_overstated(self, replica: LeaderReplica) -> bool:
         """Whether the cluster holds for lost what this leader found in the bucket."""
-        known = self._get_partition_image(replica.at)
+        known = self._get_partition_image(replica.tp)
         return not replica.is_stopped and known is not None and is_loss_overstated(known.loss, replica)
 
     async def report_losses(self) -> None:
@@ -203,7 +203,7 @@ class Registration:
             partitions.overstated_losses = [replica for replica in partitions.overstated_losses if self._is_overstated(replica)]
             for replica in set(lost).difference(partitions.unreported_losses):
                 replica.on_loss_reported()
-        partitions.suspect_partitions -= {replica.at for replica in lost} - {replica.at for replica in partitions.unreported_losses}
+        partitions.suspect_partitions -= {replica.tp for replica in lost} - {replica.tp for replica in partitions.unreported_losses}
         untold = partitions.has_unchecked_logs or partitions.suspect_partitions or partitions.unreported_losses
         if not untold and not self.directory_trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
@@ -241,9 +241,9 @@ def _log_losses(lost: Sequence[LeaderReplica]) -> None:
     """A line for each topic: with a disk all partitions there are go at once, and one that matters has to be seen."""
     topics: dict[str, list[LeaderReplica]] = {}
     for replica in lost:
-        topics.setdefault(replica.at.topic, []).append(replica)
+        topics.setdefault(replica.tp.topic, []).append(replica)
     for topic, replicas in sorted(topics.items()):
-        places = sorted((each.at.partition, each.epoch_start) for each in replicas)
+        places = sorted((each.tp.partition, each.epoch_start) for each in replicas)
         said = ",".join(f"{partition}@{offset}" for partition, offset in places[:PARTITIONS_LOGGED_MAX])
         log.warning(
             "records may be gone from an offset on topic=%s partitions=%d partition@offset=%s%s",

@@ -171,7 +171,7 @@ class Tiering:
         except (Unavailable, Refused) as error:
             unsaid = self._log_limiter.admit("close")
             if unsaid is not None:
-                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.at, unsaid, error)
+                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.tp, unsaid, error)
 
     def copy_lag_ms(self) -> int:
         """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
@@ -206,13 +206,13 @@ class Tiering:
             unsaid = self._log_limiter.admit("upload")
             if unsaid is not None:
                 log.warning(
-                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.at, pause, unsaid, error
+                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.tp, pause, unsaid, error
                 )
             group.create_task(self._retry_after(replica, pause))
         finally:
             self._busy.discard(replica)
             self._pass_slots.release()
-            if replica.cold.manifests.take_orphan_mark(replica.pid):
+            if replica.cold.manifests.take_orphan_mark(replica.partition_id):
                 self._sweep_due_ms[replica] = self._clock.wall_ms() + self._sweep_delay_ms()
             if replica.is_stopped:
                 self.forget(replica)
@@ -285,7 +285,7 @@ class Tiering:
         """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
         manifest = replica.manifest
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
-            manifest = await replica.cold.manifests.take_over(replica.pid, replica.topic, replica.leader_epoch)
+            manifest = await replica.cold.manifests.take_over(replica.partition_id, replica.topic, replica.leader_epoch)
             replica.manifest = manifest
             replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
         return manifest
@@ -323,7 +323,7 @@ class Tiering:
             known = await replica.cold.manifests.find_segment(manifest, start)
             if known is None:
                 raise Corrupt(
-                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.pid)
+                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.partition_id)
                 )
             self._oldest_segments[replica] = known
         return known
@@ -361,7 +361,7 @@ class Tiering:
         if replica.manifest is None or now_ms < self._sweep_due_ms.setdefault(replica, now_ms + self._sweep_delay_ms()):
             return
         await self._take_over_manifest(replica)
-        await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+        await replica.cold.collector.sweep(replica.partition_id, replica.topic, replica.leader_epoch)
         self._sweep_due_ms[replica] = NEVER
 
     def _sweep_delay_ms(self) -> int:

@@ -86,7 +86,7 @@ class TopicMetrics:
 
     def labels_by_log(self) -> dict[DiskLog, str]:
         """The logs that are held here, each with the label of its topic."""
-        return {each.log: self._labels.get_label(each.at.topic) for each in self._replicas()}
+        return {each.log: self._labels.get_label(each.tp.topic) for each in self._replicas()}
 
     def has_topic(self, label: str) -> bool:
         """True if a label is that of a topic that was not deleted."""
@@ -95,7 +95,7 @@ class TopicMetrics:
     def _sum_by_topic(self, size_of: Callable[[LeaderReplica | FollowerReplica], int]) -> dict[Labels, float]:
         found: dict[Labels, float] = defaultdict(float)
         for each in self._replicas():
-            found[self._labels.get_label(each.at.topic),] += size_of(each)
+            found[self._labels.get_label(each.tp.topic),] += size_of(each)
         return found
 
 

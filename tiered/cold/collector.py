@@ -134,7 +134,7 @@ class Collector:
 
     # -- sweep --------------------------------------------------------------------------------------------------------
 
-    async def sweep(self, pid: PartitionId, topic: str, epoch: int) -> list[str]:
+    async def sweep(self, partition_id: PartitionId, topic: str, epoch: int) -> list[str]:
         """Deletes what no manifest can name any more: orphans of lower epochs, own abandoned uploads, expired objects
         that a restart forgot. Returns the keys deleted now. Fenced, Unavailable, Corrupt.
 
@@ -142,12 +142,12 @@ class Collector:
         listed but neither in the making nor named by that manifest never will be named. Young ones go after the grace
         time, with `delete_due`: readers may hold an older manifest.
         """
-        await self._manifests.take_over(pid, topic, epoch)
-        listed = await self._list(partition_prefix(pid))
-        busy = self._keys_in_flight(pid) | self._manifests.keys_in_flight(pid)
-        manifest = await self._manifests.load(pid)
+        await self._manifests.take_over(partition_id, topic, epoch)
+        listed = await self._list(partition_prefix(partition_id))
+        busy = self._keys_in_flight(partition_id) | self._manifests.keys_in_flight(partition_id)
+        manifest = await self._manifests.load(partition_id)
         if manifest is None or manifest.leader_epoch != epoch:
-            raise Fenced(f"{pid}: the manifest is not under epoch {epoch} any more")
+            raise Fenced(f"{partition_id}: the manifest is not under epoch {epoch} any more")
         alive = {key async for key in self._manifests.list_keys(manifest)}
         found = find_garbage(listed, alive, busy, epoch)
         old_ms = self._clock.wall_ms() - self._grace_ms

@@ -92,7 +92,7 @@ def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[Non
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {node}")
     if known.live:
         raise Refused(Code.INVALID_REQUEST, f"broker {node} is live: stop it first")
-    held = [str(at) for at, _ in delta.hosted_partitions(image, node)]
+    held = [str(tp) for tp, _ in delta.hosted_partitions(image, node)]
     if held:
         why = f"broker {node} has {len(held)} replicas, {held[0]} for one: move them away first (decommission)"
         raise Refused(Code.INVALID_REQUEST, why)

@@ -75,7 +75,7 @@ async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: i
             data = data.file.pread(data.start, data.length)
         walked = walk(data)
         if walked.why or not walked.batches:
-            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'nothing is there'}", where=str(replica.at))
+            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'nothing is there'}", where=str(replica.tp))
         for each in walked.batches:
             if not each.attributes & CONTROL:
                 rows = (row for row in decode_records(data, each.position) if row.offset >= offset)

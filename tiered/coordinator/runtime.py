@@ -87,7 +87,7 @@ class CoordinatorRuntime:
         if self._end_reason is not None:
             raise self._end_reason
         if len(self._pending_replies) >= PENDING_REQUESTS_MAX:
-            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.at} already")
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.tp} already")
         self._token = token = self._token + 1
         if type(request) is CommitOffsets:
             self._counters.commits += len(request.offsets)

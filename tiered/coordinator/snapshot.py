@@ -34,14 +34,14 @@ _KEY = re.compile(r"groups/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
 class SnapshotName(NamedTuple):
     """Which state an image holds. Names of one partition compare as the images do: the newer is the greater."""
 
-    pid: PartitionId
+    partition_id: PartitionId
     epoch: int
     offset: int
 
     @property
     def key(self) -> str:
         """Its key in the bucket."""
-        return f"{topic_prefix(self.pid.topic_id)}{self.pid.partition}/{self.epoch:010d}-{self.offset:020d}"
+        return f"{topic_prefix(self.partition_id.topic_id)}{self.partition_id.partition}/{self.epoch:010d}-{self.offset:020d}"
 
 
 def topic_prefix(topic_id: TopicId) -> str:
@@ -73,7 +73,7 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
     """The whole object: what it is, then the batches; its CRC covers all that follows it."""
-    header = _HEADER.pack(decode_uuid(name.pid.topic_id), name.pid.partition, name.epoch, name.offset, count, now_ms)
+    header = _HEADER.pack(decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms)
     body = b"".join((header, *batches))
     return _PREAMBLE.pack(MAGIC, VERSION, 0, crc32c(body)) + body
 
@@ -91,7 +91,7 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if crc32c(view[_PREAMBLE.size :]) != crc:
         raise Corrupt("image fails its check sum", where=name.key)
     topic_id, partition, epoch, offset, count, _ = _HEADER.unpack_from(data, _PREAMBLE.size)
-    if (topic_id, partition, epoch, offset) != (decode_uuid(name.pid.topic_id), name.pid.partition, *name[1:]):
+    if (topic_id, partition, epoch, offset) != (decode_uuid(name.partition_id.topic_id), name.partition_id.partition, *name[1:]):
         raise Corrupt("image belongs to another name", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)
     if walked.why or sum(each.count for each in walked.batches) != count:

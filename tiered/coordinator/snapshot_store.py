@@ -58,15 +58,15 @@ class CoordinatorSnapshotStore:
         """What was listed is of an earlier leadership. Those that begin together share one listing."""
         self._listed = None
 
-    async def reconcile(self, hot: DiskLog, pid: PartitionId) -> LeaderStart:
+    async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
         """Makes a log of `__consumer_offsets` agree with its images before it is led, as rule R5 does with what is
         cold: offsets that an image covers are never given again. `Unavailable` when the bucket does not say."""
-        names = await self._partition_names(pid)
+        names = await self._partition_names(partition_id)
         candidates = list(names)
         while True:
             choice = choose_snapshot(candidates, hot.local_start_offset, hot.end_offset, hot.epochs)
             if choice.base is None or not choice.restarts_log:
-                self._bases[pid] = SnapshotBase(choice.base, None, names)
+                self._bases[partition_id] = SnapshotBase(choice.base, None, names)
                 return LeaderStart(None, None)
             try:
                 batches = await self.read(choice.base)  # before the log goes for it
@@ -75,31 +75,31 @@ class CoordinatorSnapshotStore:
                 candidates.remove(choice.base)
                 continue
             restart = RestartAtColdEnd(choice.base.offset, f"the log ends at {hot.end_offset}, below its image")
-            at = TopicPartition(OFFSETS_TOPIC, pid.partition)
+            tp = TopicPartition(OFFSETS_TOPIC, partition_id.partition)
             log.warning(
-                "the image wins over the local log partition=%s offset=%d why=%s", at, restart.offset, restart.why
+                "the image wins over the local log partition=%s offset=%d why=%s", tp, restart.offset, restart.why
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
-            self._bases[pid] = SnapshotBase(choice.base, batches, names)
+            self._bases[partition_id] = SnapshotBase(choice.base, batches, names)
             return LeaderStart(None, restart)
 
-    def take_base(self, pid: PartitionId) -> SnapshotBase:
+    def take_base(self, partition_id: PartitionId) -> SnapshotBase:
         """What `begin` found, once; nothing for a log that is new."""
-        return self._bases.pop(pid, SnapshotBase(None, None, ()))
+        return self._bases.pop(partition_id, SnapshotBase(None, None, ()))
 
-    async def _partition_names(self, pid: PartitionId) -> tuple[SnapshotName, ...]:
+    async def _partition_names(self, partition_id: PartitionId) -> tuple[SnapshotName, ...]:
         async with self._listing_lock:
-            if self._listed is None or self._listed[0] != pid.topic_id:
-                self._listed = pid.topic_id, await self._list_topic(pid.topic_id)
-            return tuple(self._listed[1].get(pid.partition, ()))
+            if self._listed is None or self._listed[0] != partition_id.topic_id:
+                self._listed = partition_id.topic_id, await self._list_topic(partition_id.topic_id)
+            return tuple(self._listed[1].get(partition_id.partition, ()))
 
     async def _list_topic(self, topic_id: TopicId) -> dict[int, list[SnapshotName]]:
         prefix, names = topic_prefix(topic_id), dict[int, list[SnapshotName]]()
         page: list[ListedObject] = []
         while page := await self._store.list(prefix, page[-1].key if page else ""):
             for name in filter(None, (parse_key(each.key) for each in page)):
-                names.setdefault(name.pid.partition, []).append(name)
+                names.setdefault(name.partition_id.partition, []).append(name)
         return names
 
     # -- one image ----------------------------------------------------------------------------------------------------

@@ -54,12 +54,12 @@ class CoordinatorSnapshotter:
                 await self.write(partition, *await coordinator.snapshot())
             except (Unavailable, Refused) as error:
                 coordinator.unsaved_since_ms = since
-                log.warning("image of groups comes later partition=%s why=%s", partition.replica.at, error)
+                log.warning("image of groups comes later partition=%s why=%s", partition.replica.tp, error)
 
     async def write(self, partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
         """`records` are what the log says below `offset`. `Unavailable` when it is not known to be in the bucket."""
         replica = partition.replica
-        name = SnapshotName(replica.pid, replica.leader_epoch, offset)
+        name = SnapshotName(replica.partition_id, replica.leader_epoch, offset)
         await self._store.write(name, records)
         partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
@@ -68,7 +68,7 @@ class CoordinatorSnapshotter:
         try:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # they go with the next image
-            log.warning("older images of groups stay for now partition=%s why=%s", replica.at, error)
+            log.warning("older images of groups stay for now partition=%s why=%s", replica.tp, error)
 
     def prepare_final_snapshot(self, partition: CoordinatorPartition) -> None:
         """What the last image of this partition is to hold, before its log is closed."""
@@ -77,7 +77,7 @@ class CoordinatorSnapshotter:
             try:
                 self._final_snapshots.append((partition, coordinator.flush(), coordinator.shard.snapshot()))
             except Refused as refused:
-                log.warning("last image of groups is not made partition=%s why=%s", partition.replica.at, refused)
+                log.warning("last image of groups is not made partition=%s why=%s", partition.replica.tp, refused)
 
     async def save_final_snapshots(self) -> None:
         """A clean stop: whoever finds another disk at the next start finds the groups as they are now."""
@@ -86,7 +86,7 @@ class CoordinatorSnapshotter:
         async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
             async with semaphore:
                 if partition.replica.is_committed(offset):
-                    name = SnapshotName(partition.replica.pid, partition.replica.leader_epoch, offset)
+                    name = SnapshotName(partition.replica.partition_id, partition.replica.leader_epoch, offset)
                     await self._store.write(name, records)
 
         try:

@@ -221,8 +221,8 @@ class _ImageBuilder:
                     partitions[partition] = replace(was, stored_end=offset)
             case kinds.LossesAcknowledged():
                 for topic_id, partition, epoch in change.losses:
-                    pid = PartitionId(topic_id, partition)
-                    self._put_losses(pid, tuple(each for each in self.losses.get(pid, ()) if each.leader_epoch > epoch))
+                    partition_id = PartitionId(topic_id, partition)
+                    self._put_losses(partition_id, tuple(each for each in self.losses.get(partition_id, ()) if each.leader_epoch > epoch))
             case kinds.ProducerIdsAllocated():
                 if change.first < self.next_producer_id:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
@@ -278,20 +278,20 @@ class _ImageBuilder:
             self.replica_counts.subtract(each.replicas)
         del self.topics[topic.name], self.topics_by_id[change.topic_id]
         self.deleted_topics[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
-        self.losses = {pid: each for pid, each in self.losses.items() if pid.topic_id != change.topic_id}
+        self.losses = {partition_id: each for partition_id, each in self.losses.items() if partition_id.topic_id != change.topic_id}
 
     def _report_loss(self, change: kinds.LossReported) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
         made = Loss(change.leader_epoch, change.from_offset, change.at_ms)
         partitions[change.partition] = replace(old, loss=made)
-        pid = PartitionId(change.topic_id, change.partition)
-        self._put_losses(pid, add_loss(self.losses.get(pid, ()), old, made))
+        partition_id = PartitionId(change.topic_id, change.partition)
+        self._put_losses(partition_id, add_loss(self.losses.get(partition_id, ()), old, made))
 
-    def _put_losses(self, pid: PartitionId, losses: tuple[Loss, ...]) -> None:
+    def _put_losses(self, partition_id: PartitionId, losses: tuple[Loss, ...]) -> None:
         if losses:
-            self.losses[pid] = losses
+            self.losses[partition_id] = losses
         else:
-            self.losses.pop(pid, None)
+            self.losses.pop(partition_id, None)
 
     def _change_partition(self, change: kinds.PartitionChanged) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
@@ -373,7 +373,7 @@ def to_json(image: Image) -> dict[str, Any]:
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
         "deleted": [_fields_of(topic) for topic in image.deleted_topics.values()],
         "next_producer_id": image.next_producer_id,
-        "losses": [[*pid, [list(each) for each in losses]] for pid, losses in image.losses.items()],
+        "losses": [[*partition_id, [list(each) for each in losses]] for partition_id, losses in image.losses.items()],
     }
 
 

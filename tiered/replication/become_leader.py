@@ -34,7 +34,7 @@ class PreviousLeader(Enum):
     MAY_STILL_WRITE = "a write of an earlier leader may be under way to the manifest"
 
 
-async def prepare_leader_log(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, leader_epoch: int, previous_leader: PreviousLeader) -> LeaderStart:
+async def prepare_leader_log(hot: DiskLog, cold: ColdTier, partition_id: PartitionId, topic: str, leader_epoch: int, previous_leader: PreviousLeader) -> LeaderStart:
     """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
     first batch. `Unavailable` when the bucket does not say; nothing is served then.
 
@@ -43,11 +43,11 @@ async def prepare_leader_log(hot: DiskLog, cold: ColdTier, pid: PartitionId, top
     that change."""
     manifest, tiered = None, hot.config.remote_storage_enable
     if previous_leader is not PreviousLeader.NONE and not (previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered):
-        manifest = await cold.manifests.load(pid)
+        manifest = await cold.manifests.load(partition_id)
         if previous_leader is PreviousLeader.WAS_IN_SYNC_WITH and manifest is not None and isinstance(_compare_with_manifest(hot, manifest), RestartAtColdEnd):
             previous_leader = PreviousLeader.MAY_STILL_WRITE  # it does not have what was committed after all
     if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
-        manifest = await cold.manifests.take_over(pid, topic, leader_epoch)
+        manifest = await cold.manifests.take_over(partition_id, topic, leader_epoch)
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))

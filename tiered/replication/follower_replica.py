@@ -36,7 +36,7 @@ class FollowerReplica:
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: TopicId,
         hot: DiskLog,
         leader: int,
@@ -47,9 +47,9 @@ class FollowerReplica:
         disk: DiskState,
         save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
-        self.at = at
+        self.tp = tp
         self.topic_id = topic_id
-        self.pid = PartitionId(topic_id, at.partition)
+        self.partition_id = PartitionId(topic_id, tp.partition)
         self.log = hot
         self.leader = leader
         self.leader_epoch = leader_epoch
@@ -78,7 +78,7 @@ class FollowerReplica:
 
     def is_throttled(self, node_id: int) -> bool:
         """Whether the topic holds this replica, on broker `node_id`, to a rate."""
-        return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
+        return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.tp.partition, node_id)
 
     def stop(self) -> None:
         """It is followed no more; who reads here looks elsewhere."""
@@ -104,7 +104,7 @@ class FollowerReplica:
         hot, end = self.log, self.log.end_offset
         last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
         return PartitionFetch(
-            self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
+            self.topic_id, self.tp.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
             hot.local_start_offset,
         )  # fmt: skip
 
@@ -175,13 +175,13 @@ class FollowerReplica:
         log.log(
             logging.ERROR if below_high_watermark else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
-            self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging_epoch,
+            self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging_epoch,
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
     def _restart_log(self, offset: int) -> None:
-        log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
+        log.info("log begins anew partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
         self.log.truncate_fully_and_start_at(offset, (), None)
 
     def _update_offsets(self, part: FetchedPartition) -> None:
@@ -202,13 +202,13 @@ class FollowerReplica:
         """Begins anew at the cold end, with what the bucket knows of all below. `Unavailable`, `Corrupt` (the bucket or
         the disk)."""
         end = self.log.end_offset
-        manifest = await cold.manifests.load(self.pid)
+        manifest = await cold.manifests.load(self.partition_id)
         if manifest is None or manifest.cold_end_offset <= end:
-            raise Unavailable(f"{self.at} ends at {end}, and the bucket does not have more of it")
+            raise Unavailable(f"{self.tp} ends at {end}, and the bucket does not have more of it")
         history = await read_history(cold, manifest)
         if self.is_stopped or self.log.end_offset != end:
             return
-        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.at, history.offset, end)
+        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.tp, history.offset, end)
         restart_at_cold_end(self.log, history)
         self.cold_end_offset = self.high_watermark = history.offset
 

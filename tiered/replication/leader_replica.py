@@ -34,7 +34,7 @@ class LeaderReplica(LeaderReads):
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
@@ -48,7 +48,7 @@ class LeaderReplica(LeaderReads):
         has_controller_contact: Callable[[], bool],
         save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
-        super().__init__(at, topic_id, log, state, cold, start.manifest)
+        super().__init__(tp, topic_id, log, state, cold, start.manifest)
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
         """All records below were in the bucket when this leader began."""
@@ -141,13 +141,13 @@ class LeaderReplica(LeaderReads):
         if self._stop_error is not None:
             raise self._stop_error
         if self._loss_reported is not None:
-            why = f"records of {self.at} may be gone, and the cluster has not heard of it yet"
+            why = f"records of {self.tp} may be gone, and the cluster has not heard of it yet"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         config = self.log.config
         if acks == ACKS_ALL:
             self._require_controller_contact()
             if not self.state.has_min_isr(config.min_insync_replicas):
-                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.tp} are in sync")
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
@@ -160,7 +160,7 @@ class LeaderReplica(LeaderReads):
     def _require_controller_contact(self) -> None:
         """`Refused` where another broker may lead by now (rule R6)."""
         if len(self.state.replicas) > 1 and not self._has_controller_contact():
-            why = f"no controller is heard: another broker may lead {self.at} by now"
+            why = f"no controller is heard: another broker may lead {self.tp} by now"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     def is_committed(self, end: int) -> bool:
@@ -178,14 +178,14 @@ class LeaderReplica(LeaderReads):
                 while not self.is_committed(end):
                     await self._wait_wakeup(end)
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
-                        why = f"records below {end} of {self.at} are on too few replicas: some left the in-sync set"
+                        why = f"records below {end} of {self.tp} are on too few replicas: some left the in-sync set"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
         except TimeoutError:
             raise Refused(
-                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.at} are not committed after {timeout_ms} ms"
+                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.tp} are not committed after {timeout_ms} ms"
             ) from None
         except Unavailable as error:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.tp} failed: {error}") from None
 
     def _write(self, data: bytearray | memoryview, deep: bool) -> LogAppendInfo:
         disk, hot = self._disk, self.log
@@ -295,7 +295,7 @@ class LeaderReplica(LeaderReads):
                 log_start=request.log_start_offset, local_start=request.local_start_offset,
             )  # fmt: skip
         except Fenced as error:
-            raise Refused(Code.STALE_BROKER_EPOCH, f"{self.at}: {error}") from None
+            raise Refused(Code.STALE_BROKER_EPOCH, f"{self.tp}: {error}") from None
         if moved:
             self._on_high_watermark()
         self._wake_deletions()
@@ -353,12 +353,12 @@ class LeaderReplica(LeaderReads):
         `Fenced`, `Unavailable` (the bucket or the disk)."""
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.tp} is beyond the high watermark")
         self._require_controller_contact()
         manifest = self.manifest
         tiered = self.config.remote_storage_enable or manifest is not None
         if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
-            manifest = manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
+            manifest = manifest or await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
             self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
         self.advance_start(before)
         self.state.record_deletion(before)  # not earlier: what the bucket does not take keeps no follower out

@@ -102,7 +102,7 @@ async def _find_max_timestamp(replica: LeaderReplica, lookups: TimeLookups) -> T
         newest = max(node.max_timestamp for node in manifest.nodes)
         if newest >= 0 and (found is None or newest >= found[1]):
             cold = await replica.cold.reader.offset_for_timestamp(
-                replica.pid, newest, manifest=manifest, lookups=lookups
+                replica.partition_id, newest, manifest=manifest, lookups=lookups
             )
             found = cold if cold is not None else found
     return TimestampAndOffset(*found) if found is not None else OFFSET_NOT_FOUND

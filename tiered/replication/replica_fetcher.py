@@ -187,7 +187,7 @@ class ReplicaFetcher:
 
     def add(self, replica: FollowerReplica) -> None:
         """One more; it takes the place of an earlier copy of the same partition."""
-        self._states[replica.at] = _FetchState(replica)
+        self._states[replica.tp] = _FetchState(replica)
         self._last_wait_ms = LAST_FETCH_WAIT_MS
         self._wake.set()
 
@@ -195,7 +195,7 @@ class ReplicaFetcher:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                self._states = {at: state for at, state in self._states.items() if not state.replica.is_stopped}
+                self._states = {tp: state for tp, state in self._states.items() if not state.replica.is_stopped}
                 if not self._states:
                     self._fetchers.remove_fetcher(self.leader, self)
                     return
@@ -245,7 +245,7 @@ class ReplicaFetcher:
         restoring: list[_FetchState] = []
         self._jitter = self._fetchers.rng.random()
         try:
-            ready = {(each.replica.topic_id, each.replica.at.partition): each for each in await self._make_durable(states)}
+            ready = {(each.replica.topic_id, each.replica.tp.partition): each for each in await self._make_durable(states)}
             if ready:
                 restoring = await self._send_fetch(ready, last=last)
         except (Unavailable, Refused, Corrupt) as error:
@@ -257,7 +257,7 @@ class ReplicaFetcher:
                 state.busy = any(state is each for each in restoring)
             self._wake.set()
         for state in restoring:
-            group.create_task(self._restore(state), name=f"restore-{state.replica.at}")
+            group.create_task(self._restore(state), name=f"restore-{state.replica.tp}")
 
     async def _make_durable(self, states: Sequence[_FetchState]) -> list[_FetchState]:
         """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
@@ -365,5 +365,5 @@ class ReplicaFetcher:
         if suppressed is not None:
             log.warning(
                 "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",
-                state.replica.at, self.leader, state.failures, suppressed, why,
+                state.replica.tp, self.leader, state.failures, suppressed, why,
             )  # fmt: skip

@@ -82,9 +82,9 @@ class GroupLags:
         wanted = dict.fromkeys(TopicPartition(topic, p) for _, topic, offsets in committed for p in offsets)
         partitions = list(wanted)[:PARTITIONS_MAX]
         self._ends = await self._end_offsets(partitions)
-        self._histories = {at: self._histories.get(at) or EndHistory() for at in self._ends}
-        for at, end in self._ends.items():
-            self._histories[at].record_end(end, now_ms)
+        self._histories = {tp: self._histories.get(tp) or EndHistory() for tp in self._ends}
+        for tp, end in self._ends.items():
+            self._histories[tp].record_end(end, now_ms)
         lags: dict[Labels, GroupTopicLag] = {}
         self._forget_others({(group, topic) for group, topic, _ in committed})
         for group, topic, offsets in committed:
@@ -94,19 +94,19 @@ class GroupLags:
                 lags[labels] = lags.get(labels, GroupTopicLag()).add(lag)
         self._lags = lags
 
-    def _lag(self, at: TopicPartition, offset: int, now_ms: int) -> GroupTopicLag:
-        end = self._ends.get(at)
+    def _lag(self, tp: TopicPartition, offset: int, now_ms: int) -> GroupTopicLag:
+        end = self._ends.get(tp)
         if end is None or offset >= end:
             return GroupTopicLag(committed=offset)
-        since_ms, is_known = self._histories[at].behind_since_ms(offset)
+        since_ms, is_known = self._histories[tp].behind_since_ms(offset)
         seconds = (now_ms - since_ms) / 1000
         if not is_known:  # longer than the looks go back: as old as the segment is, where there is one here
-            seconds = max(seconds, self._local_age(at, offset))
+            seconds = max(seconds, self._local_age(tp, offset))
         return GroupTopicLag(end - offset, seconds, offset)
 
-    def _local_age(self, at: TopicPartition, offset: int) -> float:
+    def _local_age(self, tp: TopicPartition, offset: int) -> float:
         partitions = self._context.node.hosted_replicas
-        held = partitions.find_leader(at) or partitions.find_follower(at)
+        held = partitions.find_leader(tp) or partitions.find_follower(tp)
         if held is None or offset >= held.log.end_offset:
             return 0.0
         return (self._context.clock.wall_ms() - held.log.segment_created_ms(offset)) / 1000
@@ -130,27 +130,27 @@ class GroupLags:
         """The high watermarks: as they are here, else as leaders say, else as they were."""
         node, found = self._context.node, dict[TopicPartition, int]()
         remote: dict[int, dict[TopicPartition, Leader]] = {}
-        for at in partitions:
-            replica, copy = node.hosted_replicas.find_leader(at), node.hosted_replicas.find_follower(at)
+        for tp in partitions:
+            replica, copy = node.hosted_replicas.find_leader(tp), node.hosted_replicas.find_follower(tp)
             if replica is not None:
-                found[at] = replica.high_watermark
+                found[tp] = replica.high_watermark
             elif copy is not None and not copy.is_stopped:
-                found[at] = max(copy.high_watermark, copy.leader_high_watermark)
+                found[tp] = max(copy.high_watermark, copy.leader_high_watermark)
             else:
-                if at in self._ends:
-                    found[at] = self._ends[at]
+                if tp in self._ends:
+                    found[tp] = self._ends[tp]
                 with suppress(Refused):
-                    leader = self._context.remote_brokers.leader(at, node.image.topics[at.topic].topic_id)
-                    remote.setdefault(leader.node_id, {})[at] = leader
+                    leader = self._context.remote_brokers.leader(tp, node.image.topics[tp.topic].topic_id)
+                    remote.setdefault(leader.node_id, {})[tp] = leader
         for each in await asyncio.gather(*(self._fetch_end_offsets(share) for share in remote.values())):
             found.update(each)
         return found
 
     async def _fetch_end_offsets(self, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
         """The ends that one broker tells of those that it leads; nothing where it says nothing in time."""
-        wanted = {at: (leader.epoch, LATEST) for at, leader in share.items()}
+        wanted = {tp: (leader.epoch, LATEST) for tp, leader in share.items()}
         with suppress(Refused, Unavailable, Corrupt, TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
                 got = await self._context.remote_brokers.list_offsets(next(iter(share.values())), wanted)
-            return {at: end for at, end in got.items() if isinstance(end, int)}
+            return {tp: end for tp, end in got.items() if isinstance(end, int)}
         return {}

@@ -155,16 +155,16 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
     found: dict[TopicPartition, int] = {}
     remote: dict[int, dict[TopicPartition, Leader]] = {}
     for topic, partition in partitions:
-        at, image = TopicPartition(topic, partition), context.node.image.topics.get(topic)
+        tp, image = TopicPartition(topic, partition), context.node.image.topics.get(topic)
         if image is None:
             continue
         try:
-            source = open_partition(context, at, TopicId(image.topic_id))
+            source = open_partition(context, tp, TopicId(image.topic_id))
             if isinstance(source, RemotePartition):
                 leader = source.leader()
-                remote.setdefault(leader.node_id, {})[at] = leader
+                remote.setdefault(leader.node_id, {})[tp] = leader
             else:
-                found[at] = source.high_watermark
+                found[tp] = source.high_watermark
         except Refused:
             continue
     for each in await asyncio.gather(*(_fetch_broker_ends(context, share) for share in remote.values())):
@@ -175,21 +175,21 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
 async def _fetch_broker_ends(context: HttpContext, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
     """Of partitions that one broker leads. What it does not lead any more is asked once more, by itself."""
     [leader, *_] = share.values()
-    wanted = {at: (each.epoch, LATEST) for at, each in share.items()}
+    wanted = {tp: (each.epoch, LATEST) for tp, each in share.items()}
     try:
         got = await context.remote_brokers.list_offsets(leader, wanted)
     except (Refused, Unavailable):
         got = {}
     found: dict[TopicPartition, int] = {}
-    for at in share:
-        end = got.get(at)
+    for tp in share:
+        end = got.get(tp)
         if isinstance(end, int):
-            found[at] = end
+            found[tp] = end
             continue
-        image = context.node.image.topics.get(at.topic)
+        image = context.node.image.topics.get(tp.topic)
         try:
             if image is not None:
-                found[at] = (await RemotePartition(context, at, image.topic_id).fetch_bounds())[1]
+                found[tp] = (await RemotePartition(context, tp, image.topic_id).fetch_bounds())[1]
         except Refused:
             continue
     return found

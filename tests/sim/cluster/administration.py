@@ -229,20 +229,20 @@ class Administration:
     async def _delete_records(self) -> Code:
         """DeleteRecords of some partition of the run, anywhere up to its end."""
         shape = self._more_rng.choice(self._options.topics)
-        where = TopicPartition(shape.name, self._more_rng.randrange(shape.partitions))
-        end = (await list_offsets_at(self._client, [where], LATEST))[where]
+        tp = TopicPartition(shape.name, self._more_rng.randrange(shape.partitions))
+        end = (await list_offsets_at(self._client, [tp], LATEST))[tp]
         before = self._more_rng.randint(0, end)
-        self.expected.on_delete_requested(where, before)
-        part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
-        request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
-        shares, _ = await self._client.group_by_leader([where])
+        self.expected.on_delete_requested(tp, before)
+        part = DeleteRecordsPartition(partition_index=tp.partition, offset=before)
+        request = DeleteRecordsRequest([DeleteRecordsTopic(tp.topic, [part])], 5_000)
+        shares, _ = await self._client.group_by_leader([tp])
         for node in shares:
             answer = (await self._client.send(request, DeleteRecordsResponse, node_id=node)).topics[0].partitions[0]
             if not answer.error_code:
-                for finding in self.expected.on_records_deleted(where, answer.low_watermark):
+                for finding in self.expected.on_records_deleted(tp, answer.low_watermark):
                     self._findings.report(*finding)
                 return Code.NONE
-            self._client.forget_leaders([where])
+            self._client.forget_leaders([tp])
             return code_from_number(answer.error_code)
         return Code.LEADER_NOT_AVAILABLE
 

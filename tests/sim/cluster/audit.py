@@ -63,22 +63,22 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     }
     named = run.model.image.losses  # nobody acknowledges any
     reported = {
-        where: [each.from_offset for each in named.get(pid, ())]
-        for where in dumps
-        if (pid := run.partition_id(where)) is not None
+        tp: [each.from_offset for each in named.get(partition_id, ())]
+        for tp in dumps
+        if (partition_id := run.partition_id(tp)) is not None
     }
 
     may_be_lost = loss_predicate(run)
 
-    def may_have_diverged(where: TopicPartition, offset: int, since_ns: int) -> bool:
-        pid = run.partition_id(where)
-        return pid is None or run.model.copies_of(pid).may_have_diverged(offset, since_ns)
+    def may_have_diverged(tp: TopicPartition, offset: int, since_ns: int) -> bool:
+        partition_id = run.partition_id(tp)
+        return partition_id is None or run.model.copies_of(partition_id).may_have_diverged(offset, since_ns)
 
     def is_promised(send: Send) -> bool:
         """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
         its power."""
-        alone = replicas.get(send.where, 1) == 1 and not any(at >= send.invoked_ns for at in run.disk_loss_times)
-        alone = alone and send.where not in run.operators.reassignments.requested
+        alone = replicas.get(send.tp, 1) == 1 and not any(at >= send.invoked_ns for at in run.disk_loss_times)
+        alone = alone and send.tp not in run.operators.reassignments.requested
         return send.acks == -1 or (send.acks == 1 and alone)
 
     yield from checkers.check_dense_offsets(dumps)
@@ -105,9 +105,9 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
 def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
     """Asks the reference model. Of a topic that is no more, all may be."""
 
-    def is_lost(where: TopicPartition, offset: int, since_ns: int) -> bool:
-        pid = run.partition_id(where)
-        return pid is None or run.model.copies_of(pid).may_be_gone(offset, since_ns)
+    def is_lost(tp: TopicPartition, offset: int, since_ns: int) -> bool:
+        partition_id = run.partition_id(tp)
+        return partition_id is None or run.model.copies_of(partition_id).may_be_gone(offset, since_ns)
 
     return is_lost
 
@@ -150,19 +150,19 @@ async def check_epoch_ends(run: ClusterRun) -> list[Finding]:
     found: list[Finding] = []
     for shape in run.options.topics:
         for number in range(shape.partitions):
-            where = TopicPartition(shape.name, number)
-            pid = run.partition_id(where)
-            ends = epoch_ends(run.model.copies_of(pid)) if pid is not None else {}
-            task = asyncio.create_task(_fetch_epoch_ends(client, where, list(ends)), name="epochs")
+            tp = TopicPartition(shape.name, number)
+            partition_id = run.partition_id(tp)
+            ends = epoch_ends(run.model.copies_of(partition_id)) if partition_id is not None else {}
+            task = asyncio.create_task(_fetch_epoch_ends(client, tp, list(ends)), name="epochs")
             try:
                 await run.wait_until(task.done, READ_SECONDS, "leader epochs are answered")
                 told = task.result()
             finally:
                 task.cancel()
-            start = run.model.copies_of(pid).log_start if pid is not None else 0  # retention went on meanwhile
+            start = run.model.copies_of(partition_id).log_start if partition_id is not None else 0  # retention went on meanwhile
             wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end > start}
             if wrong:
-                found.append(Finding("I4", f"{where}: leader epochs end elsewhere: (told, true) {wrong}"))
+                found.append(Finding("I4", f"{tp}: leader epochs end elsewhere: (told, true) {wrong}"))
     await client.close()
     return found
 
@@ -176,21 +176,21 @@ def epoch_ends(copies: ModelOfCopies) -> dict[int, int]:
     return {epoch: end for epoch, end in ends.items() if epoch < max(ends) and end > copies.log_start}
 
 
-async def _fetch_epoch_ends(client: KafkaClient, where: TopicPartition, wanted: list[int]) -> dict[int, int]:
+async def _fetch_epoch_ends(client: KafkaClient, tp: TopicPartition, wanted: list[int]) -> dict[int, int]:
     ends: dict[int, int] = {}
     while left := [epoch for epoch in wanted if epoch not in ends]:
-        part = OffsetForLeaderPartition(where.partition, -1, left[0])
-        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(where.topic, [part])])
+        part = OffsetForLeaderPartition(tp.partition, -1, left[0])
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(tp.topic, [part])])
         try:
-            shares, _ = await client.group_by_leader([where])
+            shares, _ = await client.group_by_leader([tp])
             for node in shares:
                 got = await client.send(request, OffsetForLeaderEpochResponse, node_id=node)
                 answer = got.topics[0].partitions[0]
                 if answer.error_code:
-                    raise to_refused(answer.error_code, str(where))
+                    raise to_refused(answer.error_code, str(tp))
                 ends[left[0]] = answer.end_offset
         except (Refused, Unavailable, Corrupt):
-            client.forget_leaders([where])
+            client.forget_leaders([tp])
             await asyncio.sleep(0.5)
     return ends
 
@@ -198,20 +198,20 @@ async def _fetch_epoch_ends(client: KafkaClient, where: TopicPartition, wanted: 
 def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -> Iterator[Finding]:
     """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was; and not below what
     somebody was told is deleted."""
-    for where, dump in dumps.items():
-        pid, told = run.partition_id(where), run.reply_observer.reply_checker.deleted_below(where, run.loop.now_ns)
-        known = run.model.copies_of(pid).log_start if pid is not None else dump.start
+    for tp, dump in dumps.items():
+        partition_id, told = run.partition_id(tp), run.reply_observer.reply_checker.deleted_below(tp, run.loop.now_ns)
+        known = run.model.copies_of(partition_id).log_start if partition_id is not None else dump.start
         if dump.start > known:
-            yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")
-        if dump.start < told and not _was_lost_with_log(run, where, told):
-            yield Finding("I22", f"{where} starts at {dump.start}, told was that what is below {told} is gone")
+            yield Finding("I22", f"{tp} starts at {dump.start}, it was put at {known}")
+        if dump.start < told and not _was_lost_with_log(run, tp, told):
+            yield Finding("I22", f"{tp} starts at {dump.start}, told was that what is below {told} is gone")
 
 
-def _was_lost_with_log(run: ClusterRun, where: TopicPartition, deleted_below: int) -> bool:
+def _was_lost_with_log(run: ClusterRun, tp: TopicPartition, deleted_below: int) -> bool:
     """Whether where a log starts was lost together with what is above, as only a topic can lose it that is not
     tiered."""
-    pid = run.partition_id(where)
-    return pid is None or (run.model.copies_of(pid).cold_end == 0 and run.model.copies_of(pid).may_be_gone(deleted_below, 0))
+    partition_id = run.partition_id(tp)
+    return partition_id is None or (run.model.copies_of(partition_id).cold_end == 0 and run.model.copies_of(partition_id).may_be_gone(deleted_below, 0))
 
 
 def check_configs(run: ClusterRun) -> Iterator[Finding]:
@@ -220,12 +220,12 @@ def check_configs(run: ClusterRun) -> Iterator[Finding]:
         if run.model.applied_slot(host.node_id) < run.model.image.slot:
             continue
         for held in node.hosted_replicas.list_replicas():
-            if run.model.is_modelled(held.pid) and held.log.config != run.model.config(held.pid.topic_id):
-                wanted = run.model.config(held.pid.topic_id).to_strings()
+            if run.model.is_modelled(held.partition_id) and held.log.config != run.model.config(held.partition_id.topic_id):
+                wanted = run.model.config(held.partition_id.topic_id).to_strings()
                 other = {
                     key: (got, wanted[key]) for key, got in held.log.config.to_strings().items() if got != wanted[key]
                 }
-                yield Finding("M5", f"{host.name}: {held.at} goes by others than it should: {other}")
+                yield Finding("M5", f"{host.name}: {held.tp} goes by others than it should: {other}")
 
 
 def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
@@ -233,10 +233,10 @@ def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
 
     lasting = {OFFSETS_TOPIC, *(shape.name for shape in run.options.topics)}
 
-    def replicas(where: TopicPartition) -> tuple[int, ...] | None:
+    def replicas(tp: TopicPartition) -> tuple[int, ...] | None:
         """None for a topic that may have been deleted, and made again."""
-        known = run.model.image.topics.get(where.topic) if where.topic in lasting else None
-        return known.partitions[where.partition].replicas if known is not None else None
+        known = run.model.image.topics.get(tp.topic) if tp.topic in lasting else None
+        return known.partitions[tp.partition].replicas if known is not None else None
 
     for what in run.operators.reassignments.expected.find_misplaced(replicas):
         yield Finding("MOVED", what)
@@ -245,7 +245,7 @@ def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
 async def read_all_topics(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
     """All of the topics of the run, read by a fresh client over the wire."""
     client = run.world.client("c-audit")
-    wanted = [where for where in run.partitions() if where.topic.startswith("t")]
+    wanted = [tp for tp in run.partitions() if tp.topic.startswith("t")]
     task = asyncio.create_task(_read(client, wanted), name="audit")
     try:
         await run.wait_until(task.done, READ_SECONDS, "everything can be read")
@@ -268,24 +268,24 @@ async def _read(client: KafkaClient, wanted: list[TopicPartition]) -> dict[Topic
 async def _read_between(
     client: KafkaClient, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> dict[TopicPartition, PartitionDump]:
-    dumps = {where: PartitionDump(start, ends[where]) for where, start in starts.items()}
+    dumps = {tp: PartitionDump(start, ends[tp]) for tp, start in starts.items()}
     consumer = KafkaConsumer(client, max_wait_ms=100)
-    consumer.assign({where: start for where, start in starts.items() if start < ends[where]})
+    consumer.assign({tp: start for tp, start in starts.items() if start < ends[tp]})
     try:
-        while left := [where for where, offset in consumer.positions().items() if offset < ends[where]]:
+        while left := [tp for tp, offset in consumer.positions().items() if offset < ends[tp]]:
             for fetched in await consumer.poll():
                 dump = dumps[fetched.tp]
                 head = fetched.header
                 dump.batches.append((head.base_offset, head.producer_id, head.base_sequence, head.count))
                 dump.values.update((record.offset, record.value or b"") for record in fetched.records)
-            for where in left:
-                if consumer.positions()[where] >= ends[where]:
-                    consumer.unassign(where)
+            for tp in left:
+                if consumer.positions()[tp] >= ends[tp]:
+                    consumer.unassign(tp)
     finally:
         await consumer.close()
-    for where, start in (await list_offsets_at(client, list(starts), EARLIEST)).items():
+    for tp, start in (await list_offsets_at(client, list(starts), EARLIEST)).items():
         # Retention went on meanwhile: what it took in the middle of the reading is no hole.
-        dump = dumps[where]
+        dump = dumps[tp]
         if start > dump.start:
             dump.start = start
             dump.values = {offset: value for offset, value in dump.values.items() if offset >= start}

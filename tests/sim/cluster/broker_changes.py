@@ -84,7 +84,7 @@ class BrokerChanges:
                 self.counts["left"] += 1
                 return
             moves: dict[TopicPartition, Replicas | None] = {
-                where: target for where, replicas in held.items() if (target := self._replace_broker(host.node_id, replicas))
+                tp: target for tp, replicas in held.items() if (target := self._replace_broker(host.node_id, replicas))
             }
             if cordoned and moves:
                 await self._reassignments.submit(self._client, moves)

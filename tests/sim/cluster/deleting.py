@@ -75,25 +75,25 @@ class RecordDeleter:
         while self.working:
             await asyncio.sleep(LOOK_SECONDS)
             partitions = self._partitions()
-            where = next((each for each in partitions if self._committed_range(each).deposed), None)
-            if where is None and self._loop.now_ns >= due_ns and partitions:
-                where = self._rng.choice(partitions)
+            tp = next((each for each in partitions if self._committed_range(each).deposed), None)
+            if tp is None and self._loop.now_ns >= due_ns and partitions:
+                tp = self._rng.choice(partitions)
                 due_ns = self._loop.now_ns + round(self._rng.expovariate(1 / PAUSE_SECONDS) * 1e9)
-            if where is not None:
-                await self._delete(where)
+            if tp is not None:
+                await self._delete(tp)
         await self._client.close()
 
-    async def _delete(self, where: TopicPartition) -> None:
-        start, end, leads, deposed, tiered = self._committed_range(where)
+    async def _delete(self, tp: TopicPartition) -> None:
+        start, end, leads, deposed, tiered = self._committed_range(tp)
         before = start + self._rng.randint(0, max(0, end - start) // DELETE_DIVISOR)
         if self._rng.random() < DELETE_ALL_CHANCE:
             before = end
         nodes = deposed or leads
         if before <= start or not nodes:
             return
-        self._on_request(where, before)
-        part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
-        request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
+        self._on_request(tp, before)
+        part = DeleteRecordsPartition(partition_index=tp.partition, offset=before)
+        request = DeleteRecordsRequest([DeleteRecordsTopic(tp.topic, [part])], 5_000)
         try:
             got = await self._client.send(request, DeleteRecordsResponse, node_id=nodes[0])
         except REQUEST_ERRORS:
@@ -102,17 +102,17 @@ class RecordDeleter:
         if not answer.error_code:
             self.counts["tiered" if tiered else "untiered"] += 1
             self.counts["of_deposed"] += bool(deposed)
-            self._on_reply(where, answer.low_watermark)
-            now = self._committed_range(where)
+            self._on_reply(tp, answer.low_watermark)
+            now = self._committed_range(tp)
             for node in [*now.leaders, *now.deposed]:
-                await self._read_start(where, node, start)
+                await self._read_start(tp, node, start)
 
-    async def _read_start(self, where: TopicPartition, node: int, offset: int) -> None:
+    async def _read_start(self, tp: TopicPartition, node: int, offset: int) -> None:
         """Where it begins, and what is there from `offset` on. Whoever hears the answers judges them."""
-        begins = ListOffsetsPartition(partition_index=where.partition, timestamp=EARLIEST)
-        topic = ListOffsetsTopic(name=where.topic, partitions=[begins])
-        wanted = FetchPartition(partition=where.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-        fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(where.topic)])
+        begins = ListOffsetsPartition(partition_index=tp.partition, timestamp=EARLIEST)
+        topic = ListOffsetsTopic(name=tp.topic, partitions=[begins])
+        wanted = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(tp.topic)])
         fetch.topics[0].partitions.append(wanted)
         try:
             await self._client.send(ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node_id=node)

@@ -126,18 +126,18 @@ class ExpectedTopics:
         if code is Code.NONE:
             yield from self._check_cluster_configs()
 
-    def on_records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
+    def on_records_deleted(self, tp: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""
-        if self._log_start_of(where) < start:
-            yield Finding("I22", f"{where}: told was the log start {start}, the manifest has {self._log_start_of(where)}")
+        if self._log_start_of(tp) < start:
+            yield Finding("I22", f"{tp}: told was the log start {start}, the manifest has {self._log_start_of(tp)}")
 
-    def on_delete_requested(self, where: TopicPartition, before: int) -> None:
+    def on_delete_requested(self, tp: TopicPartition, before: int) -> None:
         """Somebody asks that what lies below be deleted: from now on it may be."""
-        self.requested_starts[where] = max(before, self.requested_starts.get(where, 0))
+        self.requested_starts[tp] = max(before, self.requested_starts.get(tp, 0))
 
-    def requested_start(self, where: TopicPartition) -> int:
+    def requested_start(self, tp: TopicPartition) -> int:
         """Below which offset somebody asked records to be deleted."""
-        return self.requested_starts.get(where, 0)
+        return self.requested_starts.get(tp, 0)
 
     def check(self) -> Iterator[Finding]:
         """All of it, at any time between requests."""

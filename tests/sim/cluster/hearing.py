@@ -36,8 +36,8 @@ class ReplyObserver:
         """A batch that was acknowledged was sent again."""
         run, send = self._run, written.send
         self.retries += 1
-        pid = run.partition_id(send.where)
-        copies = run.model.copies.get(pid) if pid is not None else None
+        partition_id = run.partition_id(send.tp)
+        copies = run.model.copies.get(partition_id) if partition_id is not None else None
         if copies is not None:
             crc = batches_of(written.data)[0].crc
             for finding in retries.check_retry(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
@@ -53,26 +53,26 @@ class ReplyObserver:
         for finding in self.reply_checker.check_reply(request, answer, node, before, requested_ns):
             self._run.findings.report(*finding)
 
-    def _on_records_deleted(self, where: TopicPartition, start: int) -> None:
+    def _on_records_deleted(self, tp: TopicPartition, start: int) -> None:
         """DeleteRecords was answered."""
         run = self._run
-        self.reply_checker.on_records_deleted(where, run.loop.now_ns, start)
-        for finding in run.expected.on_records_deleted(where, start):
+        self.reply_checker.on_records_deleted(tp, run.loop.now_ns, start)
+        for finding in run.expected.on_records_deleted(tp, start):
             run.findings.report(*finding)
 
-    def _committed_range(self, where: TopicPartition) -> CommittedRange:
+    def _committed_range(self, tp: TopicPartition) -> CommittedRange:
         """What is committed of a partition, and who leads it or believes so."""
         run = self._run
-        pid = run.partition_id(where)
-        if pid is None:
+        partition_id = run.partition_id(tp)
+        if partition_id is None:
             return CommittedRange(0, 0, [], [], True)
-        topic = run.model.image.topics[where.topic]
-        copies, now = run.model.copies_of(pid), topic.partitions[where.partition]
+        topic = run.model.image.topics[tp.topic]
+        copies, now = run.model.copies_of(partition_id), topic.partitions[tp.partition]
         deposed = [
             host.node_id
             for host, node in run.world.nodes()
             for each in node.leader_replicas()
-            if each.at == where and each.leader_epoch < now.leader_epoch
+            if each.tp == tp and each.leader_epoch < now.leader_epoch
         ]
         leads = [now.leader] if now.leader >= 0 else []
         tiered = topic.configs.get("remote.storage.enable") != "false"

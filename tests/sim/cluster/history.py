@@ -65,7 +65,7 @@ class Send:
 
     sender: str
     number: int
-    where: TopicPartition
+    tp: TopicPartition
     values: tuple[bytes, ...]
     acks: int
     invoked_ns: int
@@ -89,7 +89,7 @@ class PollResult(NamedTuple):
     position was chosen, it does not follow from the poll before."""
 
     reader: str
-    where: TopicPartition
+    tp: TopicPartition
     at_ns: int
     position: int
     is_repositioned: bool
@@ -103,7 +103,7 @@ class EndOffsetReply(NamedTuple):
     can have answered."""
 
     reader: str
-    where: TopicPartition
+    tp: TopicPartition
     requested_ns: int
     at_ns: int
     offset: int
@@ -127,7 +127,7 @@ class CommitAttempt(NamedTuple):
     """An offset that a member of a generation asked to be committed; `code` is what it was told, None for no answer."""
 
     group: str
-    where: TopicPartition
+    tp: TopicPartition
     offset: int
     invoked_ns: int
     done_ns: int

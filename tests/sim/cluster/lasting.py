@@ -125,18 +125,18 @@ class FailoverChecker:
             yield from self._check_bound("fenced", seconds, bounds.fenced, f"b{gone} is not fenced")
         for topic in image.topics.values():
             for number, now in enumerate(topic.partitions):
-                where = TopicPartition(topic.name, number)
-                pid = PartitionId(topic.topic_id, number)
-                known_led, since_ns = self._leaders.get(pid, ((-1, -1), 0))
+                tp = TopicPartition(topic.name, number)
+                partition_id = PartitionId(topic.topic_id, number)
+                known_led, since_ns = self._leaders.get(partition_id, ((-1, -1), 0))
                 if known_led != (now.leader, now.leader_epoch):
                     since_ns = self._run.loop.now_ns
-                    self._leaders[pid] = (now.leader, now.leader_epoch), since_ns
+                    self._leaders[partition_id] = (now.leader, now.leader_epoch), since_ns
                 led = min(seconds, (self._run.loop.now_ns - since_ns) / 1e9)
                 if any(node != gone for node in (*now.isr, *now.elr)):
-                    if now.leader in (gone, -1) or not self._is_leading(now.leader, pid, now.leader_epoch):
-                        yield from self._check_bound("led", led, bounds.led, f"{where} is not led without b{gone}: {now}")
+                    if now.leader in (gone, -1) or not self._is_leading(now.leader, partition_id, now.leader_epoch):
+                        yield from self._check_bound("led", led, bounds.led, f"{tp} is not led without b{gone}: {now}")
                     elif gone not in now.isr:
-                        yield from self._check_commits(where, pid, now.leader, len(now.isr))
+                        yield from self._check_commits(tp, partition_id, now.leader, len(now.isr))
 
     def _check_bound(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
         if seconds > bound:
@@ -144,46 +144,46 @@ class FailoverChecker:
         else:
             self.latest_seconds[what] = max(seconds, self.latest_seconds.get(what, 0.0))
 
-    def _is_leading(self, node: int, pid: PartitionId, epoch: int) -> bool:
+    def _is_leading(self, node: int, partition_id: PartitionId, epoch: int) -> bool:
         """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
         known = self._run.world.hosts[node].node
-        return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.leader_replicas())
+        return known is not None and any(each.partition_id == partition_id and each.leader_epoch == epoch for each in known.leader_replicas())
 
-    def _required_isr(self, pid: PartitionId, leader: LeaderReplica) -> int:
+    def _required_isr(self, partition_id: PartitionId, leader: LeaderReplica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
         state = leader.state
-        return self._run.model.min_isr(pid, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
+        return self._run.model.min_isr(partition_id, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
 
-    def _check_commits(self, where: TopicPartition, pid: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
+    def _check_commits(self, tp: TopicPartition, partition_id: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
         """What its leader has is committed in time, where enough replicas are in sync. (With `flush=ack` what nobody
         waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
-        replica = next(each for each in node.leader_replicas() if each.pid == pid) if node is not None else None
-        synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.model.flush(pid))
-        if replica is None or synced or not run.model.is_modelled(pid) or in_sync < self._required_isr(pid, replica):
-            self._uncommitted.pop(pid, None)
+        replica = next(each for each in node.leader_replicas() if each.partition_id == partition_id) if node is not None else None
+        synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.model.flush(partition_id))
+        if replica is None or synced or not run.model.is_modelled(partition_id) or in_sync < self._required_isr(partition_id, replica):
+            self._uncommitted.pop(partition_id, None)
             return
         end = replica.log.end_offset
-        committed = run.model.copies_of(pid).committed_end
-        since_ns, upto = self._uncommitted.get(pid, (run.loop.now_ns, end))
+        committed = run.model.copies_of(partition_id).committed_end
+        since_ns, upto = self._uncommitted.get(partition_id, (run.loop.now_ns, end))
         if committed >= upto:
             since_ns, upto = run.loop.now_ns, end
-        self._uncommitted[pid] = since_ns, upto
+        self._uncommitted[partition_id] = since_ns, upto
         seconds = (run.loop.now_ns - since_ns) / 1e9
         if seconds > COMMIT_SECONDS and committed < upto:
-            yield Finding("I19", f"{where}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
+            yield Finding("I19", f"{tp}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
         elif committed < upto:
             self.latest_seconds["taken"] = max(seconds, self.latest_seconds.get("taken", 0.0))
 
 
 async def run_trial(run: ClusterRun) -> None:
     """One broker is missing until all bounds are over, while clients go on; then it is back."""
-    draw = random.Random(f"{run.options.seed}/lasting")
+    rng = random.Random(f"{run.options.seed}/lasting")
     run.failover_checker.healed = True
-    if draw.random() >= TRIAL_CHANCE:
+    if rng.random() >= TRIAL_CHANCE:
         return
-    host, how = draw.choice(run.operators.present_hosts()), draw.choice(FAULT_KINDS)
+    host, how = rng.choice(run.operators.present_hosts()), rng.choice(FAULT_KINDS)
     run.world.events.add(f"{host.name} goes missing: {how}")
     others = [other.name for other in run.operators.present_hosts() if other is not host]
     if how in ("kill", "power"):

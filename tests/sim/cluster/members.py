@@ -164,8 +164,8 @@ class GroupMember:
             self._history.group_offsets.append(GroupOffsets(self._group, dict(offsets), since_ns, self._loop.now_ns))
             if self._is_out_of_range:  # what was committed is lost: it reads on from the end, as clients are told to
                 ends = await list_offsets_at(self._client, assigned, LATEST)
-                offsets = {where: min(offset, ends.get(where, offset)) for where, offset in offsets.items()}
-            consumer.assign({where: offsets.get(where, 0) for where in assigned})
+                offsets = {tp: min(offset, ends.get(tp, offset)) for tp, offset in offsets.items()}
+            consumer.assign({tp: offsets.get(tp, 0) for tp in assigned})
             self._current = (member, consumer)
             while self.working and not member.must_rejoin.is_set() and (self._rng.random() > 0.02 or self.stays):
                 await consumer.poll()
@@ -191,9 +191,9 @@ class GroupMember:
             code = refused.code
             raise
         finally:
-            for where, offset in offsets.items():
+            for tp, offset in offsets.items():
                 self._history.commits.append(
-                    CommitAttempt(self._group, where, offset, asked_ns, self._loop.now_ns, code, generation)
+                    CommitAttempt(self._group, tp, offset, asked_ns, self._loop.now_ns, code, generation)
                 )
 
     async def _commit_late(self, name: str, generation: int, assigned: list[TopicPartition]) -> None:
@@ -202,9 +202,9 @@ class GroupMember:
         codes: dict[TopicPartition, Code] = {}
         try:
             got = await commit_offsets(self._client, self._group, offsets, generation_id=generation, member_id=name)
-            codes = {where: each.code if isinstance(each, Refused) else Code.NONE for where, each in got.items()}
+            codes = {tp: each.code if isinstance(each, Refused) else Code.NONE for tp, each in got.items()}
         finally:  # what has no answer may be in all the same
             self._history.commits += [
-                CommitAttempt(self._group, where, 0, asked_ns, self._loop.now_ns, codes.get(where), generation)
-                for where in offsets
+                CommitAttempt(self._group, tp, 0, asked_ns, self._loop.now_ns, codes.get(tp), generation)
+                for tp in offsets
             ]

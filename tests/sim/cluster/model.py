@@ -80,7 +80,7 @@ class ClusterModel(BucketRules):
         """By incarnation: which life of its machine that is."""
         self.max_clock_skew_ms: Callable[[], int] = lambda: 0
         """How far the clocks of brokers were ever apart, at most."""
-        self.requested_start: Callable[[TopicPartition], int] = lambda where: 0
+        self.requested_start: Callable[[TopicPartition], int] = lambda tp: 0
         """Below which offset somebody asked records to be deleted."""
         self._log_starts: dict[PartitionId, list[LogStart]] = {}
         self._manifest_epochs: dict[PartitionId, int] = {}
@@ -104,18 +104,18 @@ class ClusterModel(BucketRules):
         bucket.memory.on_write = self._check_write
         bucket.memory.on_delete = self._check_delete_call
 
-    def copies_of(self, pid: PartitionId) -> ModelOfCopies:
+    def copies_of(self, partition_id: PartitionId) -> ModelOfCopies:
         """The model of one partition."""
-        found = self.copies.get(pid)
+        found = self.copies.get(partition_id)
         if found is None:
-            topic = self.image.topics_by_id.get(pid.topic_id)
-            name = f"{topic.name if topic else pid.topic_id}-{pid.partition}"
-            found = self.copies[pid] = ModelOfCopies(name, self._report, self._now)
+            topic = self.image.topics_by_id.get(partition_id.topic_id)
+            name = f"{topic.name if topic else partition_id.topic_id}-{partition_id.partition}"
+            found = self.copies[partition_id] = ModelOfCopies(name, self._report, self._now)
         return found
 
-    def is_modelled(self, pid: PartitionId) -> bool:
+    def is_modelled(self, partition_id: PartitionId) -> bool:
         """Whether the model speaks of this partition. Offsets of groups obey rules of their own."""
-        topic = self.image.topics_by_id.get(pid.topic_id)
+        topic = self.image.topics_by_id.get(partition_id.topic_id)
         return topic is not None and topic.name != OFFSETS_TOPIC
 
     def config(self, topic_id: TopicId) -> TopicConfig:
@@ -132,55 +132,55 @@ class ClusterModel(BucketRules):
         """Since when there is something that a broker has not acted on; now where there is nothing."""
         return self._written_ns.get(self.applied_slot(node) + 1, self._now())
 
-    def min_isr(self, pid: PartitionId, node: int, leader_min_isr: int, replicas: int) -> int:
+    def min_isr(self, partition_id: PartitionId, node: int, leader_min_isr: int, replicas: int) -> int:
         """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by` and of so many
         replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
         if self.applied_slot(node) >= self.image.slot:
-            replicas = len(self.image.topics_by_id[pid.topic_id].partitions[pid.partition].replicas)
+            replicas = len(self.image.topics_by_id[partition_id.topic_id].partitions[partition_id.partition].replicas)
         wanted = min(leader_min_isr, replicas)
-        if leader_min_isr == self.config(pid.topic_id).min_insync_replicas:
+        if leader_min_isr == self.config(partition_id.topic_id).min_insync_replicas:
             return wanted
-        allowed = {each.min_insync_replicas for each in self.configs_since(pid.topic_id, self.behind_since_ns(node))}
+        allowed = {each.min_insync_replicas for each in self.configs_since(partition_id.topic_id, self.behind_since_ns(node))}
         if leader_min_isr not in allowed:
             self._report(
-                "R3", f"{self.copies_of(pid).name}: b{node} leads by min.insync.replicas={leader_min_isr}, the metadata log says"
+                "R3", f"{self.copies_of(partition_id).name}: b{node} leads by min.insync.replicas={leader_min_isr}, the metadata log says"
                 f" {sorted(allowed)}",
             )  # fmt: skip
         return wanted
 
-    def flush(self, pid: PartitionId) -> set[str]:
+    def flush(self, partition_id: PartitionId) -> set[str]:
         """All that the topic ever said of `flush`, the last of it included."""
-        return {each.config.flush for each in self._config_history(pid.topic_id)}
+        return {each.config.flush for each in self._config_history(partition_id.topic_id)}
 
-    def on_log_start(self, pid: PartitionId, offset: int) -> None:
+    def on_log_start(self, partition_id: PartitionId, offset: int) -> None:
         """A log starts here, a broker or a manifest says."""
-        copies = self.copies_of(pid)
+        copies = self.copies_of(partition_id)
         if offset <= copies.log_start:
             return
-        configs = self.configs_since(pid.topic_id, self._now() - DECISION_DELAY_NS)
+        configs = self.configs_since(partition_id.topic_id, self._now() - DECISION_DELAY_NS)
         keeps = sorted({Retention(each.retention_bytes, each.retention_ms) for each in configs})
-        name = self.image.topics_by_id[pid.topic_id].name
-        asked = self.requested_start(TopicPartition(name, pid.partition))
+        name = self.image.topics_by_id[partition_id.topic_id].name
+        asked = self.requested_start(TopicPartition(name, partition_id.partition))
         copies.on_log_start(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.max_clock_skew_ms(), asked)
 
-    def on_local_log_start(self, pid: PartitionId, offset: int) -> None:
+    def on_local_log_start(self, partition_id: PartitionId, offset: int) -> None:
         """I21: a log on a disk starts no higher than the manifest says, once that names something: what lies below it
         is asked of the bucket. One that names nothing was made when a topic came to be tiered."""
-        start, end = self._cold_bounds.get(pid, (offset, 0))
+        start, end = self._cold_bounds.get(partition_id, (offset, 0))
         if offset > start < end:
-            self._report("I21", f"{self.copies_of(pid).name}: a log starts at {offset} on a disk, the manifest says {start}")
-        self.on_log_start(pid, offset)
+            self._report("I21", f"{self.copies_of(partition_id).name}: a log starts at {offset} on a disk, the manifest says {start}")
+        self.on_log_start(partition_id, offset)
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
         broker = self.image.brokers.get(node)
         return broker.incarnation if broker is not None else ""
 
-    def expiry_of(self, pid: PartitionId, base_offset: int, key: str) -> LogStart | None:
+    def expiry_of(self, partition_id: PartitionId, base_offset: int, key: str) -> LogStart | None:
         """What made a segment expire; None for one that never did, or that no manifest ever named."""
-        next_offset, home = self._segment_objects.get((pid, base_offset), (0, ""))
+        next_offset, home = self._segment_objects.get((partition_id, base_offset), (0, ""))
         return next(
-            (each for each in self._log_starts.get(pid, ()) if home == key and next_offset <= each.offset), None
+            (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset), None
         )
 
     def check_image(self, name: str, image: Image) -> None:
@@ -283,18 +283,18 @@ class ClusterModel(BucketRules):
         lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}
         for number, partition in enumerate(topic.partitions):
             old = before.partitions[number] if before and number < len(before.partitions) else None
-            pid = PartitionId(topic.topic_id, number)
+            partition_id = PartitionId(topic.topic_id, number)
             if flush_changed:
-                self.copies_of(pid).on_flush_changed()
+                self.copies_of(partition_id).on_flush_changed()
             if everything or old is not partition:
-                copies = self.copies_of(pid)
+                copies = self.copies_of(partition_id)
                 parted = copies.parted
-                copies.on_partition_change(partition, live, lives, between.get(pid, ()), unclean=unclean)
+                copies.on_partition_change(partition, live, lives, between.get(partition_id, ()), unclean=unclean)
                 if copies.parted != parted:
                     self.unclean_election_times.append(self._now())
 
     def _manifest(self, manifest: Manifest) -> None:
-        known = {base for pid, base in self._segment_objects if pid == manifest.partition_id} if self.is_modelled(manifest.partition_id) else None
+        known = {base for partition_id, base in self._segment_objects if partition_id == manifest.partition_id} if self.is_modelled(manifest.partition_id) else None
         super()._check_manifest(manifest)
         if known is None:
             return

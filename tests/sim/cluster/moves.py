@@ -36,28 +36,28 @@ class ExpectedReplicas:
     def __init__(self) -> None:
         self._possible: dict[TopicPartition, set[Replicas]] = {}
 
-    def on_reply(self, where: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
+    def on_reply(self, tp: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
         """`wanted` None cancels what is under way."""
         unsure = code is None or code in (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
         if wanted is None:
             if unsure or code is Code.NONE:
-                self._possible.pop(where, None)
+                self._possible.pop(tp, None)
         elif code is Code.NONE:
-            self._possible[where] = {wanted}
-        elif unsure and where in self._possible:
-            self._possible[where].add(wanted)
+            self._possible[tp] = {wanted}
+        elif unsure and tp in self._possible:
+            self._possible[tp].add(wanted)
 
     def find_misplaced(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
         """What did not end up where it was asked to be, and is there still. Offsets of groups that have fewer replicas
         than they should gain some, behind those that they have."""
-        for where, ends in self._possible.items():
-            now = replicas(where)
+        for tp, ends in self._possible.items():
+            now = replicas(tp)
             if (
                 now is not None
                 and now not in ends
-                and not (where == OFFSETS and any(now[: len(end)] == end for end in ends))
+                and not (tp == OFFSETS and any(now[: len(end)] == end for end in ends))
             ):
-                yield f"{where} was to be on {sorted(ends)}, is on {now}"
+                yield f"{tp} was to be on {sorted(ends)}, is on {now}"
 
 
 class Reassignments:
@@ -76,8 +76,8 @@ class Reassignments:
         self.requested.update(wanted)
         async with self._lock:
             codes = await _alter_reassignments(client, wanted)
-            for where, replicas in wanted.items():
-                self.expected.on_reply(where, replicas, codes[where])
+            for tp, replicas in wanted.items():
+                self.expected.on_reply(tp, replicas, codes[tp])
         return codes
 
 
@@ -138,38 +138,38 @@ class Reassigner:
                 await self._move_several()
                 continue
             shape = self._rng.choice(self._options.topics)
-            where = TopicPartition(shape.name, self._rng.randrange(shape.partitions))
+            tp = TopicPartition(shape.name, self._rng.randrange(shape.partitions))
             wanted = self._target(shape, self._rng) if self._rng.random() < 0.85 else None
             if self._options.members and self._offsets_rng.random() < OFFSETS_CHANCE:
-                where, wanted = OFFSETS, self._offsets_target()
-            await self._submit({where: wanted})
+                tp, wanted = OFFSETS, self._offsets_target()
+            await self._submit({tp: wanted})
         await self._client.close()
 
     async def _move_several(self) -> None:
         """Partitions of all topics at once. While they are on their way, some are called off, and some are to go
         elsewhere after all."""
-        draw = self._several_rng
+        rng = self._several_rng
         places = {
             TopicPartition(shape.name, number): shape
             for shape in self._options.topics
             for number in range(shape.partitions)
         }
-        some = draw.sample(list(places), min(len(places), draw.randint(2, self._options.moves_at_once)))
-        wanted: dict[TopicPartition, Replicas | None] = {where: self._target(places[where], draw) for where in some}
-        if self._options.members and draw.random() < OFFSETS_CHANCE:
+        some = rng.sample(list(places), min(len(places), rng.randint(2, self._options.moves_at_once)))
+        wanted: dict[TopicPartition, Replicas | None] = {tp: self._target(places[tp], rng) for tp in some}
+        if self._options.members and rng.random() < OFFSETS_CHANCE:
             wanted[OFFSETS] = self._offsets_target()
         await self._submit(wanted)
-        for _ in range(draw.randint(0, 3)):
-            await asyncio.sleep(draw.expovariate(1 / RETRY_SECONDS))
-            again = draw.sample(some, draw.randint(1, len(some)))
+        for _ in range(rng.randint(0, 3)):
+            await asyncio.sleep(rng.expovariate(1 / RETRY_SECONDS))
+            again = rng.sample(some, rng.randint(1, len(some)))
             await self._submit(
-                {where: None if draw.random() < 0.5 else self._target(places[where], draw) for where in again}
+                {tp: None if rng.random() < 0.5 else self._target(places[tp], rng) for tp in again}
             )
 
-    def _target(self, shape: TopicShape, draw: random.Random) -> Replicas:
+    def _target(self, shape: TopicShape, rng: random.Random) -> Replicas:
         """As many replicas as the topic has, or one less where it can do with that."""
         least = max(shape.min_isr, shape.replicas - 1)
-        return tuple(draw.sample(self._brokers(), draw.randint(least, shape.replicas)))
+        return tuple(rng.sample(self._brokers(), rng.randint(least, shape.replicas)))
 
     def _offsets_target(self) -> Replicas:
         """All brokers, in whatever order, or all but one."""
@@ -177,12 +177,12 @@ class Reassigner:
         return tuple(self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers))))
 
     async def _submit(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
-        for where, code in (await self._reassignments.submit(self._client, wanted)).items():
+        for tp, code in (await self._reassignments.submit(self._client, wanted)).items():
             name = "unknown" if code is None else code.name
             if code is not Code.NONE:
-                self._log_event(f"move {where} to {wanted[where]}: {name}")
-            elif wanted[where] is None:
+                self._log_event(f"move {tp} to {wanted[tp]}: {name}")
+            elif wanted[tp] is None:
                 name = "called_off"
             self.counts[name] = self.counts.get(name, 0) + 1
-            self.offsets_moved += where == OFFSETS and code is Code.NONE
+            self.offsets_moved += tp == OFFSETS and code is Code.NONE
         self.concurrent_moves += self._count_moving() > 1

@@ -39,9 +39,9 @@ class Nemesis:
 
     def begin(self) -> None:
         """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
-        draw = random.Random(f"{self._options.seed}/throttle")
+        rng = random.Random(f"{self._options.seed}/throttle")
         if rate := self._options.bucket_rate:
-            self.throttle = RequestThrottle(rate, draw.randint(30, 100), draw.choice((0.3, 1.0, 3.0)))
+            self.throttle = RequestThrottle(rate, rng.randint(30, 100), rng.choice((0.3, 1.0, 3.0)))
         for host in self._world.hosts.values():
             host.restart_seconds = lambda: self._rng.choice(RESTART_SECONDS)
             host.machine.clock.drift_ppm = self._rng.randint(-self._options.drift_ppm, self._options.drift_ppm)

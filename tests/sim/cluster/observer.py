@@ -116,15 +116,15 @@ class Observer:
 
     def _pid(self, log: DiskLog) -> PartitionId | None:
         """None for what the model does not speak of: offsets of groups, and topics that are deleted."""
-        pid = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
-        return pid if self._model.is_modelled(pid) else None
+        partition_id = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
+        return partition_id if self._model.is_modelled(partition_id) else None
 
     def _open(self, original: Any) -> Any:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
             log: DiskLog = await original.__func__(cls, *args, **options)
-            pid = self._pid(log)
-            if pid is not None:
-                self._model.copies_of(pid).on_opened(acting_node(), log.end_offset, read_batches(log))
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_opened(acting_node(), log.end_offset, read_batches(log))
             return log
 
         return classmethod(open)
@@ -140,9 +140,9 @@ class Observer:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
             original(log, data, batches, now_ms)
-            pid = self._pid(log)
-            if pid is not None:
-                copies = self._model.copies_of(pid)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                copies = self._model.copies_of(partition_id)
                 for each in batches:
                     crc = _CRC.unpack_from(data, each.at + _CRC_AT)[0]
                     # Batches of a produce request are stamped in place: what was walked before may say less.
@@ -160,9 +160,9 @@ class Observer:
             except Unavailable:
                 self._on_failed_truncation(log)
                 raise
-            pid = self._pid(log)
-            if pid is not None and log.end_offset < before:
-                self._model.copies_of(pid).on_truncated(acting_node(), log.end_offset, why="truncate")
+            partition_id = self._pid(log)
+            if partition_id is not None and log.end_offset < before:
+                self._model.copies_of(partition_id).on_truncated(acting_node(), log.end_offset, why="truncate")
 
         return truncate_to
 
@@ -173,55 +173,55 @@ class Observer:
             except Unavailable:
                 self._on_failed_truncation(log)
                 raise
-            pid = self._pid(log)
-            if pid is not None:
-                self._model.copies_of(pid).on_log_reset(acting_node(), offset)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_log_reset(acting_node(), offset)
 
         return restart_at
 
     def _begin_behind(self, original: Any) -> Any:
         def begin_behind(log: DiskLog, *args: Any) -> None:
             original(log, *args)
-            pid = self._pid(log)
-            if pid is not None:
-                self._model.copies_of(pid).on_begun_behind_cold(acting_node())
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_begun_behind_cold(acting_node())
 
         return begin_behind
 
     def _on_failed_truncation(self, log: DiskLog) -> None:
         """A cut that failed, on a full disk: what is there now is what the next opening finds."""
-        pid, disk = self._pid(log), log._files.disk
-        if pid is not None:
+        partition_id, disk = self._pid(log), log._files.disk
+        if partition_id is not None:
             assert isinstance(disk, SimDisk)
             start, batches = read_disk_log(disk, log._files.directory.partition("/")[2])
             end = batches[-1].last + 1 if batches else start
-            self._model.copies_of(pid).on_truncated(acting_node(), end, why="a cut that failed")
+            self._model.copies_of(partition_id).on_truncated(acting_node(), end, why="a cut that failed")
 
     def _advance_start(self, original: Any) -> Any:
         def advance_start(log: DiskLog, offset: int) -> None:
             before = log.start_offset
             original(log, offset)
-            pid = self._pid(log) if log.start_offset > before else None
-            if pid is not None:
-                self._model.on_local_log_start(pid, log.start_offset)
+            partition_id = self._pid(log) if log.start_offset > before else None
+            if partition_id is not None:
+                self._model.on_local_log_start(partition_id, log.start_offset)
 
         return advance_start
 
     def _drop_local_below(self, original: Any) -> Any:
         async def drop_local_below(log: DiskLog, offset: int) -> int:
             dropped: int = await original(log, offset)
-            pid = self._pid(log)
-            if pid is not None and dropped:
-                self._model.copies_of(pid).on_local_delete(acting_node(), log._writer.segments[0].base_offset)
+            partition_id = self._pid(log)
+            if partition_id is not None and dropped:
+                self._model.copies_of(partition_id).on_local_delete(acting_node(), log._writer.segments[0].base_offset)
             return dropped
 
         return drop_local_below
 
     def _follower_append(self, original: Any) -> Any:
         def append(copy: FollowerReplica, part: Any) -> None:
-            pid = self._pid(copy.log)
-            if pid is not None:
-                self._model.copies_of(pid).on_follow(acting_node(), copy.leader_epoch)
+            partition_id = self._pid(copy.log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_follow(acting_node(), copy.leader_epoch)
             original(copy, part)
 
         return append
@@ -233,12 +233,12 @@ class Observer:
             given = (*args, *options.values())
             state = next(each for each in given if isinstance(each, LeaderState))
             log = next(each for each in given if isinstance(each, DiskLog))
-            pid = self._pid(log)
-            if pid is not None:
-                self._leaders[id(state)] = (pid, state, log)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._leaders[id(state)] = (partition_id, state, log)
                 node = acting_node()
                 incarnation = self._model.incarnation(node)
-                self._model.copies_of(pid).on_leader(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
+                self._model.copies_of(partition_id).on_leader(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
             original(replica, *args, **options)
 
         return begin
@@ -248,9 +248,9 @@ class Observer:
             moved: bool = original(state, min_isr)
             known = self._leaders.get(id(state))
             if moved and known is not None and self._model.is_modelled(known[0]):
-                pid = known[0]
-                needed = self._model.min_isr(pid, acting_node(), min_isr, len(state.replicas))
-                self._model.copies_of(pid).on_high_watermark(
+                partition_id = known[0]
+                needed = self._model.min_isr(partition_id, acting_node(), min_isr, len(state.replicas))
+                self._model.copies_of(partition_id).on_high_watermark(
                     acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed,
                     is_controller=self._model.is_controller(acting_node()),
                 )  # fmt: skip

@@ -124,43 +124,43 @@ class ClusterOptions:
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
         """The options of a seed."""
-        draw = random.Random(f"{seed}/cluster-options")
-        count = draw.randint(1, 2)
-        troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        rng = random.Random(f"{seed}/cluster-options")
+        count = rng.randint(1, 2)
+        troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         made = cls(
             seed=seed,
             brokers=brokers,
-            topics=tuple(_draw_topic(draw, number, brokers) for number in range(count)),
-            segment_bytes=draw.choice((1024, 2048, 4096)),
-            local_retention_bytes=draw.choice((1, 4096, -2)),
-            retention_bytes=draw.choice((-1, -1, -1, 16384)),
+            topics=tuple(_draw_topic(rng, number, brokers) for number in range(count)),
+            segment_bytes=rng.choice((1024, 2048, 4096)),
+            local_retention_bytes=rng.choice((1, 4096, -2)),
+            retention_bytes=rng.choice((-1, -1, -1, 16384)),
             retention_ms=random.Random(f"{seed}/keeps").choice((-1,) * 6 + (10_000, 20_000)),
-            senders=draw.randint(2, 3),
-            send_rate=draw.choice((1.0, 2.0, 4.0)),
+            senders=rng.randint(2, 3),
+            send_rate=rng.choice((1.0, 2.0, 4.0)),
             in_flight=random.Random(f"{seed}/in-flight").choice((1, 1, 5)),
             readers=1,
-            members=draw.choice((0, 0, 0, 2)),
-            admin=draw.random() < 0.3,
+            members=rng.choice((0, 0, 0, 2)),
+            admin=rng.random() < 0.3,
             cuts=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             fetch_bytes=random.Random(f"{seed}/fetches").choice((MIB,) * 5 + (1000,)),
             rot=random.Random(f"{seed}/bit").random() < 0.2,
-            troublemakers=draw.randint(1, 2),
-            pause_seconds=draw.choice((1.0, 2.0, 4.0)),
-            worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
+            troublemakers=rng.randint(1, 2),
+            pause_seconds=rng.choice((1.0, 2.0, 4.0)),
+            worst_fault=rng.choice((0.0, 0.0, 0.03, 0.1)),
             bucket_rate=bucket.choice((0.0, 0.0, 0.0, 10.0, 30.0)),
             list_keys=bucket.choice((0, 0, 2, 3, 10)),
-            latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
+            latency_seconds=rng.choice((0.001, 0.001, 0.005, 0.05)),
             fine_share=net.choice(SMALL_CHUNK_SHARES),
             skewed=net.random() < 0.3,
-            session_ms=draw.choice((1500, 3000)),
-            drift_ppm=draw.choice((0, 0, 1000)),
-            manifest_fan=draw.choice((2, 4, 32)),
-            snapshot_slots=draw.choice((5, 20, 200)),
-            chaos_seconds=draw.choice((15.0, 25.0)),
-            rebuild=draw.random() < 0.15,
+            session_ms=rng.choice((1500, 3000)),
+            drift_ppm=rng.choice((0, 0, 1000)),
+            manifest_fan=rng.choice((2, 4, 32)),
+            snapshot_slots=rng.choice((5, 20, 200)),
+            chaos_seconds=rng.choice((15.0, 25.0)),
+            rebuild=rng.random() < 0.15,
         )
         return made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
 
@@ -241,10 +241,10 @@ def _draw_operations(made: ClusterOptions) -> dict[str, Any]:
     }
 
 
-def _draw_topic(draw: random.Random, number: int, brokers: int) -> TopicShape:
-    replicas = min(brokers, draw.choice((1, 2, 3, 3, 3)))
-    min_isr = min(replicas, draw.choice((1, 2, 2)))
-    return TopicShape(f"t{number}", draw.randint(1, 2), replicas, min_isr, draw.choice(("none", "none", "ack")))
+def _draw_topic(rng: random.Random, number: int, brokers: int) -> TopicShape:
+    replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
+    min_isr = min(replicas, rng.choice((1, 2, 2)))
+    return TopicShape(f"t{number}", rng.randint(1, 2), replicas, min_isr, rng.choice(("none", "none", "ack")))
 
 
 COMMON_SETTINGS = replace(

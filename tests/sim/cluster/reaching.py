@@ -23,7 +23,7 @@ Ends = Mapping[TopicPartition, int]
 async def wait_until_read(run: ClusterRun) -> None:
     """Lets time pass until everybody has read all of it."""
     ends = {
-        where: run.model.copies_of(pid).committed_end for where in run.own_partitions() if (pid := run.partition_id(where)) is not None
+        tp: run.model.copies_of(partition_id).committed_end for tp in run.own_partitions() if (partition_id := run.partition_id(tp)) is not None
     }
     members = [each for each in run.clients if isinstance(each, GroupMember)]
     readers = [each for each in run.clients if isinstance(each, StandaloneReader)]
@@ -32,30 +32,30 @@ async def wait_until_read(run: ClusterRun) -> None:
     for reader in readers:
         reader.stays = True
     if members:
-        wanted = [where for where in ends if where.topic == run.options.topics[0].name]
+        wanted = [tp for tp in ends if tp.topic == run.options.topics[0].name]
         await run.wait_until(
             lambda: not any(find_unowned([member.positions() for member in members], wanted)),
             REBALANCED_SECONDS, "every partition of the group has an owner",
         )  # fmt: skip
         await run.wait_until(
-            lambda: not any(find_behind(_merge_positions(members), {where: ends[where] for where in wanted})),
+            lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
             REACHED_SECONDS, "the group reads to the end",
         )  # fmt: skip
     await run.wait_until(
-        lambda: not any(where for reader in readers for where in find_behind(reader.positions(), ends)),
+        lambda: not any(tp for reader in readers for tp in find_behind(reader.positions(), ends)),
         REACHED_SECONDS, "every reader reads to the end",
     )  # fmt: skip
 
 
 def find_unowned(owned: list[dict[TopicPartition, int]], wanted: list[TopicPartition]) -> Iterator[TopicPartition]:
     """What not exactly one has."""
-    return (where for where in wanted if sum(where in each for each in owned) != 1)
+    return (tp for tp in wanted if sum(tp in each for each in owned) != 1)
 
 
 def find_behind(positions: Ends, ends: Ends) -> Iterator[TopicPartition]:
     """What is not read to the end."""
-    return (where for where, end in ends.items() if positions.get(where, -1) < end)
+    return (tp for tp, end in ends.items() if positions.get(tp, -1) < end)
 
 
 def _merge_positions(members: list[GroupMember]) -> dict[TopicPartition, int]:
-    return {where: offset for member in members for where, offset in member.positions().items()}
+    return {tp: offset for member in members for tp, offset in member.positions().items()}

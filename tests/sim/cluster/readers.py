@@ -78,11 +78,11 @@ class StandaloneReader:
         starts = await list_offsets(self._client, dict.fromkeys(partitions, EARLIEST))
         ends = await self._list_end_offsets(partitions)
         offsets = {}
-        for where in partitions:
-            start = starts[where]
-            if not isinstance(start, Refused) and where in ends:
-                low, high = start[0], max(start[0], ends[where])
-                offsets[where] = self._rng.choice((low, low, high, self._rng.randint(low, high)))
+        for tp in partitions:
+            start = starts[tp]
+            if not isinstance(start, Refused) and tp in ends:
+                low, high = start[0], max(start[0], ends[tp])
+                offsets[tp] = self._rng.choice((low, low, high, self._rng.randint(low, high)))
         self._next_offsets = {}
         consumer.assign(offsets)
         if not offsets:
@@ -90,22 +90,22 @@ class StandaloneReader:
 
     async def _list_end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Of those of which a leader says it; into the history too."""
-        asked_ns, before = self._loop.now_ns, {where: self._sole_epoch(where) for where in partitions}
+        asked_ns, before = self._loop.now_ns, {tp: self._sole_epoch(tp) for tp in partitions}
         told = await list_offsets(self._client, dict.fromkeys(partitions, LATEST))
-        ends = {where: answer[0] for where, answer in told.items() if not isinstance(answer, Refused)}
-        for where, offset in ends.items():
-            sure = 0 <= before[where] == self._sole_epoch(where)
-            self._history.end_offsets.append(EndOffsetReply(self.name, where, asked_ns, self._loop.now_ns, offset, sure))
+        ends = {tp: answer[0] for tp, answer in told.items() if not isinstance(answer, Refused)}
+        for tp, offset in ends.items():
+            sure = 0 <= before[tp] == self._sole_epoch(tp)
+            self._history.end_offsets.append(EndOffsetReply(self.name, tp, asked_ns, self._loop.now_ns, offset, sure))
         return ends
 
     def record_batch(self, fetched: FetchedBatch) -> None:
         """Puts one batch into the history."""
-        where, first = fetched.tp, fetched.records[0].offset
+        tp, first = fetched.tp, fetched.records[0].offset
         rows = tuple(ReadRecord(record.offset, record.value or b"") for record in fetched.records)
         poll = PollResult(
-            self.name, where, self._loop.now_ns, self._next_offsets.get(where, first), where not in self._next_offsets, rows,
+            self.name, tp, self._loop.now_ns, self._next_offsets.get(tp, first), tp not in self._next_offsets, rows,
             fetched.log_start_offset, fetched.high_watermark,
         )  # fmt: skip
-        self._next_offsets[where] = rows[-1].offset + 1
+        self._next_offsets[tp] = rows[-1].offset + 1
         self._history.polls.append(poll)
         self._on_poll(poll)

@@ -34,7 +34,7 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
         # I23: what was left behind goes under the leaders of today too, whatever replies were lost.
         await run.wait_until(lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named, disks or not")
     offsets = await _settled_group_offsets(run)
-    cold = {where: run.model.copies_of(pid).cold_end for where in before if (pid := run.partition_id(where)) is not None}
+    cold = {tp: run.model.copies_of(partition_id).cold_end for tp in before if (partition_id := run.partition_id(tp)) is not None}
     topics = _topic_settings(run.model.image)
     for host in run.operators.present_hosts():
         await host.end("disk")
@@ -45,22 +45,22 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
         if _topic_settings(image) != topics:
             run.findings.report("I31", f"topics were {topics}, by {name} they are {_topic_settings(image)}")
     found, left = await _settled_group_offsets(run), await audit.read_all_topics(run)
-    for where in before:
-        assert await sender.resend(where) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {where}"
+    for tp in before:
+        assert await sender.resend(tp) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {tp}"
     await sender.close()
     after = await audit.read_all_topics(run)
-    ends = {where: (min(dump.end, left[where].end), left[where].end) for where, dump in before.items()}
-    for where in find_moved_offsets(offsets, found, ends):
-        run.findings.report("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
-    for where, old in before.items():
-        new = after[where]
-        lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
-        if lost or new.end < cold[where]:
-            run.findings.report("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
+    ends = {tp: (min(dump.end, left[tp].end), left[tp].end) for tp, dump in before.items()}
+    for tp in find_moved_offsets(offsets, found, ends):
+        run.findings.report("I31", f"the group was at {offsets}, is at {found}: {tp} is astray")
+    for tp, old in before.items():
+        new = after[tp]
+        lost = [offset for offset in old.values if new.start <= offset < cold[tp] and offset not in new.values]
+        if lost or new.end < cold[tp]:
+            run.findings.report("I31", f"{tp} ends at {new.end}, cold was up to {cold[tp]}, lost {lost[:5]}")
         # Above the cold end a log begins anew: there it holds what was written since.
-        other = [o for o, value in old.values.items() if o < cold[where] and new.values.get(o, value) != value]
+        other = [o for o, value in old.values.items() if o < cold[tp] and new.values.get(o, value) != value]
         if other:
-            run.findings.report("I31", f"{where} has other records at {other[:5]}")
+            run.findings.report("I31", f"{tp} has other records at {other[:5]}")
     await run.check_writable()
     # I23: after one more segment under the new epochs, nothing unnamed is left.
     await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold again")
@@ -71,7 +71,7 @@ async def _write_batches(run: ClusterRun, sender: SimProducer) -> None:
     """As many batches to each partition as are kept of a producer, under one identity."""
     end_ns = run.loop.now_ns + round(COLD_SECONDS * 1e9)
     partitions = run.own_partitions()
-    while left := [where for where in partitions if sender.count_acked(where) < BATCHES_RETAINED]:
+    while left := [tp for tp in partitions if sender.count_acked(tp) < BATCHES_RETAINED]:
         assert run.loop.now_ns < end_ns, f"liveness: {left} take no records\n{run.state()}"
         task = run.loop.create_task(sender.send(left[0]), name="before")
         await run.wait_until(task.done, COLD_SECONDS, "a record is taken or refused")
@@ -86,11 +86,11 @@ def find_moved_offsets(
     that lost records once, where its coordinator did not lead that partition then; the rebuild cuts it to the end that
     the partition has by then, between the two of `ends`."""
     wrong = []
-    for where in sorted({*was, *found}):
-        before, now = was.get(where, -1), found.get(where, -1)
-        lowest, highest = ends.get(where, (before, before))
+    for tp in sorted({*was, *found}):
+        before, now = was.get(tp, -1), found.get(tp, -1)
+        lowest, highest = ends.get(tp, (before, before))
         if now != before and not min(before, lowest) <= now <= min(before, highest):
-            wrong.append(where)
+            wrong.append(tp)
     return wrong
 
 
@@ -126,10 +126,10 @@ def _roll_until_cold(run: ClusterRun) -> bool:
     cold = True
     for _, node in run.world.nodes():
         for replica in node.leader_replicas():
-            pid = PartitionId(replica.topic_id, replica.partition)
+            partition_id = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             tiered = replica.config.remote_storage_enable
-            if run.model.is_modelled(pid) and tiered and gone < replica.high_watermark:
+            if run.model.is_modelled(partition_id) and tiered and gone < replica.high_watermark:
                 cold = False
                 if replica.log.active_view.size:
                     replica.roll()

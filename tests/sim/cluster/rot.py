@@ -82,16 +82,16 @@ class BitRot:
 
     def _targets_on(self, host: SimHost) -> Iterator[RotTarget]:
         image = self._model.image
-        for pid, copies in self._model.copies.items():
-            if not self._model.is_modelled(pid) or copies.state is None or host.node_id not in copies.state.replicas:
+        for partition_id, copies in self._model.copies.items():
+            if not self._model.is_modelled(partition_id) or copies.state is None or host.node_id not in copies.state.replicas:
                 continue
             others = [node for node in (*copies.state.isr, *copies.state.elr) if node != host.node_id]
             one_is_whole = any(copies.has_all_committed(node) for node in others)
             rotten = any(not copies.copy(node).is_provable for node in copies.state.replicas)
-            directory = f"{image.topics_by_id[pid.topic_id].name}-{pid.partition}"
+            directory = f"{image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
             path = self._active_segment(host, directory)
             if path and one_is_whole and not rotten and not copies.copy(host.node_id).is_removed:
-                yield RotTarget(copies, self._model.flush(pid) == {"ack"}, directory, path)
+                yield RotTarget(copies, self._model.flush(partition_id) == {"ack"}, directory, path)
 
     def _active_segment(self, host: SimHost, directory: str) -> str:
         """The segment that a start reads from its first byte on; "" when there is none, or nothing in it."""

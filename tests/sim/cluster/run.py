@@ -199,11 +199,11 @@ class ClusterRun:
         return own + [TopicPartition(name, 0) for name in sorted(self.admin.names) if name in self.model.image.topics]
 
     def _begin_clients(self) -> None:
-        options, draw = self.options, random.Random(f"{self.options.seed}/clients")
+        options, rng = self.options, random.Random(f"{self.options.seed}/clients")
         for number in range(options.senders):
-            acks = -1 if number == 0 else draw.choice((-1, -1, 1, 0))
+            acks = -1 if number == 0 else rng.choice((-1, -1, 1, 0))
             repeats = random.Random(f"{options.seed}/s{number}/repeats").random() < RESEND_SHARE
-            self.clients.append(self.make_sender(f"s{number}", acks, acks == -1 and draw.random() < 0.7, resends=repeats))
+            self.clients.append(self.make_sender(f"s{number}", acks, acks == -1 and rng.random() < 0.7, resends=repeats))
         for number in range(options.readers):
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
@@ -237,7 +237,7 @@ class ClusterRun:
 
     def own_partitions(self) -> list[TopicPartition]:
         """Those of the topics of the run."""
-        return [where for where in self.partitions() if where.topic.startswith("t")]
+        return [tp for tp in self.partitions() if tp.topic.startswith("t")]
 
     def make_sender(self, name: str, acks: int, idempotent: bool, *, resends: bool = False) -> SimProducer:
         return SimProducer(
@@ -248,19 +248,19 @@ class ClusterRun:
 
     def _on_poll(self, poll: PollResult) -> None:
         """What a reader gets is committed by then, as far as anybody can know."""
-        pid = self.partition_id(poll.where)
-        copies = self.model.copies.get(pid) if pid is not None else None
+        partition_id = self.partition_id(poll.tp)
+        copies = self.model.copies.get(partition_id) if partition_id is not None else None
         last = poll.rows[-1].offset
         if copies is not None and last >= copies.committed_end and not copies.may_have_diverged(last, 0):
-            self.findings.report("I4", f"{poll.where}: {last} is served, committed is up to {copies.committed_end}")
+            self.findings.report("I4", f"{poll.tp}: {last} is served, committed is up to {copies.committed_end}")
 
-    def sole_epoch(self, where: TopicPartition) -> int:
+    def sole_epoch(self, tp: TopicPartition) -> int:
         """Under which epoch a partition is led; -1 while somebody may take himself for its leader under another one."""
-        pid = self.partition_id(where)
-        if pid is None:
+        partition_id = self.partition_id(tp)
+        if partition_id is None:
             return -1
-        epoch = self.model.image.topics[where.topic].partitions[where.partition].leader_epoch
-        led = [each for _, node in self.world.nodes() for each in node.leader_replicas() if each.at == where]
+        epoch = self.model.image.topics[tp.topic].partitions[tp.partition].leader_epoch
+        led = [each for _, node in self.world.nodes() for each in node.leader_replicas() if each.tp == tp]
         return epoch if all(each.leader_epoch == epoch for each in led) else -1
 
     async def _end_clients(self) -> None:
@@ -274,10 +274,10 @@ class ClusterRun:
         """Liveness: every partition takes a record that every replica in sync must have."""
         sender = self.make_sender("last", -1, True)
         end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
-        for where in self.own_partitions():
-            while (send := await sender.send(where)) is None or send.verdict is not SendVerdict.OK:
+        for tp in self.own_partitions():
+            while (send := await sender.send(tp)) is None or send.verdict is not SendVerdict.OK:
                 # Who was frozen at the end of all trouble may be missed, and taken out, only now.
-                assert self.loop.now_ns < end_ns, f"liveness: {where} takes no records\n{self.state()}"
+                assert self.loop.now_ns < end_ns, f"liveness: {tp} takes no records\n{self.state()}"
                 await self.wait(TICK_SECONDS)
             self.findings.raise_if_any()
         await sender._client.close()
@@ -293,12 +293,12 @@ class ClusterRun:
         if how in ("kill", "stop"):
             return
         self.disk_loss_times.append(self.loop.now_ns)
-        for pid, copies in self.model.copies.items():
-            if not self.model.is_modelled(pid):
+        for partition_id, copies in self.model.copies.items():
+            if not self.model.is_modelled(partition_id):
                 continue
-            directory = f"{self.model.image.topics_by_id[pid.topic_id].name}-{pid.partition}"
+            directory = f"{self.model.image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
             start, batches = read_disk_log(host.machine.disk, directory)
-            said = self.model.flush(pid) if how != "disk" else set()
+            said = self.model.flush(partition_id) if how != "disk" else set()
             proved, partly = said == {"ack"}, len(said) > 1
             # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
             # So is whether the mark of a clean stop is there, where it was the mark that failed.
@@ -315,12 +315,12 @@ class ClusterRun:
             return
         full = host.machine.disk.capacity is not None or host.lives in host.disk_full_lives
         marked = has_boot_mark(host.machine.disk)
-        for pid, copies in self.model.copies.items():
+        for partition_id, copies in self.model.copies.items():
             if believed:
                 copies.on_directory_trusted(host.node_id)
             elif host.latest_node is not None:
                 # Without the mark nothing speaks for a log that is new since the cut either, but what it synced.
-                alone = marked or (self.model.is_modelled(pid) and self.model.flush(pid) == {"ack"})
+                alone = marked or (self.model.is_modelled(partition_id) and self.model.flush(partition_id) == {"ack"})
                 copies.on_death_while_suspect(host.node_id, host.lives, has_no_proof=full or not alone)
 
     def _applied_slot(self, node: int) -> int:
@@ -382,8 +382,8 @@ class ClusterRun:
                 for copies in self.model.copies.values():
                     copies.on_directory_trusted(host.node_id)
             for held in node.hosted_replicas.list_replicas():
-                if isinstance(held, FollowerReplica) and self.model.is_modelled(held.pid):
-                    self.model.copies_of(held.pid).on_follower_watermark(host.node_id, held.high_watermark)
+                if isinstance(held, FollowerReplica) and self.model.is_modelled(held.partition_id):
+                    self.model.copies_of(held.partition_id).on_follower_watermark(host.node_id, held.high_watermark)
             for place in node.group_coordinators._led_partitions.values():
                 for broken in place.coordinator.shard.find_violations() if place.coordinator is not None else ():
                     self.findings.report("groups", f"{host.process}: {broken}")
@@ -403,13 +403,13 @@ class ClusterRun:
         host = self.world.hosts.get(node)
         return host.node.image if host is not None and host.node is not None else None
 
-    def partition_id(self, where: TopicPartition) -> PartitionId | None:
-        topic = self.model.image.topics.get(where.topic)
-        return PartitionId(topic.topic_id, where.partition) if topic is not None else None
+    def partition_id(self, tp: TopicPartition) -> PartitionId | None:
+        topic = self.model.image.topics.get(tp.topic)
+        return PartitionId(topic.topic_id, tp.partition) if topic is not None else None
 
-    def _manifest_start(self, where: TopicPartition) -> int:
-        pid = self.partition_id(where)
-        return self.model.copies_of(pid).log_start if pid is not None else 0
+    def _manifest_start(self, tp: TopicPartition) -> int:
+        partition_id = self.partition_id(tp)
+        return self.model.copies_of(partition_id).log_start if partition_id is not None else 0
 
     def state(self) -> str:
         """The cluster in a few lines."""

@@ -114,35 +114,35 @@ class SimProducer:
             await asyncio.sleep(self._rng.expovariate(self._rate))
             partitions = self._partitions()
             if partitions and self.working:
-                where = self._rng.choice(partitions)
-                await self._send_some(where, self._rng.randint(1, self._in_flight) if self._in_flight > 1 else 1)
+                tp = self._rng.choice(partitions)
+                await self._send_some(tp, self._rng.randint(1, self._in_flight) if self._in_flight > 1 else 1)
                 if self._acked_batches and self._resend_rng.random() < RESEND_CHANCE:
                     await self.resend(self._resend_rng.choice(list(self._acked_batches)))
         await self._client.close()
 
-    async def send(self, where: TopicPartition) -> Send | None:
+    async def send(self, tp: TopicPartition) -> Send | None:
         """One batch, to its end; None when there was no identity to be had."""
-        sends = await self._send_some(where, 1)
+        sends = await self._send_some(tp, 1)
         return sends[0] if sends else None
 
-    def count_acked(self, where: TopicPartition) -> int:
+    def count_acked(self, tp: TopicPartition) -> int:
         """How many batches of a partition it could send again."""
-        return len(self._acked_batches.get(where, ()))
+        return len(self._acked_batches.get(tp, ()))
 
     async def close(self) -> None:
         """Ends its connections."""
         await self._client.close()
 
-    async def _send_some(self, where: TopicPartition, count: int) -> list[Send]:
+    async def _send_some(self, tp: TopicPartition, count: int) -> list[Send]:
         """So many batches, none of which waits for the one before it."""
         if self._idempotent and self._identity is None:
             self._identity = await self._init_producer_id()
             if self._identity is None:
                 return []
         identity, batches = self._identity, []
-        sequence = identity.sequences.get(where, 0) if identity is not None else -1
+        sequence = identity.sequences.get(tp, 0) if identity is not None else -1
         for _ in range(count):
-            batches.append(self._make_batch(where, sequence))
+            batches.append(self._make_batch(tp, sequence))
             sequence += len(batches[-1][0].values)
         sends = [send for send, _ in batches]
         if self._acks == 0:
@@ -153,14 +153,14 @@ class SimProducer:
             send.done_ns = self._loop.now_ns
         if identity is not None:
             self._identity = identity if can_continue(sends) else None
-            identity.sequences[where] = max(
-                [identity.sequences.get(where, 0)]
+            identity.sequences[tp] = max(
+                [identity.sequences.get(tp, 0)]
                 + [send.sequence + len(send.values) for send in sends if send.verdict is SendVerdict.OK]
             )
-            self._remember(where, batches)
+            self._remember(tp, batches)
         return sends
 
-    def _remember(self, where: TopicPartition, batches: list[tuple[Send, bytes]]) -> None:
+    def _remember(self, tp: TopicPartition, batches: list[tuple[Send, bytes]]) -> None:
         if self._identity is None:  # what is under way may yet push the others out of what is kept of it
             self._acked_batches.clear()
             return
@@ -168,15 +168,15 @@ class SimProducer:
             AckedBatch(send, data) for send, data in batches if send.verdict is SendVerdict.OK and send.base_offset >= 0
         ]
         if written and self._on_resend is not None:
-            self._acked_batches.setdefault(where, deque(maxlen=BATCHES_RETAINED)).extend(written)
+            self._acked_batches.setdefault(tp, deque(maxlen=BATCHES_RETAINED)).extend(written)
 
-    async def resend(self, where: TopicPartition) -> int:
+    async def resend(self, tp: TopicPartition) -> int:
         """The last batches of a partition once more, until somebody says what they are; how many he said it of."""
-        known = self._acked_batches.get(where, ())
+        known = self._acked_batches.get(tp, ())
         left = list(known)
         for _ in range(RESEND_TRIES):
             try:
-                shares, _ = await self._client.group_by_leader([where])
+                shares, _ = await self._client.group_by_leader([tp])
             except REQUEST_ERRORS:
                 shares = {}
             for node in shares:
@@ -187,7 +187,7 @@ class SimProducer:
                 left = [again for again, (code, _) in zip(left, answers, strict=True) if code.retriable]
             if not left:
                 break
-            self._client.forget_leaders([where])
+            self._client.forget_leaders([tp])
             await asyncio.sleep(RETRY_SECONDS)
         return len(known) - len(left)
 
@@ -209,12 +209,12 @@ class SimProducer:
         self._history.count_code(code_from_number(got.error_code))
         return None if got.error_code else ProducerIdentity(got.producer_id, got.producer_epoch, {})
 
-    def _make_batch(self, where: TopicPartition, sequence: int) -> tuple[Send, bytes]:
+    def _make_batch(self, tp: TopicPartition, sequence: int) -> tuple[Send, bytes]:
         values = []
         for _ in range(self._rng.randint(1, BATCH_MAX)):
             self._count += 1
             values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._rng.choice((0, 10, 150)))
-        send = Send(self.name, self._count, where, tuple(values), self._acks, self._loop.now_ns)
+        send = Send(self.name, self._count, tp, tuple(values), self._acks, self._loop.now_ns)
         producer, epoch = -1, -1
         if self._identity is not None:
             producer, epoch = self._identity.producer_id, self._identity.epoch
@@ -232,12 +232,12 @@ class SimProducer:
 
     async def _send_without_ack(self, send: Send, data: bytes) -> None:
         try:
-            shares, _ = await self._client.group_by_leader([send.where])
+            shares, _ = await self._client.group_by_leader([send.tp])
             for node in shares:
                 send.attempts += 1
                 await self._client.send_without_reply(self._make_request(send, data), node_id=node)
         except REQUEST_ERRORS:
-            self._client.forget_leaders([send.where])
+            self._client.forget_leaders([send.tp])
 
     async def _send_until_known(self, batches: list[tuple[Send, bytes]]) -> None:
         give_up_ns = self._loop.now_ns + round(GIVE_UP_SECONDS * 1e9)
@@ -254,9 +254,9 @@ class SimProducer:
 
     async def _send_once(self, batches: list[tuple[Send, bytes]]) -> None:
         """One request for each. What it says is noted; what it does not say leaves the verdict as it was."""
-        where = batches[0][0].where
+        tp = batches[0][0].tp
         try:
-            shares, _ = await self._client.group_by_leader([where])
+            shares, _ = await self._client.group_by_leader([tp])
         except REQUEST_ERRORS:
             return
         for node in shares:
@@ -270,7 +270,7 @@ class SimProducer:
         try:
             got = await self._client.send(self._make_request(send, data), ProduceResponse, node_id=node)
         except REQUEST_ERRORS:
-            self._client.forget_leaders([send.where])
+            self._client.forget_leaders([send.tp])
         else:
             self._apply_reply(send, got.responses[0].partition_responses[0])
 
@@ -283,9 +283,9 @@ class SimProducer:
         if verdict is SendVerdict.OK and code is Code.NONE:
             send.base_offset = got.base_offset
         if code.retriable:
-            self._client.forget_leaders([send.where])
+            self._client.forget_leaders([send.tp])
 
     def _make_request(self, send: Send, data: bytes) -> ProduceRequest:
-        part = PartitionProduceData(index=send.where.partition, records=data)
-        topic = TopicProduceData(name=send.where.topic, partition_data=[part])
+        part = PartitionProduceData(index=send.tp.partition, records=data)
+        topic = TopicProduceData(name=send.tp.topic, partition_data=[part])
         return ProduceRequest(acks=send.acks, timeout_ms=TIMEOUT_MS, topic_data=[topic])

@@ -29,10 +29,10 @@ def check_stored(run: ClusterRun) -> Iterator[Finding]:
     """All replicas, and all that is cold."""
     for topic in run.model.image.topics.values():
         for number, partition in enumerate(topic.partitions):
-            pid = PartitionId(topic.topic_id, number)
-            if not run.model.is_modelled(pid):
+            partition_id = PartitionId(topic.topic_id, number)
+            if not run.model.is_modelled(partition_id):
                 continue
-            copies = run.model.copies_of(pid)
+            copies = run.model.copies_of(partition_id)
             for node in partition.replicas:
                 start, batches = read_disk_log(run.world.hosts[node].machine.disk, f"{topic.name}-{number}")
                 end = batches[-1].last + 1 if batches else start

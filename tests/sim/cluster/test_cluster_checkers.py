@@ -23,11 +23,11 @@ T = TopicPartition("t", 0)
 SECOND = 1_000_000_000
 
 
-def never(where: TopicPartition, offset: int, since_ns: int) -> bool:
+def never(tp: TopicPartition, offset: int, since_ns: int) -> bool:
     return False
 
 
-def always(where: TopicPartition, offset: int, since_ns: int) -> bool:
+def always(tp: TopicPartition, offset: int, since_ns: int) -> bool:
     return True
 
 
@@ -302,11 +302,11 @@ def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
 
 def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() -> None:
     """Behind those that they have, and only they do."""
-    for where, gains in ((T, False), (OFFSETS, True)):
+    for tp, gains in ((T, False), (OFFSETS, True)):
         ends = ExpectedReplicas()
-        ends.on_reply(where, (3, 1), Code.NONE)
-        assert (not list(ends.find_misplaced({where: (3, 1, 2)}.__getitem__))) is gains
-        assert list(ends.find_misplaced({where: (1, 3, 2)}.__getitem__))
+        ends.on_reply(tp, (3, 1), Code.NONE)
+        assert (not list(ends.find_misplaced({tp: (3, 1, 2)}.__getitem__))) is gains
+        assert list(ends.find_misplaced({tp: (1, 3, 2)}.__getitem__))
 
 
 def test_a_directory_is_marked_until_the_machine_loses_power() -> None:

@@ -17,7 +17,7 @@ class MetadataLogStub:
     def __init__(self) -> None:
         self.topic: TopicImage | None = None
         self.start = 0
-        self.expected = ExpectedTopics(lambda name: self.topic, lambda where: self.start)
+        self.expected = ExpectedTopics(lambda name: self.topic, lambda tp: self.start)
 
     def set_topic(self, partitions: int = 1, size: str = "1024") -> None:
         each = tuple(PartitionImage(replicas=(1,), leader=1, leader_epoch=0, isr=(1,)) for _ in range(partitions))
@@ -104,10 +104,10 @@ def test_a_second_try_finds_what_the_first_one_made() -> None:
 
 
 def test_deleted_records_are_answered_for_when_the_manifest_says_so() -> None:
-    log, where = MetadataLogStub(), TopicPartition("x", 0)
+    log, tp = MetadataLogStub(), TopicPartition("x", 0)
     log.start = 5
-    assert list(log.expected.on_records_deleted(where, 5)) == []
-    assert [each.rule for each in log.expected.on_records_deleted(where, 6)] == ["I22"]
+    assert list(log.expected.on_records_deleted(tp, 5)) == []
+    assert [each.rule for each in log.expected.on_records_deleted(tp, 6)] == ["I22"]
 
 
 def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:

@@ -148,7 +148,7 @@ def test_i21_what_is_cold_does_not_become_less() -> None:
     kept.put_manifest(manifest(one))
     assert kept.broken_rules == ["I21"]
     kept, one, two = make_cold()
-    kept.model.requested_start = lambda where: 10
+    kept.model.requested_start = lambda tp: 10
     kept.put_manifest(replace(manifest(two), log_start_offset=10))
     assert kept.broken_rules == []
     kept.put_manifest(manifest(one, two))
@@ -179,7 +179,7 @@ def test_i23_of_a_deleted_topic_everything_may_go() -> None:
 
 def test_i23_what_has_expired_may_go_and_what_made_it_so_is_known() -> None:
     kept, one, two = make_cold()
-    kept.model.requested_start = lambda where: 10
+    kept.model.requested_start = lambda tp: 10
     assert kept.model.expiry_of(PID, 0, one.key) is None
     kept.put_manifest(replace(manifest(two), log_start_offset=10))
     gone = kept.model.expiry_of(PID, 0, one.key)

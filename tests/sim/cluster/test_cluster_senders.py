@@ -29,8 +29,8 @@ OK, REFUSED, UNKNOWN = (SendVerdict.OK, 2), (SendVerdict.FAILED, 1), (SendVerdic
     ],
 )
 def test_an_identity_goes_on_behind_what_is_known(ends: list[tuple[SendVerdict, int]], expected: bool) -> None:
-    where = TopicPartition("t", 0)
-    sends = [Send("s", 0, where, (b"v",), -1, 0, verdict=verdict, attempts=attempts) for verdict, attempts in ends]
+    tp = TopicPartition("t", 0)
+    sends = [Send("s", 0, tp, (b"v",), -1, 0, verdict=verdict, attempts=attempts) for verdict, attempts in ends]
     assert can_continue(sends) is expected
 
 
@@ -40,7 +40,7 @@ def with_in_flight(drawn: ClusterOptions) -> ClusterOptions:
 
 def count_concurrent(sends: list[Send]) -> int:
     """How many were under way with another one of their producer."""
-    begun = [(send.producer_id, send.where, send.invoked_ns) for send in sends if send.producer_id >= 0]
+    begun = [(send.producer_id, send.tp, send.invoked_ns) for send in sends if send.producer_id >= 0]
     return len(begun) - len(set(begun))
 
 

@@ -97,7 +97,7 @@ class ReplyRig:
 
     def __init__(self, sole: int = 0) -> None:
         self.copies = make_committed()
-        self.checker = ReplyChecker(lambda where: PID, lambda pid: self.copies, lambda where: sole)
+        self.checker = ReplyChecker(lambda tp: PID, lambda partition_id: self.copies, lambda tp: sole)
 
     def check_start(self, start: int, asked_ns: int, timestamp: int = EARLIEST) -> list[str]:
         asked = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])])
@@ -174,8 +174,8 @@ def find_last_only(original: Callable[..., Any]) -> Callable[..., Any]:
 def find_seed(how: str) -> int:
     """One in which a broker that does not control goes missing so."""
     for seed in range(1_000):
-        draw = random.Random(f"{seed}/lasting")
-        if draw.random() < TRIAL_CHANCE and draw.choice((1, 2, 3)) == 2 and draw.choice(FAULT_KINDS) == how:
+        rng = random.Random(f"{seed}/lasting")
+        if rng.random() < TRIAL_CHANCE and rng.choice((1, 2, 3)) == 2 and rng.choice(FAULT_KINDS) == how:
             return seed
     raise AssertionError(how)
 

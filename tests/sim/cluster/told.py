@@ -59,21 +59,21 @@ class ReplyChecker:
         self._copies = copies
         self._sole_epoch = sole_epoch
 
-    def on_records_deleted(self, where: TopicPartition, at_ns: int, offset: int) -> None:
+    def on_records_deleted(self, tp: TopicPartition, at_ns: int, offset: int) -> None:
         """DeleteRecords was answered with this log start."""
-        pid = self._pid(where)
-        if pid is not None:
+        partition_id = self._pid(tp)
+        if partition_id is not None:
             # By a leader that may not have heard of that election, it was not after it.
-            parted = self._copies(pid).parted if self._sole_epoch(where) >= 0 else -1
-            self._deletions.setdefault(pid, DeletionReplies()).on_reply(at_ns, offset, parted)
+            parted = self._copies(partition_id).parted if self._sole_epoch(tp) >= 0 else -1
+            self._deletions.setdefault(partition_id, DeletionReplies()).on_reply(at_ns, offset, parted)
 
-    def deleted_below(self, where: TopicPartition, at_ns: int) -> int:
+    def deleted_below(self, tp: TopicPartition, at_ns: int) -> int:
         """Up to where records stay deleted that somebody had been told of by then."""
-        pid = self._pid(where)
-        known = self._deletions.get(pid) if pid is not None else None
-        if pid is None or known is None:
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is None or known is None:
             return 0
-        copies = self._copies(pid)
+        copies = self._copies(partition_id)
         return known.start_before(at_ns, copies.parted if copies.cold_end == 0 else -1)  # a manifest keeps where a log starts
 
     def note_request(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
@@ -84,8 +84,8 @@ class ReplyChecker:
         known = {}
         for topic in request.topics:
             for each in topic.partitions:
-                where = TopicPartition(topic.topic, each.partition)
-                known[where] = self._sole_epoch(where), each.fetch_offset
+                tp = TopicPartition(topic.topic, each.partition)
+                known[tp] = self._sole_epoch(tp), each.fetch_offset
         return known
 
     def check_reply(
@@ -100,53 +100,53 @@ class ReplyChecker:
         if type(answer) is FetchResponse:
             for topic in answer.responses:
                 for part in topic.partitions:
-                    where = TopicPartition(topic.topic, part.partition_index)
-                    if where in before:
-                        yield from self._check_fetch(where, part, node, *before[where], requested_ns)
+                    tp = TopicPartition(topic.topic, part.partition_index)
+                    if tp in before:
+                        yield from self._check_fetch(tp, part, node, *before[tp], requested_ns)
         elif type(answer) is ListOffsetsResponse and _is_earliest(request):
             for told in answer.topics:
                 for each in told.partitions:
                     if not each.error_code:
-                        where = TopicPartition(told.name, each.partition_index)
-                        yield from self._check_start(where, each.offset, requested_ns, "ListOffsets")
+                        tp = TopicPartition(told.name, each.partition_index)
+                        yield from self._check_start(tp, each.offset, requested_ns, "ListOffsets")
 
-    def _check_start(self, where: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
-        pid = self._pid(where)
-        known = self._deletions.get(pid) if pid is not None else None
-        if pid is not None and known is not None:
+    def _check_start(self, tp: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is not None and known is not None:
             self.checked += 1
-            if start < self.deleted_below(where, asked_ns) and not self._copies(pid).may_be_gone(start, 0):
-                yield Finding("I22", f"{where}: {who} says that it starts at {start}, {known.replies[-1]} was told")
+            if start < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(start, 0):
+                yield Finding("I22", f"{tp}: {who} says that it starts at {start}, {known.replies[-1]} was told")
 
     def _check_fetch(
-        self, where: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
+        self, tp: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
     ) -> Iterator[Finding]:
         if code_from_number(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
-            yield from self._check_out_of_range(where, node, sole, offset)
+            yield from self._check_out_of_range(tp, node, sole, offset)
         if part.error_code:
             return
         if part.log_start_offset >= 0:
-            yield from self._check_start(where, part.log_start_offset, asked_ns, "a fetch")
-        pid = self._pid(where)
-        known = self._deletions.get(pid) if pid is not None else None
-        if pid is not None and known is not None and part.records is not None and len(part.records):
+            yield from self._check_start(tp, part.log_start_offset, asked_ns, "a fetch")
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is not None and known is not None and part.records is not None and len(part.records):
             head = bytes(part.records[:27])
             last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
-            if last < self.deleted_below(where, asked_ns) and not self._copies(pid).may_be_gone(last, 0):
-                yield Finding("I22", f"{where}: a fetch from {offset} gives {last}, {known.replies[-1]} was told")
+            if last < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(last, 0):
+                yield Finding("I22", f"{tp}: a fetch from {offset} gives {last}, {known.replies[-1]} was told")
 
-    def _check_out_of_range(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
+    def _check_out_of_range(self, tp: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
         """Judged where it was the one leader that said it: one that was deposed may lack what was written since, and a
         follower sends to the leader whoever asks for what is not on its disk (KIP-392), until it leads itself."""
-        pid = self._pid(where)
-        if pid is None or sole < 0 or sole != self._sole_epoch(where):
+        partition_id = self._pid(tp)
+        if partition_id is None or sole < 0 or sole != self._sole_epoch(tp):
             return
-        copies = self._copies(pid)
+        copies = self._copies(partition_id)
         if copies.state is None or copies.state.leader != node or not copies.has_leader_begun(copies.state.leader_epoch):
             return
         if copies.log_start <= offset <= copies.committed_end and not copies.may_be_gone(offset, 0):
             start, end = copies.log_start, copies.committed_end
-            yield Finding("I21", f"{where}: who asks for {offset} is sent away, from {start} to {end} it may be read")
+            yield Finding("I21", f"{tp}: who asks for {offset} is sent away, from {start} to {end} it may be read")
 
 
 def _is_earliest(request: Message) -> bool:

@@ -70,16 +70,16 @@ class BucketRules:
             assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
             if key.startswith("data/"):
                 topic, partition = key.split("/")[1:3]
-                pid = PartitionId(TopicId(topic), int(partition))
-                if pid.topic_id not in self._deleted:
-                    alive = named.get(pid)
+                partition_id = PartitionId(TopicId(topic), int(partition))
+                if partition_id.topic_id not in self._deleted:
+                    alive = named.get(partition_id)
                     if alive is None:
-                        alive = named[pid] = self.named_keys(pid)
-                    assert key not in alive, f"I23: {key} goes, {pid} names it"
+                        alive = named[partition_id] = self.named_keys(partition_id)
+                    assert key not in alive, f"I23: {key} goes, {partition_id} names it"
 
-    def named_keys(self, pid: PartitionId) -> set[str]:
+    def named_keys(self, partition_id: PartitionId) -> set[str]:
         """The manifest of a partition, if it has one, and all that it names and still needs."""
-        key = manifest_key(pid)
+        key = manifest_key(partition_id)
         stored = self._bucket.objects.get(key)
         if stored is None:
             return set()

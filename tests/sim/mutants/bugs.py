@@ -188,7 +188,7 @@ def sweep_during_upload(original: Any) -> Any:
         while not replica.is_stopped:
             if replica.manifest is not None:
                 with suppress(Fenced, Unavailable, Corrupt):
-                    await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+                    await replica.cold.collector.sweep(replica.partition_id, replica.topic, replica.leader_epoch)
             await self._clock.sleep(SWEEP_SECONDS)
 
     async def tier(self: Tiering, replica: LeaderReplica) -> None:
@@ -209,9 +209,9 @@ def sweep_named_objects(original: Any) -> Any:
 
 
 def skip_epoch_fence(original: Any) -> Any:
-    async def change(self: ManifestStore, pid: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
-        known = await self.load(pid)
-        return await original(self, pid, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
+    async def change(self: ManifestStore, partition_id: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
+        known = await self.load(partition_id)
+        return await original(self, partition_id, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
 
     return change
 

@@ -285,7 +285,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
 
     async def story(three: ThreeBrokers) -> None:
         slow, quick = three.others()
-        at = TopicPartition("t", 0)
+        tp = TopicPartition("t", 0)
         await three.controller.node.submit(
             CreateTopic(
                 "t",
@@ -293,7 +293,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
                 configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
             )
         )
-        await three.wait_until(lambda: slow.node.hosted_replicas.find_leader(at) is not None, 10)
+        await three.wait_until(lambda: slow.node.hosted_replicas.find_leader(tp) is not None, 10)
         replica = slow.node.leader_replica("t", 0)
         await slow.node.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
         await quick.kill()
@@ -310,7 +310,7 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
         with pytest.raises(Refused) as caught:
             replica.append_now(batch([b"lost"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        assert slow.node.hosted_replicas.find_leader(at) is None
+        assert slow.node.hosted_replicas.find_leader(tp) is None
         slow.node.hosted_replicas._role_change_lock.release()
 
     run_scenario(story)

@@ -253,7 +253,7 @@ def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups(
         await commit(site, G, 20)
         await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
+        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.partition_id), seconds=10))
         await site.start(GROUP_SETTINGS)
         await wait_groups_loaded(site)
         assert await fetch_committed(site, G) == site.node.leader_replica("t", 0).log.end_offset == 0

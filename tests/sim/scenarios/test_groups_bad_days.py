@@ -162,8 +162,8 @@ def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
         await sync(site, G, joined)
         waiting = asyncio.ensure_future(join(site, G))
         await asyncio.sleep(0.1)
-        at = TopicPartition(OFFSETS_TOPIC, P)
-        site.node.hosted_replicas.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
+        tp = TopicPartition(OFFSETS_TOPIC, P)
+        site.node.hosted_replicas.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
         for asked in (waiting, heartbeat(site, G, joined)):
             with pytest.raises(Refused) as refused:
                 await asked

@@ -34,7 +34,7 @@ def is_registered(broker: SimBroker, controller: SimBroker) -> bool:
 
 def is_leading(broker: SimBroker, controller: SimBroker) -> bool:
     """It leads, and is about to tell."""
-    return any(replica.at == AT for replica in broker.node.hosted_replicas.list_leaders())
+    return any(replica.tp == AT for replica in broker.node.hosted_replicas.list_leaders())
 
 
 @pytest.mark.parametrize("reached", [is_registered, is_leading])

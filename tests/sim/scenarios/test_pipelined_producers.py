@@ -53,7 +53,7 @@ def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_th
         assert await at_old.send(0, 1) == [OK, OK]
         assert await at_heir.send(2, 3) == [MOVED, MOVED]
         await old.kill()
-        await three.wait_until(lambda: any(each.at.topic == "t" for each in heir.node.leader_replicas()), 2 * SESSION)
+        await three.wait_until(lambda: any(each.tp.topic == "t" for each in heir.node.leader_replicas()), 2 * SESSION)
         assert await at_heir.send(4, 3) == [MOVED, MOVED], "the client has not seen the refusal of 2 yet"
         assert await at_heir.send(2, 3, 4) == [OK, OK, OK]
         assert await at_heir.send(6) == [GAP], "5 was never sent here"

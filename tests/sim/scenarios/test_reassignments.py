@@ -114,7 +114,7 @@ def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clea
 
 
 def has_replica(broker: SimBroker) -> bool:
-    return any(each.at == AT for each in broker.node.hosted_replicas.list_replicas())
+    return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:

@@ -127,7 +127,7 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
 
 
 def has_replica(broker: SimBroker) -> bool:
-    return any(each.at == AT for each in broker.node.hosted_replicas.list_replicas())
+    return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:

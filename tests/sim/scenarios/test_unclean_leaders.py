@@ -57,7 +57,7 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
         await last.node.leader_replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
         await first.start()
         await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
-        (copy,) = [each for each in first.node.hosted_replicas.list_replicas() if each.at.topic == "t"]
+        (copy,) = [each for each in first.node.hosted_replicas.list_replicas() if each.tp.topic == "t"]
         assert copy.log.end_offset == last.node.leader_replica("t", 0).log.end_offset == 2
 
     run_scenario(story)

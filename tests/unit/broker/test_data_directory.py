@@ -142,10 +142,10 @@ def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None
 def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -> None:
     disk = SimDisk(random.Random(1))
     directory = DataDirectory(disk)
-    at = TopicPartition("t" * 249, 99_999)
+    tp = TopicPartition("t" * 249, 99_999)
     for due in (1, 2, 3):
-        disk.make_dirs(directory.log_path(at))
-        directory.rename_for_deletion(at, f"before-{TOPIC_ID}", due)
+        disk.make_dirs(directory.log_path(tp))
+        directory.rename_for_deletion(tp, f"before-{TOPIC_ID}", due)
     names = disk.list(ROOT)
     assert (len(names), {len(name) for name in names}) == (3, {255})
     assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)

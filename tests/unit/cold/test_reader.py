@@ -121,12 +121,12 @@ def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Code
     for seed in range(5):
         rig = Rig(seed)
         rig.log.lineage = [(3, 0)]
-        draw = random.Random(seed)
+        rng = random.Random(seed)
         offset = 0
         for _ in range(4):
             batches: list[bytes] = []
             for _ in range(10):
-                rows = [(draw.randrange(1000, 5000) + 10 * offset, None, b"v", ()) for _ in range(draw.randrange(1, 6))]
+                rows = [(rng.randrange(1000, 5000) + 10 * offset, None, b"v", ()) for _ in range(rng.randrange(1, 6))]
                 batches.append(encode_batch(rows, base_offset=offset, leader_epoch=3, codec=codec))
                 offset += len(rows)
             rig.log.write(batches, offset)

@@ -68,8 +68,8 @@ def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch:
         rig.log.fill(0, 5)
         manifest, load = await broker.take_over(1), broker.manifests.load
 
-        async def late(pid: PartitionId) -> Manifest | None:
-            found = await load(pid)
+        async def late(partition_id: PartitionId) -> Manifest | None:
+            found = await load(partition_id)
             await rig.clock.sleep(5)
             return found
 

@@ -44,9 +44,9 @@ def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -
     image = cluster(WHOLE, LACKS, ALONE, ELSEWHERE, NOBODY, DEAD, configs={"min.insync.replicas": "2"})
     one = assess_partitions(image, 1)
     assert (one.partition_count, one.leader_count, one.replica_count, one.not_preferred_count, one.at_min_isr_count) == (6, 3, 4, 3, 1)
-    assert [at.partition for at in one.under_replicated] == [1, 2]
-    assert [at.partition for at in one.under_min_isr] == [2]
-    assert [at.partition for at in one.leaderless] == [4, 5]
+    assert [tp.partition for tp in one.under_replicated] == [1, 2]
+    assert [tp.partition for tp in one.under_min_isr] == [2]
+    assert [tp.partition for tp in one.leaderless] == [4, 5]
     two = assess_partitions(image, 2)
     assert (two.leader_count, two.replica_count) == (1, 4) and list(two.under_replicated) == [TopicPartition("t", 3)]
     assert two.leaderless == one.leaderless
@@ -54,7 +54,7 @@ def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -
 
 def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
     moved, lacks = made(1, (1, 4, 2), (1, 2), adding=(4,)), made(1, (1, 4, 2), (1,), adding=(4,))
-    assert [at.partition for at in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
+    assert [tp.partition for tp in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
 
 
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])

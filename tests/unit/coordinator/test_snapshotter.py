@@ -78,7 +78,7 @@ def test_a_leader_deletes_no_image_of_a_later_one() -> None:
 
     async def story() -> None:
         replica, own = await led(rig), images(rig)
-        names = [SnapshotName(replica.pid, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
+        names = [SnapshotName(replica.partition_id, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
         for name in names:
             await own.write(name, [record(1)])
         await own.delete_older(names, names[1])
@@ -94,14 +94,14 @@ def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_th
 
     async def story() -> None:
         first = await led(rig)
-        await images(rig).write(SnapshotName(first.pid, 0, 10), [record(7)])
+        await images(rig).write(SnapshotName(first.partition_id, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
         second = images(rig, 2)
-        begun = await second.reconcile(hot, first.pid)
+        begun = await second.reconcile(hot, first.partition_id)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
         heir = await rig.brokers[2].lead(1, [2])
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(heir, shard, second, second.take_base(first.pid), rig.clock)
+        loaded = await load_shard(heir, shard, second, second.take_base(first.partition_id), rig.clock)
         kept = shard.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
@@ -114,7 +114,7 @@ def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
     async def story() -> None:
         replica = await led(rig)
         own = images(rig)
-        name = SnapshotName(replica.pid, 0, 2)
+        name = SnapshotName(replica.partition_id, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")

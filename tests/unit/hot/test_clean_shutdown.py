@@ -139,8 +139,8 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
     epochs that it was written in; after a kill all that was written."""
 
     async def story(where: SimDisk) -> None:
-        draw = random.Random(f"left {seed}")
-        left = await closed(where, draw.randint(0, 5))
+        rng = random.Random(f"left {seed}")
+        left = await closed(where, rng.randint(0, 5))
         assert left is not None
         log = await resumed(where, left)
         images: list[tuple[SimDisk, bool, int]] = []
@@ -152,10 +152,10 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
 
         where.on_op = take
         for number in range(40):
-            append(log, batch(log.end_offset, size=draw.randint(0, 300)), epoch=4 + number // 20)
-            if draw.random() < 0.2:
-                await log.flush(draw.choice((None, log.end_offset)))
-            if draw.random() < 0.1:
+            append(log, batch(log.end_offset, size=rng.randint(0, 300)), epoch=4 + number // 20)
+            if rng.random() < 0.2:
+                await log.flush(rng.choice((None, log.end_offset)))
+            if rng.random() < 0.1:
                 log.roll()
         where.on_op = None
         whole = read_all(log)

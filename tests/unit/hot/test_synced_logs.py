@@ -41,7 +41,7 @@ async def opened(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same
 def story(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
     made = disk(seed)
     made.make_dirs("log")
-    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda at: True)))
+    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda tp: True)))
 
 
 def test_what_is_written_is_read_and_damage_is_seen() -> None:
@@ -154,7 +154,7 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
 def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         await (await opened(disk, logs, ACK)).update_synced_entry()
-        again = SyncedLogs(disk, "log", "next", lambda at: True)
+        again = SyncedLogs(disk, "log", "next", lambda tp: True)
         found = noted(disk)
         again.adopt_rows(found.logs.items())
         log = await opened(disk, again, ACK)
@@ -162,7 +162,7 @@ def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
         await again.save(found.incarnations)
         log.synced_entry.refresh()
         assert not log.synced_entry.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
-        changed = SyncedLogs(disk, "log", "third", lambda at: True)
+        changed = SyncedLogs(disk, "log", "third", lambda tp: True)
         changed.adopt_rows(noted(disk).logs.items())
         log = await opened(disk, changed, NONE)
         assert log.synced_entry.fsynced_only

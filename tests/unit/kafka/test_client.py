@@ -311,8 +311,8 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
     async def test() -> None:
         async with cluster(world, 2, patience=0.1) as (client, [first, second]):
             first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
-            where = TopicPartition(TOPIC, 1)
-            await client.group_by_leader([where])
+            tp = TopicPartition(TOPIC, 1)
+            await client.group_by_leader([tp])
             second.stop()
             first.leads(TOPIC, first, first)
             told = first.script[MetadataRequest]
@@ -323,8 +323,8 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
 
             first.script[MetadataRequest] = of_topics
             with pytest.raises(Unavailable):
-                await list_offsets(client, {where: LATEST})
-            assert await list_offsets(client, {where: LATEST}) == {where: (10, -1)}
+                await list_offsets(client, {tp: LATEST})
+            assert await list_offsets(client, {tp: LATEST}) == {tp: (10, -1)}
 
     run(world, test)
 

@@ -50,10 +50,10 @@ def test_a_part_of_a_frame_is_malformed_and_so_is_more_than_one_answer(name: str
 def test_mutated_frames_are_read_or_malformed(name: str) -> None:
     table = TABLES[name]
     for version in versions(table):
-        draw = Random(f"{name} {version}")
+        rng = Random(f"{name} {version}")
         for body in bodies(table, version):
             for _ in range(MUTATED):
-                frame = mutate(draw, body)
+                frame = mutate(rng, body)
                 assert check(table, version, frame) < SECONDS_MOST, (version, frame.hex())
 
 
@@ -63,10 +63,10 @@ def test_frames_of_any_kind_are_read_or_malformed() -> None:
 
 
 def test_mutated_headers_are_read_or_malformed() -> None:
-    draw = Random(2)
+    rng = Random(2)
     for _, request, _ in FRAMES:
         for _ in range(100):
-            check_header(mutate(draw, bytes.fromhex(request)[:60]))
+            check_header(mutate(rng, bytes.fromhex(request)[:60]))
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -268,10 +268,10 @@ PARSERS = [
 def test_what_the_codec_reads_is_read_by_hand_and_all_else_is_read_or_malformed(
     parse: Parse, table: type[Message], flexible: int, version: int
 ) -> None:
-    draw = Random(version)
+    rng = Random(version)
     for seed in SEEDS:
         body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
-        for frame in [mutate(draw, body) for _ in range(25)]:
+        for frame in [mutate(rng, body) for _ in range(25)]:
             assert is_read(parse, frame, version) or not is_read_by_codec(table, version, flexible, frame), frame.hex()
 
 

@@ -49,8 +49,8 @@ def test_no_more_is_kept_than_is_allowed_and_nothing_while_nothing_comes() -> No
 class Fed:
     """A stream that gives what it is fed, in pieces of any size."""
 
-    def __init__(self, draw: random.Random) -> None:
-        self._draw = draw
+    def __init__(self, rng: random.Random) -> None:
+        self._draw = rng
         self._read: Callable[[], None] = lambda: None
         self._rest = memoryview(b"")
 
@@ -84,12 +84,12 @@ def answered(number: int, *records: bytes) -> bytes:
 
 def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> None:
     async def story() -> None:
-        draw, memory = random.Random(1), ResponseBuffers()
-        stream = Fed(draw)
+        rng, memory = random.Random(1), ResponseBuffers()
+        stream = Fed(rng)
         link = BrokerConnection(cast(Stream, stream), "there", "test", memory)
         held: list[tuple[bytes, FetchResponse]] = []
         for number in range(1, 40):
-            records = draw.randbytes(draw.choice((10, 100_000, MIB, 3 * MIB)))
+            records = rng.randbytes(rng.choice((10, 100_000, MIB, 3 * MIB)))
             asking = asyncio.create_task(link.send(FetchRequest(), FetchResponse, 10.0, 17))
             await asyncio.sleep(0)
             stream.feed(answered(number, records, records[:5]))
@@ -97,8 +97,8 @@ def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> No
             for said, answer in held:
                 first, second = answer.responses[0].partitions
                 assert (first.records, second.records) == (said, said[:5])
-            if len(held) > draw.randrange(4):
-                del held[draw.randrange(len(held))]
+            if len(held) > rng.randrange(4):
+                del held[rng.randrange(len(held))]
         assert memory.pooled_bytes <= 32 * MIB
 
     asyncio.run(story())

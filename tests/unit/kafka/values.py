@@ -81,17 +81,17 @@ class Drawn:
 
     def value(self, row: FieldSpec, version: int) -> Any:
         """One value, or one element of an array."""
-        draw = self.random
+        rng = self.random
         if row.kind is FieldType.STRUCT:
             return self.message(row.of or object, version)
         if row.kind is FieldType.BOOL:
-            return draw.random() < 0.5
+            return rng.random() < 0.5
         if row.kind is FieldType.STRING:
-            return draw.choice(TEXTS)
+            return rng.choice(TEXTS)
         if row.kind is FieldType.UUID:
-            return id_text(draw.randbytes(16))
+            return id_text(rng.randbytes(16))
         if row.kind in (FieldType.BYTES, FieldType.RECORDS):
-            return draw.randbytes(draw.choice((0, 1, 61, 127, 128)))
+            return rng.randbytes(rng.choice((0, 1, 61, 127, 128)))
         return self.integer(row)
 
     def integer(self, row: FieldSpec) -> int:

@@ -23,9 +23,9 @@ ZEROS = bytes(20 * MIB)
 
 def honest(size: int) -> bytes:
     """Text that packs some four to one."""
-    draw = random.Random(size)
-    words = [bytes(draw.choices(b"abcdefghij ", k=draw.randint(3, 12))) for _ in range(200)]
-    made = b" ".join(draw.choices(words, k=size // 6))
+    rng = random.Random(size)
+    words = [bytes(rng.choices(b"abcdefghij ", k=rng.randint(3, 12))) for _ in range(200)]
+    made = b" ".join(rng.choices(words, k=size // 6))
     return made[:size]
 
 
@@ -76,13 +76,13 @@ def test_lengths_that_snappy_states_count() -> None:
 
 @pytest.mark.parametrize("codec", PACKED)
 def test_any_bytes_are_looked_at_soon_and_without_an_error(codec: Codec) -> None:
-    draw = random.Random(7)
+    rng = random.Random(7)
     whole = compress(codec, honest(200_000))
     for _ in range(500):
-        cut = bytearray(whole[: draw.randint(0, len(whole))])
-        for _ in range(draw.randint(0, 3)):
+        cut = bytearray(whole[: rng.randint(0, len(whole))])
+        for _ in range(rng.randint(0, 3)):
             if cut:
-                cut[draw.randrange(min(len(cut), 40))] = draw.randrange(256)
+                cut[rng.randrange(min(len(cut), 40))] = rng.randrange(256)
         assert decompressed_size(codec, cut, MIB) >= 0
 
 

@@ -84,14 +84,14 @@ class BrokerRig:
             Collector(self.store, manifests, uploader.keys_in_flight, self.clock, self.metrics, grace_ms=1000),
         )
 
-    async def open_log(self, at: TopicPartition = TP) -> DiskLog:
+    async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
         """Its log, opened once."""
-        if at not in self.logs:
-            self.logs[at] = await DiskLog.open(
-                self.disk, self.clock, f"log/{at}", self.config,
-                same_boot=True, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(at),
+        if tp not in self.logs:
+            self.logs[tp] = await DiskLog.open(
+                self.disk, self.clock, f"log/{tp}", self.config,
+                same_boot=True, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(tp),
             )  # fmt: skip
-        return self.logs[at]
+        return self.logs[tp]
 
     async def save_offsets(self) -> None:
         """As the data directory does."""
@@ -100,17 +100,17 @@ class BrokerRig:
             hot.checkpointed_start_offset = hot.start_offset
 
     async def lead(
-        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = TP,
+        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, pid = await self.open_log(at), LeaderReplica.id_of(at, TOPIC_ID)
-        start = LeaderStart(None, None) if previous_leader is PreviousLeader.NONE else await prepare_leader_log(hot, self.cold, pid, at.topic, epoch, previous_leader)
+        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        start = LeaderStart(None, None) if previous_leader is PreviousLeader.NONE else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader)
         state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
         return LeaderReplica(
-            at, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
+            tp, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
             on_segment_closed=self.with_closed_segments.append, on_follower_caught_up=self.with_caught_up_followers.append,
             has_controller_contact=lambda: True, save_offsets=self.save_offsets,
         )  # fmt: skip
@@ -263,10 +263,10 @@ class RunningFetchers:
         self._fetchers = ReplicaFetchers(lambda: made, ports, broker.rng, broker.metrics)
         self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")
 
-    async def follow(self, leader: int, epoch: int, at: TopicPartition = TP, *, high_watermark: int = 0) -> FollowerReplica:
-        hot = await self._broker.open_log(at)
+    async def follow(self, leader: int, epoch: int, tp: TopicPartition = TP, *, high_watermark: int = 0) -> FollowerReplica:
+        hot = await self._broker.open_log(tp)
         replica = FollowerReplica(
-            at, TOPIC_ID, hot, leader, epoch,
+            tp, TOPIC_ID, hot, leader, epoch,
             high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, save_offsets=self._broker.save_offsets,
         )  # fmt: skip
         self._fetchers.follow(replica)

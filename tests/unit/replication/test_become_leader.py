@@ -16,7 +16,7 @@ from tiered.replication.leader_replica import LeaderReplica
 async def upload(leader: LeaderReplica) -> None:
     """All that it has is cold, named under its epoch."""
     leader.roll()
-    manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
+    manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     end = leader.log.end_offset
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
     assert written is not None and written.cold_end_offset == end
@@ -38,7 +38,7 @@ def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_
         heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, 0)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
 
     rig.run(story)
 

@@ -112,7 +112,7 @@ def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
         for number in range(60):
             append_batch(replica, number)
         fetch(replica, 2, 60)
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
@@ -316,7 +316,7 @@ def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and
             append_batch(replica, number)
         replica.roll()
         disk = rig.brokers[1].disk
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         cold = await replica.cold.uploader.upload_next(replica.log, manifest, 0, 20)
         for number in range(20, 40):
             append_batch(replica, number)

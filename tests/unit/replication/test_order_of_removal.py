@@ -43,7 +43,7 @@ def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_s
 
     async def story() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).at, TOPIC_ID), "t", 0)
+        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).tp, TOPIC_ID), "t", 0)
         replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         fill(replica)
         segments = replica.log.segment_count
@@ -148,7 +148,7 @@ def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_bef
         fill(replica)
         replica.state.high_watermark = replica.log.end_offset
         other = rig.brokers[2].cold
-        manifest = await other.manifests.take_over(replica.pid, replica.topic, 0)
+        manifest = await other.manifests.take_over(replica.partition_id, replica.topic, 0)
         await other.collector.advance_start(manifest, 0, 20)
         await tiering(broker, replica).run_steps(replica)
         assert replica.log_start_offset == replica.log.start_offset == 20

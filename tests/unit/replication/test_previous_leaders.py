@@ -26,7 +26,7 @@ def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
-        manifest = await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+        manifest = await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
         await until(lambda: first.is_stopped)
         second = await led(town)
@@ -34,13 +34,13 @@ def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_
         await second.append(batch(40), acks=ACKS_ALL)
         late = await first.cold.uploader.upload_next(first.log, manifest, first.leader_epoch, 40)
         assert late is not None and 0 < late.cold_end_offset <= 40
-        taken = await second.cold.manifests.take_over(second.pid, second.topic, second.leader_epoch)
+        taken = await second.cold.manifests.take_over(second.partition_id, second.topic, second.leader_epoch)
         assert taken.cold_end_offset == late.cold_end_offset
-        cold = await second.cold.reader.read(second.pid, taken, 0, 1)
+        cold = await second.cold.reader.read(second.partition_id, taken, 0, 1)
         hot = second.log.read(0, 1, end_offset=41)
         assert hot is not None and bytes(cold)[:61] == read_bytes(hot)[:61]
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
 
     town.run(story)
 
@@ -54,9 +54,9 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
-        cold, pid, epoch = first.cold, first.pid, first.leader_epoch
+        cold, partition_id, epoch = first.cold, first.partition_id, first.leader_epoch
         if known:
-            await cold.manifests.take_over(pid, first.topic, epoch)
+            await cold.manifests.take_over(partition_id, first.topic, epoch)
         await town.fence(first.state.node_id)
         second = await led(town)
         assert (second.manifest is not None) == known
@@ -71,7 +71,7 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
         assert second.log_start_offset == 30 and second.manifest is not None
         assert second.manifest.leader_epoch == second.leader_epoch
         with pytest.raises(Fenced):
-            await cold.manifests.take_over(pid, first.topic, epoch)
+            await cold.manifests.take_over(partition_id, first.topic, epoch)
 
     town.run(story)
 
@@ -89,7 +89,7 @@ def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deleti
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         if tiered == "true":
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
         await town.fence(first.state.node_id)
         second = await led(town)
@@ -132,7 +132,7 @@ def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
                 append_batch(each, number)
             if number == 9:
                 first.roll()
-        manifest = await first.cold.manifests.take_over(first.pid, first.topic, 0)
+        manifest = await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
         written = await first.cold.uploader.upload_next(first.log, manifest, 0, first.log.end_offset)
         assert written is not None and written.cold_end_offset == 10
         second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
@@ -153,7 +153,7 @@ def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(kn
         first = await led(town)
         await first.append(batch(0), acks=ACKS_ALL)
         if known:
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
         await until(lambda: first.is_stopped)
         second = await led(town)
@@ -165,9 +165,9 @@ def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(kn
         task = town.rig.loop.create_task(tiering.run())
         await asyncio.sleep(settings.remote_log_manager_task_interval_ms / 1000 + 1)
         task.cancel()
-        there = await second.cold.manifests.load(second.pid)
+        there = await second.cold.manifests.load(second.partition_id)
         assert there is not None and there.leader_epoch == second.leader_epoch
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
 
     town.run(story)

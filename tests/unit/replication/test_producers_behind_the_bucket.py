@@ -25,7 +25,7 @@ async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
         leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
         if (sequence + 1) % per_segment == 0:
             leader.roll()
-    manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
+    manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, BATCHES)
     assert written is not None and written.cold_end_offset == BATCHES
     leader.manifest = written

@@ -96,7 +96,7 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
         replica = await rig.brokers[1].lead(0, [1])
         for number in range(60):
             append_batch(replica, number)
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
@@ -115,7 +115,7 @@ def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> 
 
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
-        older = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        older = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         newer = replace(older, sequence=older.sequence + 1)
         replica.manifest = newer
         replica.manifest = older

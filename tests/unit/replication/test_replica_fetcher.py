@@ -39,7 +39,7 @@ async def fill(replica: LeaderReplica, count: int) -> None:
 
 async def upload(replica: LeaderReplica) -> int:
     """All closed segments are cold; the cold end."""
-    manifest = await replica.cold.manifests.take_over(replica.pid, "t", replica.leader_epoch)
+    manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", replica.leader_epoch)
     while True:
         stable = replica.last_stable_offset
         written = await replica.cold.uploader.upload_next(replica.log, manifest, replica.leader_epoch, stable)
@@ -90,7 +90,7 @@ def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> N
     async def story() -> None:
         peers = DirectPeers(rig)
         busy = await rig.brokers[1].lead(0, [1, 2])
-        quiet = await rig.brokers[1].lead(0, [1, 2], at=TopicPartition("t", 1))
+        quiet = await rig.brokers[1].lead(0, [1, 2], tp=TopicPartition("t", 1))
         peers.add_leader(busy)
         peers.add_leader(quiet)
         following = RunningFetchers(rig, rig.brokers[2], peers)

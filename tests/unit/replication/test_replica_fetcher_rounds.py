@@ -21,12 +21,12 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        first = await rig.brokers[1].lead(0, [1, 2], at=places[0])
+        first = await rig.brokers[1].lead(0, [1, 2], tp=places[0])
         peers.add_leader(first)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        copies = [await two.follow(1, 0, at) for at in places]  # the other seven it does not lead yet
+        copies = [await two.follow(1, 0, tp) for tp in places]  # the other seven it does not lead yet
         await asyncio.sleep(0.02)
-        led = [first, *[await rig.brokers[1].lead(0, [1, 2], at=at) for at in places[1:]]]
+        led = [first, *[await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places[1:]]]
         for each in led:
             peers.add_leader(each)
             append_batch(each, 0)
@@ -44,8 +44,8 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
 
 async def opened(rig: ReplicationRig, places: list[TopicPartition]) -> None:
     """The logs of broker 2 are there: to follow them takes no time."""
-    for at in places:
-        await rig.brokers[2].open_log(at)
+    for tp in places:
+        await rig.brokers[2].open_log(tp)
 
 
 def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_them_is_answered() -> None:
@@ -54,14 +54,14 @@ def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
         append_batch(led[-1], 0)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places[:-1]:
-            await two.follow(1, 0, at)
+        for tp in places[:-1]:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         assert [len(each.partitions) for each in peers.requests] == [1] * IN_FLIGHT_MAX, "each waits alone"
         copy = await two.follow(1, 0, places[-1])
@@ -78,12 +78,12 @@ def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        for at in places:
-            peers.add_leader(await rig.brokers[1].lead(0, [1, 2], at=at))
+        for tp in places:
+            peers.add_leader(await rig.brokers[1].lead(0, [1, 2], tp=tp))
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places:
-            await two.follow(1, 0, at)
+        for tp in places:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         await asyncio.sleep(5)
         before = len(peers.requests)
@@ -100,18 +100,18 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places[:IN_FLIGHT_MAX]:
-            await two.follow(1, 0, at)
+        for tp in places[:IN_FLIGHT_MAX]:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         for each in led[IN_FLIGHT_MAX:]:
             await asyncio.sleep(30.1)
             append_batch(each, 0)
-            copy = await two.follow(1, 0, each.at)
+            copy = await two.follow(1, 0, each.tp)
             started = rig.clock.mono_ns()
             await until(partial(same, copy, each))
             assert rig.clock.mono_ns() - started <= 10_000_000
@@ -130,19 +130,19 @@ def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) ->
 
     async def story() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
             append_batch(each, 0)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         copies = []
-        for at in places[:IN_FLIGHT_MAX]:
-            copies.append(await two.follow(1, 0, at))
+        for tp in places[:IN_FLIGHT_MAX]:
+            copies.append(await two.follow(1, 0, tp))
             await asyncio.sleep(0.005)
         await asyncio.sleep(30.1)
-        for at in places[IN_FLIGHT_MAX:]:
-            copies.append(await two.follow(1, 0, at))
+        for tp in places[IN_FLIGHT_MAX:]:
+            copies.append(await two.follow(1, 0, tp))
             await asyncio.sleep(0)
         await asyncio.sleep(1)
         assert all(same(copy, each) for copy, each in zip(copies, led, strict=True))
@@ -159,8 +159,8 @@ def test_partitions_that_fail_together_ask_together_again() -> None:
         peers = DirectPeers(rig)  # nobody leads
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places:
-            await two.follow(1, 0, at)
+        for tp in places:
+            await two.follow(1, 0, tp)
         await asyncio.sleep(5)
         assert len(peers.requests) > 3 and {len(each.partitions) for each in peers.requests} == {len(places)}
 

@@ -18,10 +18,10 @@ SECOND = 1_000_000_000
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it(seed: int) -> None:
-    draw = random.Random(seed)
-    rate = draw.choice([1_000, 77_777, 10**9])
-    lump = rate * draw.choice([1, 10, 5_000]) // 100
-    throttle, now_ns, copied = ReplicationQuota().set_rate(rate, 0), draw.randrange(10**15), 0
+    rng = random.Random(seed)
+    rate = rng.choice([1_000, 77_777, 10**9])
+    lump = rate * rng.choice([1, 10, 5_000]) // 100
+    throttle, now_ns, copied = ReplicationQuota().set_rate(rate, 0), rng.randrange(10**15), 0
     began_ns, largest = now_ns, 0
     while now_ns - began_ns < 60 * SECOND:
         pause_ns = throttle.pause_ns(now_ns)
@@ -29,11 +29,11 @@ def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it
         if pause_ns:
             now_ns += pause_ns
         else:
-            count = draw.randint(1, lump)
+            count = rng.randint(1, lump)
             largest = max(largest, count)
             throttle.record(count, now_ns)
             copied += count
-            now_ns += draw.randrange(1_000)
+            now_ns += rng.randrange(1_000)
     seconds = (now_ns - began_ns) / SECOND
     assert copied <= rate * (seconds + BURST_NS / SECOND) + largest
     if lump < rate:
@@ -76,7 +76,7 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
     async def story() -> None:
         peers = DirectPeers(rig)
         held = await rig.brokers[1].lead(0, [1], [1, 2])
-        free = await rig.brokers[1].lead(0, [1], [1, 2], at=TopicPartition("t", 1))
+        free = await rig.brokers[1].lead(0, [1], [1, 2], tp=TopicPartition("t", 1))
         for number in range(200):
             for replica in (held, free):
                 append_batch(replica, number)

@@ -216,7 +216,7 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.town = ThreeBrokers(seed)
-        self.draw = random.Random(f"{seed}/storm")
+        self.rng = random.Random(f"{seed}/storm")
         self.acked: list[int] = []
         self.working = True
 
@@ -224,9 +224,9 @@ class Storm:
         town = self.town
         await town.start(min_insync_replicas="2")
         task = town.rig.loop.create_task(self._produce())
-        town.lost_message = lambda: self.draw.choice(["", "", "", "ask", "answer"])
+        town.lost_message = lambda: self.rng.choice(["", "", "", "ask", "answer"])
         for _ in range(12):
-            await asyncio.sleep(self.draw.uniform(0.5, 4.0))
+            await asyncio.sleep(self.rng.uniform(0.5, 4.0))
             await self._trouble()
         town.lost_message = lambda: ""
         town.peers.unreachable.clear()
@@ -253,19 +253,19 @@ class Storm:
                 with contextlib.suppress(Refused):
                     await leader.append(batch(number), acks=ACKS_ALL, timeout_ms=2000)
                     self.acked.append(number)
-            await asyncio.sleep(self.draw.uniform(0, 0.1))
+            await asyncio.sleep(self.rng.uniform(0, 0.1))
 
     async def _trouble(self) -> None:
         town = self.town
         running = [node for node, member in town.members.items() if member.running]
-        node = self.draw.choice(running)
-        match self.draw.choice(["kill", "kill", "fence", "cut", "heal", "start"]):
+        node = self.rng.choice(running)
+        match self.rng.choice(["kill", "kill", "fence", "cut", "heal", "start"]):
             case "kill" if len(running) > 1:
                 await town.members[node].kill()
                 await self._settle(town.fence(node))
             case "fence":
                 await self._settle(town.fence(node))
-                await asyncio.sleep(self.draw.uniform(0, 1))
+                await asyncio.sleep(self.rng.uniform(0, 1))
                 await self._settle(town.submit(requests.UnfenceBroker(node, town.members[node].incarnation)))
             case "cut":
                 town.peers.unreachable.add(f"{node}:0")
@@ -321,7 +321,7 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
         await town.members[other_than(leader)].partitions.save_offsets()
         copy.stop()
         after = FollowerReplica(
-            copy.at, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
+            copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
             clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, save_offsets=nothing,
         )  # fmt: skip
         assert not after.is_durable
@@ -421,7 +421,7 @@ def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
         later = town.partition.leader_epoch + 1
         changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
         town.controller.apply((changed,), town.controller.image.slot + 1)
-        cold = await other.broker.cold.manifests.take_over(leader.pid, leader.topic, later)
+        cold = await other.broker.cold.manifests.take_over(leader.partition_id, leader.topic, later)
         await member.start()
         assert (await led(town)).manifest == cold
 

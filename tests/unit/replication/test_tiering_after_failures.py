@@ -59,7 +59,7 @@ def segments(rig: ReplicationRig) -> set[str]:
 
 
 async def named(replica: LeaderReplica) -> set[str]:
-    manifest = await replica.cold.manifests.load(replica.pid)
+    manifest = await replica.cold.manifests.load(replica.partition_id)
     assert manifest is not None
     return {key async for key in replica.cold.manifests.list_keys(manifest)}
 
@@ -115,7 +115,7 @@ def test_who_finds_a_later_leader_in_the_manifest_is_told_of() -> None:
     async def story() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         fill(replica)
-        await rig.brokers[2].cold.manifests.take_over(replica.pid, replica.topic, 1)
+        await rig.brokers[2].cold.manifests.take_over(replica.partition_id, replica.topic, 1)
         passes = Passes(rig.brokers[1], replica)
         await asyncio.sleep(10)
         assert passes.fenced == [replica] and replica.cold_end_offset == 0

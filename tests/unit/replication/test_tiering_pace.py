@@ -50,8 +50,8 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
         broker = rig.brokers[1]
         heirs = []
         for number in range(6):
-            heirs.append(await broker.lead(1, [1, 2], at=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
-        busy = await broker.lead(1, [1], at=TopicPartition("busy", 6))
+            heirs.append(await broker.lead(1, [1, 2], tp=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
+        busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
         while busy.waiting_segments < 2:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
@@ -79,7 +79,7 @@ def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None
         broker = rig.brokers[1]
         await broker.cold.manifests.take_over(LeaderReplica.id_of(TP, TOPIC_ID), TP.topic, 0)
         heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        left = segment_key(heir.pid, 0, 0, "ab" * 16)
+        left = segment_key(heir.partition_id, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
             Settings(), lambda: [heir], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
@@ -100,8 +100,8 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
 
     async def story() -> None:
         broker = rig.brokers[1]
-        heir = await broker.lead(1, [1, 2], at=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        busy = [await broker.lead(1, [1], at=TopicPartition("busy", number)) for number in range(3)]
+        heir = await broker.lead(1, [1, 2], tp=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+        busy = [await broker.lead(1, [1], tp=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
             settings, lambda: [heir, *busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,

@@ -86,7 +86,7 @@ async def check_health(client: KafkaClient) -> dict[str, Any]:
 async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:
     """Replicas that moves add; nothing where nobody can be asked for them."""
     try:
-        return {at: each.adding_replicas for at, each in (await fetch_reassignments(client)).items()}
+        return {tp: each.adding_replicas for tp, each in (await fetch_reassignments(client)).items()}
     except (Refused, Unavailable):
         return {}
 

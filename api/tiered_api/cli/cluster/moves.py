@@ -84,7 +84,7 @@ async def _reassign(args: Namespace) -> Exit:
     wanted |= dict.fromkeys(parse_partition(text) for text in args.cancel)
     async with open_client(args) as client:
         if not wanted:
-            print_rows([_reassignment_row(at, each) for at, each in (await fetch_reassignments(client)).items()], args.format)
+            print_rows([_reassignment_row(tp, each) for tp, each in (await fetch_reassignments(client)).items()], args.format)
             return Exit.OK
         placement = await fetch_placement(client)
         return await _execute_moves(client, args, placement, wanted)
@@ -157,16 +157,16 @@ async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[Re
 async def _print_or_execute(client: KafkaClient, args: Namespace, placement: ReplicaPlacement, moves: Reassignments, execute: bool) -> Exit:
     if execute:
         return await _execute_moves(client, args, placement, moves)
-    print_moves([_planned_row(at, placement.replicas[at], to) for at, to in moves.items()], args)
+    print_moves([_planned_row(tp, placement.replicas[tp], to) for tp, to in moves.items()], args)
     if args.format == "text":
-        copied = sum(len(set(to) - set(placement.replicas[at])) for at, to in moves.items())
+        copied = sum(len(set(to) - set(placement.replicas[tp])) for tp, to in moves.items())
         print_lines([f"{len(moves)} partitions would change, {copied} replicas would be copied"])
     return Exit.OK
 
 
 async def _execute_moves(client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas) -> Exit:
     """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
-    throttled = {at: (placement.replicas[at], to) for at, to in wanted.items() if to is not None and at in placement.replicas}
+    throttled = {tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas}
     if args.throttle is None or not throttled:
         return await _send_moves(client, args, placement, wanted)
     try:
@@ -188,11 +188,11 @@ async def _send_moves(client: KafkaClient, args: Namespace, placement: ReplicaPl
     for start in range(0, len(listed), PARTITIONS_PER_REQUEST):
         outcomes.update(await alter_reassignments(client, dict(listed[start : start + PARTITIONS_PER_REQUEST])))
     rows = []
-    for at, to in listed:
-        replicas = placement.replicas.get(at, ())
+    for tp, to in listed:
+        replicas = placement.replicas.get(tp, ())
         if to is None:
-            replicas = placement.replicas_if_cancelled.get(at, replicas)
-        rows.append({**_planned_row(at, replicas, to or ()), "status": outcomes.get(at, "no answer")})
+            replicas = placement.replicas_if_cancelled.get(tp, replicas)
+        rows.append({**_planned_row(tp, replicas, to or ()), "status": outcomes.get(tp, "no answer")})
     print_moves(rows, args)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
@@ -207,13 +207,13 @@ def print_moves(rows: Sequence[Row], args: Namespace) -> None:
     print_folded(rows, args.format, words, internal=getattr(args, "internal", True))
 
 
-def _planned_row(at: PartitionName, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
-    return {"partition": str(at), "replicas": list(replicas), "to": list(to) or None}
+def _planned_row(tp: PartitionName, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
+    return {"partition": str(tp), "replicas": list(replicas), "to": list(to) or None}
 
 
-def _reassignment_row(at: PartitionName, each: OngoingPartitionReassignment) -> Row:
+def _reassignment_row(tp: PartitionName, each: OngoingPartitionReassignment) -> Row:
     return {
-        "partition": str(at),
+        "partition": str(tp),
         "replicas": each.replicas,
         "adding": each.adding_replicas or None,
         "removing": each.removing_replicas or None,
@@ -232,13 +232,13 @@ async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) 
     leaderless = []
     for topic in seen.topics:
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
-            at = PartitionName(topic.name or "", each.partition_index)
-            move = on_the_way.get(at, OngoingPartitionReassignment())
-            placed[at] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
-            if at in on_the_way:
-                back[at] = tuple(node for node in each.replica_nodes if node not in move.adding_replicas)
+            tp = PartitionName(topic.name or "", each.partition_index)
+            move = on_the_way.get(tp, OngoingPartitionReassignment())
+            placed[tp] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
+            if tp in on_the_way:
+                back[tp] = tuple(node for node in each.replica_nodes if node not in move.adding_replicas)
             if each.leader_id < 0:
-                leaderless.append(at)
+                leaderless.append(tp)
     live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
     cordoned_brokers = await fetch_cordoned(client, list(live))
     racks = {node: rack for node, rack in live.items() if node not in cordoned_brokers}
@@ -257,9 +257,9 @@ async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, Ongoin
 async def alter_reassignments(client: KafkaClient, wanted: TargetReplicas) -> dict[PartitionName, str]:
     """Asks for other replicas, or (None) to call a move off; OK or why not, for each."""
     topics: dict[str, ReassignableTopic] = {}
-    for at, to in wanted.items():
-        row = ReassignablePartition(at.partition, None if to is None else list(to))
-        topics.setdefault(at.topic, ReassignableTopic(at.topic, [])).partitions.append(row)
+    for tp, to in wanted.items():
+        row = ReassignablePartition(tp.partition, None if to is None else list(to))
+        topics.setdefault(tp.topic, ReassignableTopic(tp.topic, [])).partitions.append(row)
     request = AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, list(topics.values()))
     got = await client.send_to_controller(request, AlterPartitionReassignmentsResponse)
     if got.error_code:

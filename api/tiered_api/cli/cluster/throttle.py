@@ -81,8 +81,8 @@ async def _is_cordoned(client: KafkaClient, node: int) -> int | None:
 def _throttled_replicas(moves: ReplicaMoves) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """The two lists of each topic."""
     topics: dict[str, dict[int, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
-    for at, each in moves.items():
-        topics.setdefault(at.topic, {})[at.partition] = each
+    for tp, each in moves.items():
+        topics.setdefault(tp.topic, {})[tp.partition] = each
     return {name: list_throttled_replicas(rows) for name, rows in sorted(topics.items())}
 
 

@@ -42,7 +42,7 @@ async def _list_rows(args: Namespace) -> list[Row]:
                 row for name in names for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
             ]
         topic = await bucket.find_topic(args.topic)
-        return [row for pid in _chosen_partitions(topic, args.partition) for row in await _segments(bucket, pid)]
+        return [row for partition_id in _chosen_partitions(topic, args.partition) for row in await _segments(bucket, partition_id)]
 
 
 async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> list[Row]:
@@ -63,13 +63,13 @@ async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> li
     return made
 
 
-async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
-    manifest = await bucket.manifests.load(pid)
+async def _segments(bucket: Bucket, partition_id: PartitionId) -> list[Row]:
+    manifest = await bucket.manifests.load(partition_id)
     if manifest is None:
         return []
     return [
         {
-            "partition": pid.partition,
+            "partition": partition_id.partition,
             "base_offset": entry.base_offset,
             "next_offset": entry.next_offset,
             "records": entry.record_count,
@@ -84,19 +84,19 @@ async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
 
 async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
-        for pid in _chosen_partitions(await bucket.find_topic(args.topic), args.partition):
+        for partition_id in _chosen_partitions(await bucket.find_topic(args.topic), args.partition):
             left = args.max
-            async for record in _records(bucket, args.topic, pid, args.offset):
+            async for record in _records(bucket, args.topic, partition_id, args.offset):
                 if left is not None:
                     if left == 0:
                         break
                     left -= 1
-                _print(pid.partition, record, args.format)
+                _print(partition_id.partition, record, args.format)
 
 
-async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | None) -> AsyncIterator[Record]:
+async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None) -> AsyncIterator[Record]:
     """The cold records of a partition from an offset on, without transaction markers."""
-    manifest = await bucket.manifests.load(pid)
+    manifest = await bucket.manifests.load(partition_id)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return
     start = manifest.log_start_offset if offset is None else offset
@@ -104,9 +104,9 @@ async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | N
         held = f"{manifest.log_start_offset} to {manifest.cold_end_offset}"
         raise Refused(
             Code.OFFSET_OUT_OF_RANGE,
-            f"offset {start} of {topic}-{pid.partition} is not in the bucket, which holds {held}",
+            f"offset {start} of {topic}-{partition_id.partition} is not in the bucket, which holds {held}",
         )
-    async for piece in bucket.reader.iterate(pid, start, manifest=manifest):
+    async for piece in bucket.reader.iterate(partition_id, start, manifest=manifest):
         origin = piece.batches[0].position
         for batch in piece.batches:
             if not batch.attributes & CONTROL:

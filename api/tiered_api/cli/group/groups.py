@@ -177,7 +177,7 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     wanted = sorted({*offsets, *owners})
     starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
-    made.rows = [_row(where, offsets.get(where), starts, ends, owners.get(where)) for where in wanted]
+    made.rows = [_row(tp, offsets.get(tp), starts, ends, owners.get(tp)) for tp in wanted]
     return made
 
 
@@ -185,25 +185,25 @@ def _partition_owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGr
     """Who reads which partition, by the assignments of a consumer group."""
     out = {}
     for member in group.members if group.protocol_type == "consumer" else ():
-        for where in read_assignment(member.member_assignment):
-            out[where] = member
+        for tp in read_assignment(member.member_assignment):
+            out[tp] = member
     return out
 
 
 def _row(
-    where: TopicPartition,
+    tp: TopicPartition,
     current: int | None,
     starts: PartitionOutcomes[tuple[int, int]],
     ends: PartitionOutcomes[tuple[int, int]],
     owner: DescribedGroupMember | None,
 ) -> dict[str, Any]:
-    start, end = starts.get(where), ends.get(where)
+    start, end = starts.get(tp), ends.get(tp)
     fault = next((each.code.name for each in (start, end) if isinstance(each, Refused)), None)
     first = None if start is None or isinstance(start, Refused) else start[0]
     last = None if end is None or isinstance(end, Refused) else end[0]
     row: dict[str, Any] = {
-        "topic": where.topic,
-        "partition": where.partition,
+        "topic": tp.topic,
+        "partition": tp.partition,
         "current_offset": current,
         "log_start_offset": first,
         "log_end_offset": last,
@@ -253,8 +253,8 @@ async def _offset_delete(args: Namespace) -> list[Row]:
         partitions = await _partitions(client, args.topics)
         got = await delete_offsets(client, args.group, partitions)
     return [
-        {"topic": where.topic, "partition": where.partition, "status": no.code.name if no else "OK"}
-        for where, no in sorted(got.items(), key=lambda each: each[0])
+        {"topic": tp.topic, "partition": tp.partition, "status": no.code.name if no else "OK"}
+        for tp, no in sorted(got.items(), key=lambda each: each[0])
     ]
 
 
@@ -269,5 +269,5 @@ async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, li
         topic = (await topics_by_name(client, [name]))[name]
         if isinstance(topic, Refused):
             raise topic
-        out.setdefault(name, []).extend(where.partition for where in partitions_of(topic))
+        out.setdefault(name, []).extend(tp.partition for tp in partitions_of(topic))
     return out

@@ -35,17 +35,17 @@ async def _seek(args: Namespace) -> list[Row]:
             target = await _resolve_target(client, args, prior, only)
         else:
             found = await fetch_committed_offsets(client, args.to_group) if args.to_group else read_offsets_file(args.to_file)
-            target = {where: offset for where, offset in found.items() if not only or where.topic in only}
+            target = {tp: offset for tp, offset in found.items() if not only or tp.topic in only}
         if not target:
             raise Refused(Code.INVALID_REQUEST, f"nothing to seek: group {args.group} has no offset for it")
         got: PartitionOutcomes[int] = dict(target) if args.dry_run else await commit_offsets(client, args.group, target)
     rows: list[dict[str, object]] = []
-    for where, outcome in sorted(got.items(), key=lambda each: each[0]):
+    for tp, outcome in sorted(got.items(), key=lambda each: each[0]):
         row = {
-            "topic": where.topic,
-            "partition": where.partition,
-            "prior_offset": prior.get(where),
-            "current_offset": target[where],
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "prior_offset": prior.get(tp),
+            "current_offset": target[tp],
         }
         rows.append({**row, "error": _explain_refusal(outcome, args.group) if isinstance(outcome, Refused) else None})
     if not any(row["error"] for row in rows):
@@ -57,7 +57,7 @@ async def _resolve_target(
     client: KafkaClient, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
 ) -> dict[TopicPartition, int]:
     """Where `--to` leads in every partition of the topics that the group has, or that are named."""
-    known = {where.topic for where in prior}
+    known = {tp.topic for tp in prior}
     if (new := sorted(set(only) - known)) and not args.allow_new_topics:
         raise Refused(
             Code.INVALID_REQUEST,

@@ -163,7 +163,7 @@ async def resolve_offsets(
         starts = await list_offsets_at(client, wanted, EARLIEST)
     if point.at is PointKind.TIME:
         found = await list_offsets_at(client, wanted, point.value, read_committed=read_committed)
-        return {where: offset if offset >= 0 else ends[where] for where, offset in found.items()}
+        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
     if point.at is PointKind.START:
-        return {where: min(start + point.value, ends.get(where, start)) for where, start in starts.items()}
-    return {where: max(end + point.value, starts.get(where, end)) for where, end in ends.items()}
+        return {tp: min(start + point.value, ends.get(tp, start)) for tp, start in starts.items()}
+    return {tp: max(end + point.value, starts.get(tp, end)) for tp, end in ends.items()}

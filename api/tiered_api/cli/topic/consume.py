@@ -136,9 +136,9 @@ class Printer:
 
 
 def _to_printable(fetched: FetchedBatch, record: Record, number: int) -> PrintableRecord:
-    where, head = fetched.tp, fetched.header
+    tp, head = fetched.tp, fetched.header
     return PrintableRecord(
-        where.topic, where.partition, record, head.leader_epoch, head.attributes, head.producer_id,
+        tp.topic, tp.partition, record, head.leader_epoch, head.attributes, head.producer_id,
         head.producer_epoch, fetched.log_start_offset, fetched.last_stable_offset, fetched.high_watermark, number,
     )  # fmt: skip
 
@@ -150,9 +150,9 @@ async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], pri
         for fetched in await consumer.poll():
             printer.print(fetched, ends.get(fetched.tp))
         sys.stdout.buffer.flush()
-        for where, position in consumer.positions().items():
-            if where in ends and position >= ends[where]:
-                consumer.unassign(where)
+        for tp, position in consumer.positions().items():
+            if tp in ends and position >= ends[tp]:
+                consumer.unassign(tp)
         if consumer.skipped_offsets > trimmed:
             print(f"tiered: {consumer.skipped_offsets - trimmed} offsets were deleted before they were read", file=sys.stderr)
             trimmed = consumer.skipped_offsets

@@ -153,7 +153,7 @@ async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> l
     stable = await list_offsets(client, dict.fromkeys(wanted, LATEST), read_committed=True)
     rows: list[Row] = []
     for each in sorted(topic.partitions, key=lambda each: each.partition_index):
-        where = TopicPartition(topic.name or "", each.partition_index)
+        tp = TopicPartition(topic.name or "", each.partition_index)
         rows.append(
             {
                 "partition": each.partition_index,
@@ -161,17 +161,17 @@ async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> l
                 "epoch": each.leader_epoch,
                 "replicas": each.replica_nodes,
                 "isr": each.isr_nodes,
-                "log_start_offset": _offset(starts, where),
-                "high_watermark": _offset(ends, where),
-                "last_stable_offset": _offset(stable, where),
+                "log_start_offset": _offset(starts, tp),
+                "high_watermark": _offset(ends, tp),
+                "last_stable_offset": _offset(stable, tp),
             }
         )
     return rows
 
 
-def _offset(found: PartitionOutcomes[tuple[int, int]], where: TopicPartition) -> int | None:
+def _offset(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
     """An offset; None where the partition does not say."""
-    value = found.get(where)
+    value = found.get(tp)
     return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
 
 
@@ -212,16 +212,16 @@ async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes
             at[timestamp] = {}  # a broker that does not know what is asked
     return [
         {
-            "topic": where.topic,
-            "partition": where.partition,
-            "log_start_offset": _offset(at[EARLIEST], where),
-            "local_start_offset": _offset(at[EARLIEST_LOCAL], where),
-            "last_tiered_offset": _offset(at[LATEST_TIERED], where),
-            "high_watermark": _offset(at[LATEST], where),
-            "local_bytes": sizes.get(where, (None, None))[0],
-            "remote_bytes": sizes.get(where, (None, None))[1],
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "log_start_offset": _offset(at[EARLIEST], tp),
+            "local_start_offset": _offset(at[EARLIEST_LOCAL], tp),
+            "last_tiered_offset": _offset(at[LATEST_TIERED], tp),
+            "high_watermark": _offset(at[LATEST], tp),
+            "local_bytes": sizes.get(tp, (None, None))[0],
+            "remote_bytes": sizes.get(tp, (None, None))[1],
         }
-        for where in wanted
+        for tp in wanted
     ]
 
 
@@ -235,10 +235,10 @@ async def partition_sizes(client: KafkaClient) -> Sizes:
         for directory in got.results:
             for topic in directory.topics:
                 for each in topic.partitions:
-                    where = TopicPartition(topic.name, each.partition_index)
-                    local, remote = out.get(where, (0, None))
+                    tp = TopicPartition(topic.name, each.partition_index)
+                    local, remote = out.get(tp, (0, None))
                     known = [size for size in (remote, each.remote_size) if size is not None and size >= 0]
-                    out[where] = max(local, each.partition_size), max(known, default=None)
+                    out[tp] = max(local, each.partition_size), max(known, default=None)
     return out
 
 

@@ -135,8 +135,8 @@ class ConsumerInstance:
         if self.member is not None:
             raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
         given = list(dict.fromkeys(partitions))
-        for at in given:
-            self.find_topic_id(at)
+        for tp in given:
+            self.find_topic_id(tp)
         self.manual_assignment = given
         self.assignment_version += 1
         self._retain_partitions(self.manual_assignment)
@@ -154,22 +154,22 @@ class ConsumerInstance:
             raise Refused(self.member.failure.code, self.member.failure.why)
         return self.member.assigned or []
 
-    def check_assigned(self, at: TopicPartition) -> None:
+    def check_assigned(self, tp: TopicPartition) -> None:
         """HttpError when a partition is not this consumer's now."""
         mine = self.manual_assignment if self.member is None else self.member.assigned or []
-        if at not in mine:
-            raise HttpError(ILLEGAL_STATE, f"{at} is not assigned to this consumer")
+        if tp not in mine:
+            raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
 
-    def find_topic_id(self, at: TopicPartition) -> TopicId:
+    def find_topic_id(self, tp: TopicPartition) -> TopicId:
         """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
-        topic = self._context.node.image.topics.get(at.topic)
-        if topic is None or at.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {at}")
+        topic = self._context.node.image.topics.get(tp.topic)
+        if topic is None or tp.partition >= len(topic.partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
         return topic.topic_id
 
-    def open_partition(self, at: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
+    def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
         """The partition, wherever it is led."""
-        return open_partition(self._context, at, self.find_topic_id(at), lookup_seconds)
+        return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)
 
     async def _on_revoked(self) -> None:
         """The place in the group is about to change: what was read counts for whoever has it next."""
@@ -181,30 +181,30 @@ class ConsumerInstance:
 
     def _retain_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         mine = set(partitions)
-        self._positions = {at: offset for at, offset in self._positions.items() if at in mine}
-        self._uncommitted = {at: offset for at, offset in self._uncommitted.items() if at in mine}
+        self._positions = {tp: offset for tp, offset in self._positions.items() if tp in mine}
+        self._uncommitted = {tp: offset for tp, offset in self._uncommitted.items() if tp in mine}
 
     # -- how far it is ------------------------------------------------------------------------------------------------
 
     def rotate_partitions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """The same, beginning behind the one that gave last: one that always has more must not keep all to itself."""
-        cut = next((n + 1 for n, at in enumerate(partitions) if at == self._last_read), 0)
+        cut = next((n + 1 for n, tp in enumerate(partitions) if tp == self._last_read), 0)
         return [*partitions[cut:], *partitions[:cut]]
 
-    def skip_partition(self, at: TopicPartition) -> None:
+    def skip_partition(self, tp: TopicPartition) -> None:
         """The next read begins behind this one."""
-        self._last_read = at
+        self._last_read = tp
 
-    async def resolve_position(self, at: TopicPartition, source: AnyPartition) -> int | None:
+    async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
         """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
-        spot = self._positions.get(at)
+        spot = self._positions.get(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
-            committed = (await self.fetch_committed([at]))[0]
+            committed = (await self.fetch_committed([tp]))[0]
             start = committed.offset if committed.offset != NO_OFFSET else await self._reset_offset(source)
             if start is None or version != self.assignment_version:
                 return None
-            spot = self._positions[at] = ConsumerPosition(source.topic_id, start)
+            spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
         return spot.offset
 
     async def _reset_offset(self, source: AnyPartition) -> int | None:
@@ -213,16 +213,16 @@ class ConsumerInstance:
         start, end = await fetch_bounds(source)
         return start if self.config.reset == "earliest" else end
 
-    async def reset_position(self, at: TopicPartition, source: AnyPartition) -> None:
+    async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:
         """What it wanted to read is gone: goes on where it chose to."""
         version, start = self.assignment_version, await self._reset_offset(source)
         if start is None:
-            raise HttpError(ILLEGAL_STATE, f"the offset of {at} is gone and auto.offset.reset is none")
+            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} is gone and auto.offset.reset is none")
         if version == self.assignment_version:
-            self._positions[at] = ConsumerPosition(source.topic_id, start)
+            self._positions[tp] = ConsumerPosition(source.topic_id, start)
 
-    def seek(self, at: TopicPartition, offset: int) -> None:
-        self._positions[at] = ConsumerPosition(self.find_topic_id(at), offset)
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self._positions[tp] = ConsumerPosition(self.find_topic_id(tp), offset)
 
     def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
         """Records below these offsets are given out, those of `last` last."""
@@ -239,15 +239,15 @@ class ConsumerInstance:
         """Commits all that was given out and is not committed yet, of topics that are still there."""
         topics, given_out = self._context.node.image.topics_by_id, dict(self._uncommitted)
         offsets = [
-            PartitionOffset(at.topic, at.partition, spot.offset, topic_id=spot.topic_id)
-            for at, spot in sorted(given_out.items())
+            PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)
+            for tp, spot in sorted(given_out.items())
             if spot.topic_id in topics
         ]
         if offsets:
             await self.commit(offsets)
-        for at, spot in given_out.items():
-            if self._uncommitted.get(at) == spot:
-                del self._uncommitted[at]
+        for tp, spot in given_out.items():
+            if self._uncommitted.get(tp) == spot:
+                del self._uncommitted[tp]
         return offsets
 
     async def commit(self, offsets: list[PartitionOffset]) -> None:
@@ -264,7 +264,7 @@ class ConsumerInstance:
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
         topics = self._context.node.image.topics
-        ids = tuple((name, topics[name].topic_id) for name in {at.topic for at in partitions} & topics.keys())
+        ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
         answer: FetchOffsetsReply = await self._call_coordinator(request)
         if answer.code is not Code.NONE:

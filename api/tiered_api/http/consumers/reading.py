@@ -79,15 +79,15 @@ class ConsumerPoll:
         self._progressed = False
         self._local_ends.clear()
         self._remote_ends.clear()
-        for at in self._instance.rotate_partitions(partitions):
+        for tp in self._instance.rotate_partitions(partitions):
             if self._bytes_left <= 0:
                 break
             try:
-                await self._read(at)
+                await self._read(tp)
             except (Refused, HttpError, Unavailable, Corrupt) as error:
                 if self._instance.assignment_version == self._assignment_version and not _is_transient(error):
                     if not self.rows:
-                        self._instance.skip_partition(at)
+                        self._instance.skip_partition(tp)
                         raise
                     self._is_cut = True
                     break
@@ -95,16 +95,16 @@ class ConsumerPoll:
                 return False
         return self._instance.assignment_version == self._assignment_version
 
-    async def _read(self, at: TopicPartition) -> None:
+    async def _read(self, tp: TopicPartition) -> None:
         request, instance = self._request, self._instance
-        source = instance.open_partition(at, lookup_seconds=0)  # one that nobody leads must not hold up the others
+        source = instance.open_partition(tp, lookup_seconds=0)  # one that nobody leads must not hold up the others
         if isinstance(source, LeaderReplica):
             self._local_ends.append((source, source.high_watermark))
-        spot = self._positions.get(at)
+        spot = self._positions.get(tp)
         if spot is not None and spot.topic_id == source.topic_id:
             position: int | None = spot.offset
         else:  # nothing is given yet of the topic that has the name now
-            position = await instance.resolve_position(at, source)
+            position = await instance.resolve_position(tp, source)
         if position is None:
             return
         try:
@@ -113,7 +113,7 @@ class ConsumerPoll:
             if refused.code is not Code.OFFSET_OUT_OF_RANGE:
                 raise
             if instance.assignment_version == self._assignment_version:
-                await instance.reset_position(at, source)
+                await instance.reset_position(tp, source)
                 self._progressed = True
             return
         if not fetched.size:
@@ -123,10 +123,10 @@ class ConsumerPoll:
             await request.reserve_memory(decode_memory(data))
         form = instance.config.format
         objects = OBJECTS_MAX - len(self.rows)
-        rows, following = await request.context.run_job(max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *at, objects)
+        rows, following = await request.context.run_job(max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *tp, objects)
         self.rows += rows
-        self._positions[at] = ConsumerPosition(source.topic_id, following)
-        self._last, self._progressed = at, True
+        self._positions[tp] = ConsumerPosition(source.topic_id, following)
+        self._last, self._progressed = tp, True
         self._size += len(data)
         self._bytes_left = self._bytes_left - len(data) if len(self.rows) < OBJECTS_MAX else 0
 
@@ -167,7 +167,7 @@ class ConsumerPoll:
         for source, end in self._remote_ends:
             with contextlib.suppress(Refused):
                 leader = source.leader()._replace(epoch=-1)
-                shares.setdefault(leader, []).append((source.at, source.topic_id, end))
+                shares.setdefault(leader, []).append((source.tp, source.topic_id, end))
         return shares
 
     async def _wait_for_leader(

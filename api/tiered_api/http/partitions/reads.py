@@ -63,7 +63,7 @@ def require_local_leader(request: HttpRequest) -> LeaderReplica:
     source = partition_of_path(request)
     if isinstance(source, LeaderReplica):
         return source
-    raise request.context.remote_brokers.redirect_error(request.target, source.leader().node_id, f"leads {source.at}")
+    raise request.context.remote_brokers.redirect_error(request.target, source.leader().node_id, f"leads {source.tp}")
 
 
 async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
@@ -101,7 +101,7 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
-            return await fetch(request, replace(spec, source=RemotePartition(request.context, source.at, source.topic_id)))
+            return await fetch(request, replace(spec, source=RemotePartition(request.context, source.tp, source.topic_id)))
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
         start, end = await fetch_bounds(source)

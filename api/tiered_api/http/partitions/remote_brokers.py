@@ -82,23 +82,23 @@ class RemoteBrokers:
 
     # -- who ----------------------------------------------------------------------------------------------------------
 
-    def topic(self, at: TopicPartition, topic_id: TopicId) -> TopicImage:
+    def topic(self, tp: TopicPartition, topic_id: TopicId) -> TopicImage:
         """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when it was deleted."""
         topic = self._node.image.topics_by_id.get(topic_id)
-        if topic is None or at.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{at} is not there any more")
+        if topic is None or tp.partition >= len(topic.partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} is not there any more")
         return topic
 
-    def leader(self, at: TopicPartition, topic_id: TopicId) -> Leader:
+    def leader(self, tp: TopicPartition, topic_id: TopicId) -> Leader:
         """As far as this broker has heard. `Nowhere` when no broker leads it now."""
-        partition = self.topic(at, topic_id).partitions[at.partition]
+        partition = self.topic(tp, topic_id).partitions[tp.partition]
         if partition.leader < 0:
-            raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {at} now")
+            raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {tp} now")
         if partition.leader == self._node.settings.node_id:
-            unopened = self._node.hosted_replicas.unopened_leaders.get(at)
+            unopened = self._node.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
-                raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {unopened[1]}")
-            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {at}")
+                raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
+            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {tp}")
         return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
@@ -116,36 +116,36 @@ class RemoteBrokers:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def produce(
-        self, leader: Leader, at: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
+        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
     ) -> LogAppendInfo:
         """One batch with acks=all. `Nowhere` when it was surely not written; every other `Refused` as the leader says,
         REQUEST_TIMED_OUT also when that is not known."""
-        rows = [PartitionProduceData(at.partition, data)]
+        rows = [PartitionProduceData(tp.partition, data)]
         request = ProduceRequest(None, ACKS_ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
         seconds = timeout_ms / 1000 + REQUEST_SECONDS
         try:
             got = await self._send(self._short_requests, leader, request, ProduceResponse, seconds, PRODUCE)
             [[part]] = [each.partition_responses for each in got.responses]
         except Unavailable as fault:
-            why = f"broker {leader.node_id} did not confirm records for {at}, they may yet be there: {fault}"
+            why = f"broker {leader.node_id} did not confirm records for {tp}, they may yet be there: {fault}"
             raise Refused(Code.REQUEST_TIMED_OUT, why) from None
         code = code_from_number(part.error_code)
         if code is Code.NONE:
             count = int.from_bytes(data[57:61], "big")
             return LogAppendInfo(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
         kind = LeaderNotFound if code in STALE_LEADER_CODES and part.base_offset < 0 else Refused
-        raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {at}: {code.name}")
+        raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {tp}: {code.name}")
 
     async def fetch(
-        self, leader: Leader, at: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
+        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
     ) -> ReadResult:
         """Whole batches from the one that holds `offset`; with `wait_ms` it waits for the first."""
         pool = self._long_polls if wait_ms else self._short_requests
-        partition = FetchPartition(at.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
+        partition = FetchPartition(tp.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
         part = (await self._fetch(pool, leader, [FetchTopic("", topic_id, [partition])], max_bytes, wait_ms))[0]
         code = code_from_number(part.error_code)
         if code is not Code.NONE:
-            raise _leader_refusal(leader, at, code)
+            raise _leader_refusal(leader, tp, code)
         # The frame is ours alone; a copy lets it go.
         return ReadResult(bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset)
 
@@ -155,9 +155,9 @@ class RemoteBrokers:
         """Whether one of these partitions of one leader has records at or behind its offset within that time, or
         something else is to be said of it."""
         topics: dict[TopicId, FetchTopic] = {}
-        for at, topic_id, offset in ends:
+        for tp, topic_id, offset in ends:
             topic = topics.setdefault(topic_id, FetchTopic("", topic_id))
-            topic.partitions.append(FetchPartition(at.partition, -1, offset, partition_max_bytes=1))
+            topic.partitions.append(FetchPartition(tp.partition, -1, offset, partition_max_bytes=1))
         parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms)
         return any(part.error_code or part.records for part in parts)
 
@@ -175,16 +175,16 @@ class RemoteBrokers:
     ) -> dict[TopicPartition, int | Refused]:
         """Offsets of partitions of one leader for (leader epoch, timestamp); -1 where no record is as late."""
         topics: dict[str, ListOffsetsTopic] = {}
-        for at, (epoch, timestamp) in wanted.items():
-            topic = topics.setdefault(at.topic, ListOffsetsTopic(at.topic))
-            topic.partitions.append(ListOffsetsPartition(at.partition, epoch, timestamp))
+        for tp, (epoch, timestamp) in wanted.items():
+            topic = topics.setdefault(tp.topic, ListOffsetsTopic(tp.topic))
+            topic.partitions.append(ListOffsetsPartition(tp.partition, epoch, timestamp))
         request = ListOffsetsRequest(-1, 0, list(topics.values()), int(REQUEST_SECONDS * 900))
         got = await self._send(self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS)
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
             for part in each.partitions:
-                at, code = TopicPartition(each.name, part.partition_index), code_from_number(part.error_code)
-                found[at] = part.offset if code is Code.NONE else _leader_refusal(leader, at, code)
+                tp, code = TopicPartition(each.name, part.partition_index), code_from_number(part.error_code)
+                found[tp] = part.offset if code is Code.NONE else _leader_refusal(leader, tp, code)
         return found
 
     # -- brokers ------------------------------------------------------------------------------------------------------
@@ -206,6 +206,6 @@ class RemoteBrokers:
             raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}") from None
 
 
-def _leader_refusal(leader: Leader, at: TopicPartition, code: Code) -> Refused:
+def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:
     kind = LeaderNotFound if code in STALE_LEADER_CODES else Refused
-    return kind(code, f"broker {leader.node_id} cannot serve {at}: {code.name}")
+    return kind(code, f"broker {leader.node_id} cannot serve {tp}: {code.name}")

@@ -29,9 +29,9 @@ class RemotePartition:
     """A partition that another broker leads, or that has no leader for the moment. It follows its leader, also to here;
     `patience` says for how many seconds one is looked for, where that is not what the limits say."""
 
-    def __init__(self, context: HttpContext, at: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> None:
-        self.at = at
-        self.topic, self.partition = at
+    def __init__(self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> None:
+        self.tp = tp
+        self.topic, self.partition = tp
         self.topic_id = topic_id
         self._context = context
         self._lookup_seconds = context.limits.leader_lookup_seconds if lookup_seconds is None else lookup_seconds
@@ -40,15 +40,15 @@ class RemotePartition:
     def config(self) -> TopicConfig:
         """The settings in force, as far as this broker has heard."""
         remote_brokers, node = self._context.remote_brokers, self._context.node
-        return topic_config(remote_brokers.topic(self.at, self.topic_id), node.settings.topic_defaults())
+        return topic_config(remote_brokers.topic(self.tp, self.topic_id), node.settings.topic_defaults())
 
     def leader(self) -> Leader:
         """`Nowhere` when there is none, or it is this broker."""
-        return self._context.remote_brokers.leader(self.at, self.topic_id)
+        return self._context.remote_brokers.leader(self.tp, self.topic_id)
 
     def local_replica(self) -> LeaderReplica | None:
         """The replica, when it has come to be led here."""
-        replica = self._context.node.hosted_replicas.find_leader(self.at)
+        replica = self._context.node.hosted_replicas.find_leader(self.tp)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
@@ -60,7 +60,7 @@ class RemotePartition:
                 return await here.append(data, timeout_ms=timeout_ms)
             try:
                 leader = self.leader()
-                return await self._context.remote_brokers.produce(leader, self.at, self.topic_id, data, timeout_ms)
+                return await self._context.remote_brokers.produce(leader, self.tp, self.topic_id, data, timeout_ms)
             except LeaderNotFound as no:
                 await self._pause(no, deadline)
 
@@ -82,7 +82,7 @@ class RemotePartition:
     async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
         return await self._call_leader(
             lambda here: here.read(offset, max_bytes, max_wait_ms=wait_ms),
-            lambda leader: self._context.remote_brokers.fetch(leader, self.at, self.topic_id, offset, max_bytes, wait_ms),
+            lambda leader: self._context.remote_brokers.fetch(leader, self.tp, self.topic_id, offset, max_bytes, wait_ms),
         )
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
@@ -107,9 +107,9 @@ class RemotePartition:
         return await self._call_leader(here, there)
 
     async def _list_offset(self, leader: Leader, timestamp: int) -> int:
-        found = (await self._context.remote_brokers.list_offsets(leader, {self.at: (leader.epoch, timestamp)})).get(self.at)
+        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: (leader.epoch, timestamp)})).get(self.tp)
         if not isinstance(found, int):
-            raise found or LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.at}")
+            raise found or LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}")
         return found
 
     # -- whoever leads ------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class RemotePartition:
             except Unavailable as fault:
                 if replica is not None:
                     raise
-                refusal = LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.at} does not answer: {fault}")
+                refusal = LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not answer: {fault}")
             await self._pause(refusal, deadline)
 
     def _deadline(self, seconds: float) -> int:
@@ -146,23 +146,23 @@ AnyPartition = LeaderReplica | RemotePartition
 """Whatever can be read from and written to."""
 
 
-def open_partition(context: HttpContext, at: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> AnyPartition:
+def open_partition(context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> AnyPartition:
     """A partition that is there. `Refused` when its topic is not, whichever has the name by now, and when it is this
     broker's to lead and cannot be opened."""
-    context.remote_brokers.topic(at, topic_id)
+    context.remote_brokers.topic(tp, topic_id)
     try:
-        return context.node.leader_replica(*at)
+        return context.node.leader_replica(*tp)
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise
-    return RemotePartition(context, at, topic_id, lookup_seconds)
+    return RemotePartition(context, tp, topic_id, lookup_seconds)
 
 
 def resolve_leader(context: HttpContext, source: AnyPartition) -> AnyPartition:
     """The same partition as it is led now: here, or elsewhere."""
     if isinstance(source, RemotePartition):
         return source.local_replica() or source
-    return RemotePartition(context, source.at, source.topic_id) if source.is_stopped else source
+    return RemotePartition(context, source.tp, source.topic_id) if source.is_stopped else source
 
 
 async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:

@@ -182,7 +182,7 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 async def assign(request: HttpRequest) -> web.StreamResponse:
     """Reads these partitions, whatever others of the group read."""
     instance, body = await _find_instance(request), await _read_body(request)
-    partitions = [_check_partition(request, at) for at, _ in _parse_rows(body, "partitions")]
+    partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
         instance.assign(partitions)
     return _no_content()
@@ -192,7 +192,7 @@ async def get_assignments(request: HttpRequest) -> web.StreamResponse:
     """The partitions that it has now."""
     instance = await _find_instance(request)
     mine = instance.manual_assignment if instance.member is None else instance.member.assigned or []
-    return v2_response(request, {"partitions": [{"topic": at.topic, "partition": at.partition} for at in mine]})
+    return v2_response(request, {"partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in mine]})
 
 
 async def read_consumer(request: HttpRequest) -> web.StreamResponse:
@@ -224,8 +224,8 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
     async with instance.use():
         if "offsets" in body:
             offsets = [
-                PartitionOffset(*_check_partition(request, at), _offset(row, "offset") + 1, metadata=_metadata(row))
-                for at, row in _parse_rows(body, "offsets")
+                PartitionOffset(*_check_partition(request, tp), _offset(row, "offset") + 1, metadata=_metadata(row))
+                for tp, row in _parse_rows(body, "offsets")
             ]
             await instance.commit(offsets)
         else:
@@ -240,7 +240,7 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
     """What the group committed of the partitions that the body names; what it never committed is left out."""
     instance, body = await _find_instance(request), await _read_body(request)
-    found = await instance.fetch_committed([at for at, _ in _parse_rows(body, "partitions")])
+    found = await instance.fetch_committed([tp for tp, _ in _parse_rows(body, "partitions")])
     rows = [
         {"topic": each.topic, "partition": each.partition, "offset": each.offset, "metadata": each.metadata}
         for each in found
@@ -255,16 +255,16 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
     async with instance.use():
-        targets = [(at, _offset(row, "offset")) for at, row in _parse_rows(body, "offsets")] if "offsets" in body else []
-        for at, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
-            instance.check_assigned(at)
-            source = instance.open_partition(at)
+        targets = [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
+        for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
+            instance.check_assigned(tp)
+            source = instance.open_partition(tp)
             found = await source.offset_for_timestamp(_parse_timestamp(row))
-            targets.append((at, found[0] if found is not None else (await fetch_bounds(source))[1]))
-        for at, _ in targets:
-            instance.check_assigned(at)
-        for at, offset in targets:
-            instance.seek(at, offset)
+            targets.append((tp, found[0] if found is not None else (await fetch_bounds(source))[1]))
+        for tp, _ in targets:
+            instance.check_assigned(tp)
+        for tp, offset in targets:
+            instance.seek(tp, offset)
     return _no_content()
 
 
@@ -282,11 +282,11 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
     """Of each partition's bounds the first or the second."""
     instance, body = await _find_instance(request), await _read_body(request)
     async with instance.use():
-        partitions = [at for at, _ in _parse_rows(body, "partitions")]
-        for at in partitions:
-            instance.check_assigned(at)
-        for at in partitions:
-            instance.seek(at, (await fetch_bounds(instance.open_partition(at)))[which])
+        partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
+        for tp in partitions:
+            instance.check_assigned(tp)
+        for tp in partitions:
+            instance.seek(tp, (await fetch_bounds(instance.open_partition(tp)))[which])
     return _no_content()
 
 
@@ -306,13 +306,13 @@ def _parse_rows(body: Mapping[str, Any], name: str) -> list[tuple[TopicPartition
     return found
 
 
-def _check_partition(request: HttpRequest, at: TopicPartition) -> TopicPartition:
-    topic = request.context.node.image.topics.get(at.topic)
+def _check_partition(request: HttpRequest, tp: TopicPartition) -> TopicPartition:
+    topic = request.context.node.image.topics.get(tp.topic)
     if topic is None:
-        raise HttpError(TOPIC_NOT_FOUND, f"topic {at.topic[:249]!r} not found")
-    if at.partition >= len(topic.partitions):
-        raise HttpError(PARTITION_NOT_FOUND, f"topic {at.topic!r} has no partition {at.partition}")
-    return at
+        raise HttpError(TOPIC_NOT_FOUND, f"topic {tp.topic[:249]!r} not found")
+    if tp.partition >= len(topic.partitions):
+        raise HttpError(PARTITION_NOT_FOUND, f"topic {tp.topic!r} has no partition {tp.partition}")
+    return tp
 
 
 def _offset(row: Mapping[str, Any], name: str) -> int:

@@ -23,7 +23,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class PartitionLag(NamedTuple):
     """How far a group has read one partition. `member` is who has it now, if anybody."""
 
-    at: TopicPartition
+    tp: TopicPartition
     committed_offset: int
     end_offset: int
     member: DescribedMember | None
@@ -58,12 +58,12 @@ def _member(request: HttpRequest, group: DescribeGroupReply) -> DescribedMember:
 async def _lags(request: HttpRequest, group: DescribeGroupReply) -> list[PartitionLag]:
     """One for each offset that the group committed, in order. A partition that nobody leads, or that is gone, is left
     out."""
-    owners = {at: member for member in group.members for at in read_assignment(member.assignment)}
+    owners = {tp: member for member in group.members for tp in read_assignment(member.assignment)}
     committed = {
         TopicPartition(row.topic, row.partition): row.offset for row in await fetch_committed_offsets(request.context, group.group)
     }
     found = await fetch_end_offsets(request.context, committed)
-    return [PartitionLag(at, offset, found[at], owners.get(at)) for at, offset in sorted(committed.items()) if at in found]
+    return [PartitionLag(tp, offset, found[tp], owners.get(tp)) for tp, offset in sorted(committed.items()) if tp in found]
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -97,27 +97,27 @@ def consumer_shape(request: HttpRequest, group: DescribeGroupReply, member: Desc
     }
 
 
-def assignment_shape(request: HttpRequest, group: DescribeGroupReply, member: DescribedMember, at: TopicPartition) -> Shape:
-    place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", at.topic)
-    url = link(request, *place, "partitions", at.partition)
-    names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", at.partition)
+def assignment_shape(request: HttpRequest, group: DescribeGroupReply, member: DescribedMember, tp: TopicPartition) -> Shape:
+    place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", tp.topic)
+    url = link(request, *place, "partitions", tp.partition)
+    names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", tp.partition)
     return base_shape(request, "KafkaConsumerAssignment", url, *names) | {
         "consumer_group_id": group.group,
         "consumer_id": member.member_id,
-        "topic_name": at.topic,
-        "partition_id": at.partition,
-        "partition": related_link(link(request, "topics", at.topic, "partitions", at.partition)),
-        "lag": related_link(link(request, "consumer-groups", group.group, "lags", at.topic, "partitions", at.partition)),
+        "topic_name": tp.topic,
+        "partition_id": tp.partition,
+        "partition": related_link(link(request, "topics", tp.topic, "partitions", tp.partition)),
+        "lag": related_link(link(request, "consumer-groups", group.group, "lags", tp.topic, "partitions", tp.partition)),
     }
 
 
 def lag_shape(request: HttpRequest, group: DescribeGroupReply, lag: PartitionLag) -> Shape:
-    url = link(request, "consumer-groups", group.group, "lags", lag.at.topic, "partitions", lag.at.partition)
-    names = ("consumer-group", group.group, "lag", lag.at.topic, "partition", lag.at.partition)
+    url = link(request, "consumer-groups", group.group, "lags", lag.tp.topic, "partitions", lag.tp.partition)
+    names = ("consumer-group", group.group, "lag", lag.tp.topic, "partition", lag.tp.partition)
     return base_shape(request, "KafkaConsumerLag", url, *names) | {
         "consumer_group_id": group.group,
-        "topic_name": lag.at.topic,
-        "partition_id": lag.at.partition,
+        "topic_name": lag.tp.topic,
+        "partition_id": lag.tp.partition,
         "current_offset": lag.committed_offset,
         "log_end_offset": lag.end_offset,
         "lag": lag.lag,
@@ -167,17 +167,17 @@ async def list_assignments(request: HttpRequest) -> web.StreamResponse:
     member = _member(request, group)
     places = sorted(read_assignment(member.assignment))
     return await list_response(
-        request, "KafkaConsumerAssignment", places, lambda at: (assignment_shape(request, group, member, at),)
+        request, "KafkaConsumerAssignment", places, lambda tp: (assignment_shape(request, group, member, tp),)
     )
 
 
 async def get_assignment(request: HttpRequest) -> web.StreamResponse:
     """One partition that a member has now."""
     group = await _group(request)
-    member, at = _member(request, group), TopicPartition(request.args["topic"], request.path_number("partition"))
-    if at not in read_assignment(member.assignment):
-        raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"this consumer does not have {at}")
-    return json_response(assignment_shape(request, group, member, at))
+    member, tp = _member(request, group), TopicPartition(request.args["topic"], request.path_number("partition"))
+    if tp not in read_assignment(member.assignment):
+        raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"this consumer does not have {tp}")
+    return json_response(assignment_shape(request, group, member, tp))
 
 
 async def list_lags(request: HttpRequest) -> web.StreamResponse:
@@ -189,11 +189,11 @@ async def list_lags(request: HttpRequest) -> web.StreamResponse:
 
 async def get_lag(request: HttpRequest) -> web.StreamResponse:
     """How far the group is behind in one partition."""
-    group, at = await _group(request), TopicPartition(request.args["topic"], request.path_number("partition"))
+    group, tp = await _group(request), TopicPartition(request.args["topic"], request.path_number("partition"))
     for lag in await _lags(request, group):
-        if lag.at == at:
+        if lag.tp == tp:
             return json_response(lag_shape(request, group, lag))
-    raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"the group has committed nothing of {at}")
+    raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"the group has committed nothing of {tp}")
 
 
 async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
@@ -204,7 +204,7 @@ async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
         raise HttpError(404, f"consumer group {group.group[:249]!r} has committed nothing")
     worst = max(lags, key=lambda lag: lag.lag)
     url = link(request, "consumer-groups", group.group, "lag-summary")
-    topic, partition = worst.at
+    topic, partition = worst.tp
     return json_response(
         base_shape(request, "KafkaConsumerGroupLagSummary", url, "consumer-group", group.group, "lag-summary", "")
         | {

@@ -124,11 +124,11 @@ class KafkaClient:
             self.add_broker(broker.node_id, broker.host, broker.port)
         for topic in got.topics:
             for each in topic.partitions:
-                where = TopicPartition(topic.name or "", each.partition_index)
+                tp = TopicPartition(topic.name or "", each.partition_index)
                 if each.leader_id >= 0:
-                    self._leaders[where] = each.leader_id
+                    self._leaders[tp] = each.leader_id
                 else:
-                    self._leaders.pop(where, None)
+                    self._leaders.pop(tp, None)
         return got
 
     def add_broker(self, node_id: int, host: str, port: int) -> None:
@@ -151,24 +151,24 @@ class KafkaClient:
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, Refused]]:
         """Partitions by the node that leads them, and a refusal for each that none leads."""
         wanted = list(partitions)
-        unknown = sorted({where.topic for where in wanted if where not in self._leaders})
+        unknown = sorted({tp.topic for tp in wanted if tp not in self._leaders})
         why: dict[str, int] = {}
         if unknown:
             why = {topic.name or "": topic.error_code for topic in (await self.fetch_metadata(unknown)).topics}
         shares: dict[int, list[TopicPartition]] = {}
         leaderless = {}
-        for where in wanted:
-            if where in self._leaders:
-                shares.setdefault(self._leaders[where], []).append(where)
+        for tp in wanted:
+            if tp in self._leaders:
+                shares.setdefault(self._leaders[tp], []).append(tp)
             else:
-                number = why.get(where.topic) or Code.LEADER_NOT_AVAILABLE.number
-                leaderless[where] = to_refused(number, str(where))
+                number = why.get(tp.topic) or Code.LEADER_NOT_AVAILABLE.number
+                leaderless[tp] = to_refused(number, str(tp))
         return shares, leaderless
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
         """They turned out to be led by another broker: the cluster is asked again."""
-        for where in partitions:
-            self._leaders.pop(where, None)
+        for tp in partitions:
+            self._leaders.pop(tp, None)
 
     # -- patience -----------------------------------------------------------------------------------------------------
 

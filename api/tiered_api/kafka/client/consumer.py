@@ -92,7 +92,7 @@ class KafkaConsumer:
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions and no others, each from its offset on."""
-        self._positions = {where: _Position(offset) for where, offset in offsets.items()}
+        self._positions = {tp: _Position(offset) for tp, offset in offsets.items()}
 
     def unassign(self, tp: TopicPartition) -> None:
         """Reads this partition no more."""
@@ -100,7 +100,7 @@ class KafkaConsumer:
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition."""
-        return {where: position.offset for where, position in self._positions.items()}
+        return {tp: position.offset for tp, position in self._positions.items()}
 
     async def close(self) -> None:
         """Ends the polls that are under way."""
@@ -139,13 +139,13 @@ class KafkaConsumer:
         self._out_of_range.clear()
         starts = await list_offsets_at(self._client, strays, EARLIEST)
         ends = await list_offsets_at(self._client, strays, LATEST)
-        for where in strays:
-            position = self._positions[where]
-            if position.offset < starts[where]:
-                self.skipped_offsets += starts[where] - position.offset
-                position.offset = starts[where]
-            elif position.offset > ends[where]:
-                why = f"{where} has no offset {position.offset}: it ends at {ends[where]}"
+        for tp in strays:
+            position = self._positions[tp]
+            if position.offset < starts[tp]:
+                self.skipped_offsets += starts[tp] - position.offset
+                position.offset = starts[tp]
+            elif position.offset > ends[tp]:
+                why = f"{tp} has no offset {position.offset}: it ends at {ends[tp]}"
                 raise Refused(Code.OFFSET_OUT_OF_RANGE, why)
 
     async def _handle_lost_leader(self, fault: Unavailable, offsets: Mapping[TopicPartition, int]) -> None:
@@ -161,9 +161,9 @@ class KafkaConsumer:
 
     async def _start_fetches(self) -> None:
         """A poll at every leader that has none under way."""
-        asked = {where for share in self._requested_offsets.values() for where in share}
+        asked = {tp for share in self._requested_offsets.values() for tp in share}
         now_ns = self._client.clock.mono_ns()
-        idle = [where for where, each in self._positions.items() if where not in asked and not _is_backing_off(each, now_ns)]
+        idle = [tp for tp, each in self._positions.items() if tp not in asked and not _is_backing_off(each, now_ns)]
         if not idle:
             return
         deadline = self._client.new_deadline()
@@ -177,7 +177,7 @@ class KafkaConsumer:
             await pause()
         for node, share in shares.items():
             if node not in self._fetches:
-                self._requested_offsets[node] = {where: self._positions[where].offset for where in share}
+                self._requested_offsets[node] = {tp: self._positions[tp].offset for tp in share}
                 request = self._make_request(self._requested_offsets[node])
                 # Broker's wait and ours: the answer may come that much later.
                 timeout = self._client.timeout + self._max_wait_ms / 1000
@@ -207,16 +207,16 @@ class KafkaConsumer:
         out: list[FetchedBatch] = []
         for topic in got.responses:
             for each in topic.partitions:
-                where = TopicPartition(topic.topic, each.partition_index)
-                position = self._positions.get(where)
-                if position is None or position.offset != offsets.get(where):
+                tp = TopicPartition(topic.topic, each.partition_index)
+                position = self._positions.get(tp)
+                if position is None or position.offset != offsets.get(tp):
                     continue  # dropped or assigned anew since
                 if each.error_code:
-                    self._handle_error(where, position, each)
+                    self._handle_error(tp, position, each)
                     continue
                 position.failure = None
                 if each.records is not None and len(each.records):
-                    out += self._decode_batches(where, position, each)
+                    out += self._decode_batches(tp, position, each)
         return out
 
     def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:

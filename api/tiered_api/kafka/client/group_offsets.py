@@ -70,8 +70,8 @@ async def commit_offsets(
     out: PartitionOutcomes[int] = {}
     for each_topic in got.topics:
         for each in each_topic.partitions:
-            where = TopicPartition(each_topic.name, each.partition_index)
-            out[where] = to_refused(each.error_code, str(where)) if each.error_code else offsets[where]
+            tp = TopicPartition(each_topic.name, each.partition_index)
+            out[tp] = to_refused(each.error_code, str(tp)) if each.error_code else offsets[tp]
     return out
 
 
@@ -97,6 +97,6 @@ async def delete_offsets(client: KafkaClient, group: str, partitions: Mapping[st
     out: PartitionOutcomes[None] = {}
     for topic in got.topics:
         for each in topic.partitions:
-            where = TopicPartition(topic.name, each.partition_index)
-            out[where] = to_refused(each.error_code, str(where)) if each.error_code else None
+            tp = TopicPartition(topic.name, each.partition_index)
+            out[tp] = to_refused(each.error_code, str(tp)) if each.error_code else None
     return out

@@ -60,8 +60,8 @@ async def send_to_leaders(
             except Unavailable:
                 client.forget_leaders(share)  # it may be gone for good
                 raise
-            for where, number, value in read_response(got):
-                out[where] = to_refused(number, str(where)) if number else value
+            for tp, number, value in read_response(got):
+                out[tp] = to_refused(number, str(tp)) if number else value
         left = {tp: want for tp, want in left.items() if _must_retry(out.get(tp))}
         if not left or client.has_passed(deadline):
             break
@@ -149,14 +149,14 @@ async def list_offsets_at(
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at one timestamp; Refused when one of them has none to say."""
     got = await list_offsets(client, dict.fromkeys(partitions, timestamp), read_committed=read_committed)
-    return {where: value[0] for where, value in require_all(got).items()}
+    return {tp: value[0] for tp, value in require_all(got).items()}
 
 
 def require_all(outcomes: PartitionOutcomes[V]) -> dict[TopicPartition, V]:
     """All values, when there is one for every partition; otherwise the first refusal is raised."""
     out = {}
-    for where, value in outcomes.items():
+    for tp, value in outcomes.items():
         if isinstance(value, Refused):
             raise value
-        out[where] = value
+        out[tp] = value
     return out

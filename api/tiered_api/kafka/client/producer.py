@@ -251,20 +251,20 @@ class KafkaProducer:
             # Still pending, as one: a batch is let go when it is written.
             self._pending += len(taken)
             queue.batches.append(_Batch(taken, now))
-        return {where: queue.batches[0] for where, queue in self._queues.items() if queue.batches}
+        return {tp: queue.batches[0] for tp, queue in self._queues.items() if queue.batches}
 
     async def _send_batches(self, batches: dict[TopicPartition, _Batch]) -> bool:
         """Sends a batch to each partition. True when one must be sent again."""
         try:
             shares, leaderless = await self._client.group_by_leader(batches)
         except Unavailable as fault:
-            for where, batch in batches.items():
-                self._check_retry(where, batch, fault)
+            for tp, batch in batches.items():
+                self._check_retry(tp, batch, fault)
             return True
-        for where, no in leaderless.items():
-            self._check_retry(where, batches[where], no)
+        for tp, no in leaderless.items():
+            self._check_retry(tp, batches[tp], no)
         again = bool(leaderless)
-        sent = (self._send_to_leader(node, {where: batches[where] for where in share}) for node, share in shares.items())
+        sent = (self._send_to_leader(node, {tp: batches[tp] for tp in share}) for node, share in shares.items())
         results = await asyncio.gather(*sent, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -277,30 +277,30 @@ class KafkaProducer:
         try:
             if self._acks == 0:
                 await self._client.send_without_reply(request, node_id=node_id)
-                for where, batch in batches.items():
-                    self._complete_batch(where, batch, -1, -1)
+                for tp, batch in batches.items():
+                    self._complete_batch(tp, batch, -1, -1)
                 return False
             got = await self._client.send(request, ProduceResponse, node_id=node_id)
         except Unavailable as fault:
             if self._producer_id_and_epoch[0] < 0:
                 # It may be written: without an identity, sending it again could write it twice.
                 raise self._unknown_outcome(batches, fault) from None
-            for where, batch in batches.items():
-                self._check_retry(where, batch, fault)
+            for tp, batch in batches.items():
+                self._check_retry(tp, batch, fault)
             return True
         again = False
         for topic in got.responses:
             for each in topic.partition_responses:
-                where = TopicPartition(topic.name, each.index)
-                again = self._handle_response(where, batches[where], each) or again
+                tp = TopicPartition(topic.name, each.index)
+                again = self._handle_response(tp, batches[tp], each) or again
         return again
 
     def _make_request(self, batches: dict[TopicPartition, _Batch]) -> ProduceRequest:
         topics: dict[str, TopicProduceData] = {}
-        for where, batch in batches.items():
+        for tp, batch in batches.items():
             if not batch.data:
                 identity, epoch = self._producer_id_and_epoch
-                sequence = self._queues[where].sequence if identity >= 0 else -1
+                sequence = self._queues[tp].sequence if identity >= 0 else -1
                 batch.data = encode_batch(
                     batch.records,
                     codec=self._codec,
@@ -308,8 +308,8 @@ class KafkaProducer:
                     producer_epoch=epoch,
                     base_sequence=sequence,
                 )
-            topic = topics.setdefault(where.topic, TopicProduceData(name=where.topic))
-            topic.partition_data.append(PartitionProduceData(index=where.partition, records=batch.data))
+            topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic))
+            topic.partition_data.append(PartitionProduceData(index=tp.partition, records=batch.data))
         return ProduceRequest(acks=self._acks, timeout_ms=self._client.timeout_ms, topic_data=list(topics.values()))
 
     def _handle_response(self, tp: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:

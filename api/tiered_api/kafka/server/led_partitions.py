@@ -16,6 +16,6 @@ def find_leader_replica(context: KafkaContext, topic: str, partition: int, leade
         older = leader_epoch < replica.leader_epoch
         raise Refused(
             Code.FENCED_LEADER_EPOCH if older else Code.UNKNOWN_LEADER_EPOCH,
-            f"the leader epoch of {replica.at} is {replica.leader_epoch}, not {leader_epoch}",
+            f"the leader epoch of {replica.tp} is {replica.leader_epoch}, not {leader_epoch}",
         )
     return replica

@@ -119,7 +119,7 @@ def _check_epoch_committed(replica: LeaderReplica, version: int) -> None:
     """A new leader may have more that is committed than it knows of: its end would go back (KIP-207)."""
     if replica.high_watermark < replica.epoch_start:
         code = Code.OFFSET_NOT_AVAILABLE if version >= OFFSET_NOT_AVAILABLE_FROM else Code.LEADER_NOT_AVAILABLE
-        raise Refused(code, f"{replica.at} has a new leader, which does not know yet what is committed")
+        raise Refused(code, f"{replica.tp} has a new leader, which does not know yet what is committed")
 
 
 def _parse_named_timestamp(timestamp: int, version: int) -> OffsetSpec:

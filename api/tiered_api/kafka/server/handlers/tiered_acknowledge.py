@@ -30,7 +30,7 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
         found = _select_losses(image, call.request.topics)
         if found:
             seen = tuple(
-                (image.topics[at.topic].topic_id, at.partition, loss.leader_epoch) for at, loss in found.items()
+                (image.topics[tp.topic].topic_id, tp.partition, loss.leader_epoch) for tp, loss in found.items()
             )
             await context.broker.submit(AcknowledgeLosses(seen), clamp_timeout_ms(call.request.timeout_ms) / 1000)
     except Refused as refused:
@@ -40,7 +40,7 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
 
 def encode_losses(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
     """Losses as the wire has them."""
-    return [PossibleLoss(*at, loss.leader_epoch, loss.from_offset, loss.at_ms) for at, loss in found.items()]
+    return [PossibleLoss(*tp, loss.leader_epoch, loss.from_offset, loss.at_ms) for tp, loss in found.items()]
 
 
 def _select_losses(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
@@ -57,7 +57,7 @@ def _select_losses(image: Image, topics: list[AcknowledgedTopic] | None) -> dict
             if not 0 <= number < len(known.partitions):
                 why = f"there is no partition {number} of topic {each.topic!r}"
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, why)
-            at = TopicPartition(each.topic, number)
-            if at in found:
-                chosen[at] = found[at]
+            tp = TopicPartition(each.topic, number)
+            if tp in found:
+                chosen[tp] = found[tp]
     return chosen
