@@ -53,7 +53,13 @@ class Collector:
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     async def expire(
-        self, manifest: Manifest | None, epoch: int, limits: RetentionLimits, *, local_bytes_above_cold: int, now_ms: int
+        self,
+        manifest: Manifest | None,
+        epoch: int,
+        limits: RetentionLimits,
+        *,
+        local_bytes_above_cold: int,
+        now_ms: int,
     ) -> Manifest | None:
         """Moves the log start up by total retention; the new manifest, or None when nothing expired.
 
@@ -67,7 +73,12 @@ class Collector:
         def planned(current: Manifest, opened: Submanifests) -> Manifest:
             nonlocal plan
             plan = find_expiry(
-                current, epoch, limits, local_bytes_above_cold=local_bytes_above_cold, now_ms=now_ms, submanifests=opened
+                current,
+                epoch,
+                limits,
+                local_bytes_above_cold=local_bytes_above_cold,
+                now_ms=now_ms,
+                submanifests=opened,
             )
             return current
 

@@ -184,7 +184,10 @@ def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, 
     )
     if version > FOOTER_VERSION:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has footer version {version}, this program reads 1")
-    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (decode_uuid(partition_id.topic_id), partition_id.partition):
+    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (
+        decode_uuid(partition_id.topic_id),
+        partition_id.partition,
+    ):
         raise Corrupt("footer belongs to another object or does not add up", where=where)
     sections = tuple(
         SectionRef(kind, position, size, section_crc)

@@ -254,9 +254,13 @@ def check_change(old: Manifest, new: Manifest) -> None:
     changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
     fault = new.find_fault()
     check_invariant(not fault, fault, new)
-    check_invariant((old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.partition_id, new.partition_id)
+    check_invariant(
+        (old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.partition_id, new.partition_id
+    )
     check_invariant(new.leader_epoch >= old.leader_epoch, "leader epoch", old.leader_epoch, new.leader_epoch)
-    check_invariant(new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset)
+    check_invariant(
+        new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset
+    )
     check_invariant(new.cold_end_offset >= old.cold_end_offset, "cold end", old.cold_end_offset, new.cold_end_offset)
     before = {node.key: (node.level, node.next_offset) for node in old.nodes}
     for node in new.nodes:

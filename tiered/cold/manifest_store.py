@@ -18,11 +18,11 @@ from tiered.cold.layout import manifest_key, parse_key, partition_prefix, subman
 from tiered.cold.manifest import (
     FAN,
     Manifest,
-    SubmanifestNeeded,
     ManifestNode,
-    Submanifests,
     SegmentEntry,
+    SubmanifestNeeded,
     SubmanifestRef,
+    Submanifests,
     check_change,
     find_node,
     find_node_by_time,

@@ -22,7 +22,7 @@ from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import parse_lineage
-from tiered.hot.index import lookup_timestamp, lookup_offset
+from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
@@ -101,7 +101,9 @@ class ColdReader:
         self._bytes.inc(len(piece.data))
         return bytes(piece.data)
 
-    async def _next_batches(self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int) -> ColdBatches | None:
+    async def _next_batches(
+        self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int
+    ) -> ColdBatches | None:
         """The next piece; None at the end of the stream, which is closed then, as it is when the read fails."""
         try:
             piece = await stream.next_batches(max_bytes)
@@ -221,7 +223,9 @@ class ColdReader:
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    async def _open_stream(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0) -> ColdStream:
+    async def _open_stream(
+        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0
+    ) -> ColdStream:
         """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
         entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
@@ -306,7 +310,9 @@ def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
     return ColdBatches(piece.data[:end], batches, piece.entry)
 
 
-async def _find_in_stream(stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
+async def _find_in_stream(
+    stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups
+) -> tuple[int, int, int] | None:
     """The first record of a stream with a timestamp >= `timestamp` and an offset >= `start`; the first offset of the
     batch where it has read `LOOKUP_BYTES` in vain."""
     left = LOOKUP_BYTES

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
-from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import next_upload
 from tiered.cold.segment_check import ClosedSegment, check_segment
@@ -157,7 +157,8 @@ class Uploader:
         try:
             await self._put_and_verify(key, log_part, tail, entry.object_bytes)
         except BaseException:
-            self._keys_in_flight.get(partition_id, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
+            # never offered to a manifest: an orphan, whenever it lands
+            self._keys_in_flight.get(partition_id, set()).discard(key)
             self._manifests.mark_orphans(partition_id)
             self._segments.inc(1, "failed")
             raise

@@ -39,7 +39,13 @@ class CleanLogEntry(NamedTuple):
 
     @classmethod
     def of(
-        cls, topic_id: str, leader_epoch: int, has_cold_segments: bool, lineage: Lineage, active: Segment, builder: IndexBuilder
+        cls,
+        topic_id: str,
+        leader_epoch: int,
+        has_cold_segments: bool,
+        lineage: Lineage,
+        active: Segment,
+        builder: IndexBuilder,
     ) -> CleanLogEntry:
         """Of a log that consists of its active segment."""
         offsets, times = bytes(builder.offsets), bytes(builder.times)

@@ -99,4 +99,6 @@ class LeaderEpochs:
         """What always holds."""
         for a, b in pairwise(self._entries):
             check_invariant(a[0] < b[0] and a[1] < b[1], "lineage out of order", a, b)
-        check_invariant(self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH), "latest epoch", self.latest)
+        check_invariant(
+            self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH), "latest epoch", self.latest
+        )

@@ -69,9 +69,7 @@ def parse(data: bytes, *, where: str = "") -> SyncedLogsContent:
 class SyncedLogs:
     """The file. `may_note` says of a log that nobody has still to hear of records it may lack."""
 
-    def __init__(
-        self, disk: Disk, directory: str, incarnation: str, may_add: Callable[[TopicPartition], bool]
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, incarnation: str, may_add: Callable[[TopicPartition], bool]) -> None:
         self.may_add = may_add
         self._disk = disk
         self._directory = directory

@@ -13,7 +13,7 @@ from functools import partial
 from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch
-from tiered.records.batch import first_at_or_after, decode_header
+from tiered.records.batch import decode_header, first_at_or_after
 from tiered.thread_pool import ThreadPool
 
 WASTED_BATCHES_MAX = 4

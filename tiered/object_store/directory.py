@@ -25,7 +25,19 @@ from typing import TypeVar
 
 from tiered.errors import PERMISSION_ERRNOS, Code, Refused, Unavailable, make_directory_error
 from tiered.object_store.upload_body import UploadBody
-from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, GetResult, ListedObject, NotFound, Ok, PutResult, Rng, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    ConditionFailed,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    Ok,
+    PutResult,
+    Rng,
+    Unknown,
+)
 from tiered.system.local_disk import DIRECTORY_MODE, FILE_MODE, make_private, sync_file
 from tiered.thread_pool import ThreadPool
 
@@ -86,7 +98,10 @@ class DirectoryStore:
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         return await self._request(
-            self._small, "list", prefix, lambda: self._check_store_mounted(_list_objects(self.root, prefix, after, limit))
+            self._small,
+            "list",
+            prefix,
+            lambda: self._check_store_mounted(_list_objects(self.root, prefix, after, limit)),
         )
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -13,7 +13,19 @@ from enum import Enum
 
 from tiered.errors import Unavailable
 from tiered.object_store.upload_body import UploadBody
-from tiered.ports import Buffer, Clock, Conflict, FileSlice, GetResult, ListedObject, NotFound, ObjectStore, Ok, PutResult, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    Conflict,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Unknown,
+)
 
 Apply = Callable[[], Awaitable[PutResult]]
 ALL_VERBS = ("get", "put", "upload", "list", "delete")
@@ -210,7 +222,9 @@ class FaultyStore:
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
-    async def _write(self, verb: str, key: str, size: int, apply: Apply, make_late_apply: Callable[[], Apply]) -> PutResult:
+    async def _write(
+        self, verb: str, key: str, size: int, apply: Apply, make_late_apply: Callable[[], Apply]
+    ) -> PutResult:
         fault = await self._begin(verb, key)
         kind = fault.kind if fault else None
         if kind is FaultKind.CONFLICT:

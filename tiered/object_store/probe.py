@@ -118,7 +118,9 @@ async def _check_swap_race(store: ObjectStore, key: str) -> bool:
     return await _check_race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
 
 
-async def _check_race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
+async def _check_race(
+    store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str
+) -> bool:
     bodies = [b"racer %d" % number for number in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]

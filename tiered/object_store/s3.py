@@ -32,7 +32,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
-from tiered.object_store.upload_body import UploadBody, BodyWindow
+from tiered.object_store.upload_body import BodyWindow, UploadBody
 from tiered.ports import (
     Buffer,
     Clock,
@@ -241,11 +241,15 @@ class S3Store:
         return GetResult(b"", answer["ContentLength"], answer["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
-        return Ok(self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"])
+        return Ok(
+            self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"]
+        )
 
     def _list_page(self, prefix: str, after: str, token: str, limit: int) -> Page:
         where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
-        answer = self._retry_client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
+        answer = self._retry_client.list_objects_v2(
+            Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where
+        )
         if "Name" not in answer and "IsTruncated" not in answer:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
@@ -267,7 +271,9 @@ class S3Store:
     async def _upload_in_parts(self, key: str, whole: UploadBody) -> PutResult:
         """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
         name = self._object_arguments(key)
-        begun = await self._request("upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name))
+        begun = await self._request(
+            "upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name)
+        )
         name["UploadId"] = begun["UploadId"]
         done = False
         try:
@@ -320,13 +326,17 @@ class S3Store:
                 if _code(error) != "NoSuchUpload":
                     raise
             found = self._head_object(key)  # a retry after a lost reply: the first try may have completed it
-            return Ok(found.version) if isinstance(found, GetResult) and found.size == size else Unknown("upload vanished")
+            return (
+                Ok(found.version) if isinstance(found, GetResult) and found.size == size else Unknown("upload vanished")
+            )
 
         return await self._run_put(key, self._bulk, BULK_SECONDS, complete)
 
     async def _abort(self, key: str, name: dict[str, Any]) -> None:
         try:
-            await self._request("abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name))
+            await self._request(
+                "abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name)
+            )
         except Unavailable as error:
             log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
 
@@ -368,7 +378,9 @@ def _describe(error: Exception) -> str:
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
     status = _status(error) if isinstance(error, ClientError) else 0
-    return Unavailable(f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
+    return Unavailable(
+        f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status)
+    )
 
 
 def _is_refusal(error: Exception, status: int) -> bool:

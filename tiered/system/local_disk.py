@@ -35,7 +35,9 @@ THREADS = 4
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 """Records and the brokers' credential are for the user of the process alone, whatever the umask allows."""
-FATAL_ERRORS = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
+FATAL_ERRORS = frozenset(
+    (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0))
+)
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 OPEN_FILES_WANTED = 65_536
 RESERVE_BYTES = 4 << 20
