@@ -58,7 +58,7 @@ def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pyte
 
     run_scenario(scenario)
     lines = [each.getMessage() for each in caplog.records]
-    for words, brokers in (("metadata put undecided", 1), ("the metadata log cannot be read", 2)):
+    for words, brokers in (("metadata write not confirmed", 1), ("the metadata log cannot be read", 2)):
         some = [line for line in lines if words in line]
         assert 8 * brokers <= len(some) <= 20 * brokers, (words, len(some))
         assert re.search(r"seconds=3\d\d\d why=", some[-1]), some[-1]
