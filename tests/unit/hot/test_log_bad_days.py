@@ -216,7 +216,7 @@ def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds
 
     asyncio.run(told())
     said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
-    assert [line.partition("unsaid=")[2].split()[0] for line in said] == ["0", "4", "4"]
+    assert [line.partition("suppressed=")[2].split()[0] for line in said] == ["0", "4", "4"]
 
 
 def test_a_log_whose_fsync_failed_takes_nothing_though_the_disk_answers_again() -> None:
