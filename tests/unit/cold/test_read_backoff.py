@@ -35,7 +35,7 @@ def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seco
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         assert await spins(broker, manifest, 5, MINUTE) <= 14
         assert await spins(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
-        said = [each for each in caplog.messages if "cold read fails" in each]
+        said = [each for each in caplog.messages if "cold read failed" in each]
         assert said and "SlowDown" in said[0] and len(said) <= 16
         broker.fail()
         await asyncio.sleep(10)
