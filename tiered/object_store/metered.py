@@ -1,7 +1,7 @@
-"""Any ObjectStore, watched: requests and bytes by verb, and since when it does not answer.
+"""A wrapper of any ObjectStore that counts requests and bytes by verb, and detects outages.
 
-"Does not answer" is a state of the last request, not a rate: it begins with a failure and ends with the next success.
-Who retries asks often enough for that; a broker that has nothing to ask sends `ping` now and then while it lasts.
+An outage is a state of the last request, not a rate: it begins with a failure and ends with the next success. Code that
+retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage lasts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,25 @@ from typing import NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
-from tiered.ports import Buffer, Clock, FileSlice, GetResult, ListedObject, NotFound, ObjectStore, Ok, PutResult, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Unknown,
+)
 
 
 class Outage(NamedTuple):
-    """The store has not served since `since_ms` (wall clock); `why` is the newest failure, `refused` whether it answers
-    and says no."""
+    """An outage of the store since `since_ms` (wall clock).
+
+    `why` is the newest failure. `refused` is True if the store replies, but refuses.
+    """
 
     since_ms: int
     why: str
@@ -24,7 +37,7 @@ class Outage(NamedTuple):
 
 
 class MeteredStore:
-    """`inner`, counted. `outage` is None while it answers."""
+    """The store `inner` with counters. `outage` is None while it replies."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, metrics: Metrics) -> None:
         self.url = inner.url
@@ -34,9 +47,9 @@ class MeteredStore:
         labels = ("verb", "outcome")
         self._requests = metrics.counter("tiered_store_requests_total", "Requests to the bucket.", labels)
         self._bytes = metrics.counter("tiered_store_bytes_total", "Bytes to and from the bucket.", ("verb",))
-        metrics.gauge("tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does.").set_function(
-            self._outage_seconds
-        )
+        metrics.gauge(
+            "tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does."
+        ).set_function(self._outage_seconds)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         try:
@@ -85,7 +98,7 @@ class MeteredStore:
         await self._inner.close()
 
     async def ping(self, key: str) -> None:
-        """Asks for one byte while there is an outage, so that its end is noticed."""
+        """Gets one byte during an outage, to notice its end."""
         if self.outage is not None:
             try:
                 await self.get(key, 0, 1)
@@ -93,7 +106,7 @@ class MeteredStore:
                 return
 
     def request_count(self) -> int:
-        """Requests so far."""
+        """Returns the number of requests so far."""
         return int(self._requests.total())
 
     def _record_result(self, verb: str, result: PutResult, size: int) -> None:
