@@ -7,7 +7,7 @@ Keeps M1 and I16. After any outcome but a clean success the manifest is read bac
 - It is another manifest: this change lost, and is made again on the new one.
 
 A change that stays undecided (deadline, cancellation) may be applied later. Until a later write has settled it, this
-store never answers a change with "nothing to do".
+store always writes, even if a change has no effect.
 """
 
 from __future__ import annotations
