@@ -153,15 +153,15 @@ def acks() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", acks(), ids=lambda row: row[0])
-def test_what_an_ack_promises_is_shown_by_tests_and_plants_that_exist(row: list[str]) -> None:
+def test_what_an_ack_promises_is_shown_by_tests_and_mutants_that_exist(row: list[str]) -> None:
     *_, survives, shown = row
-    tests, _, plants = shown.partition("; plants ")
+    tests, _, mutants = shown.partition("; mutants ")
     named = re.findall(r"`([^`]+)`", tests)
     assert bool(named) == (survives != "nothing is promised")
     for each in named:
         path, _, function = each.partition("::")
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
-    assert set(re.findall(r"`([^`]+)`", plants)) <= MUTANTS.keys()
+    assert set(re.findall(r"`([^`]+)`", mutants)) <= MUTANTS.keys()
 
 
 RULE = re.compile(r"\b([RMI])(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?\b")
@@ -209,14 +209,14 @@ def cited() -> dict[str, str]:
 
 
 def red_rules() -> set[str]:
-    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `red` and `_red`."""
+    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `report` and `_report`."""
     calls = [
         (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node.args[0])
         for path in sorted((ROOT / "tests" / "sim").rglob("*.py"))
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and node.args
     ]
-    told = [each for name, first in calls if name in ("Finding", "red", "_red") for each in ast.walk(first)]
+    told = [each for name, first in calls if name in ("Finding", "report", "_report") for each in ast.walk(first)]
     words = {each.value for each in told if isinstance(each, ast.Constant)}
     return {word for word in words if isinstance(word, str) and re.fullmatch(r"[A-Z]+\d*", word)}
 
@@ -240,7 +240,7 @@ def _numbers(text: str) -> set[str]:
 
 @pytest.mark.parametrize("number", sorted(rules()))
 def test_rule_names_tests_that_exist(number: str) -> None:
-    shown, _, planted = rules()[number].shown_by.partition("planted bug")
+    shown, _, mutants = rules()[number].shown_by.partition("mutant")
     named = [each for each in re.findall(r"`([^`]+)`", shown) if each.startswith("tests/")]
     assert any("/test_" in each or each.startswith(("tests/transcripts/", "tests/hostile")) for each in named), number
     for each in named:
@@ -250,8 +250,8 @@ def test_rule_names_tests_that_exist(number: str) -> None:
             assert re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(), re.MULTILINE), (
                 f"{number}: {each}"
             )
-    bugs = re.findall(r"`([^`]+)`", planted.partition(".")[0])
-    assert bool(bugs) == bool(planted) and set(bugs) <= MUTANTS.keys(), f"{number}: {bugs}"
+    bugs = re.findall(r"`([^`]+)`", mutants.partition(".")[0])
+    assert bool(bugs) == bool(mutants) and set(bugs) <= MUTANTS.keys(), f"{number}: {bugs}"
 
 
 @pytest.mark.parametrize("number", sorted(rules()))

@@ -25,7 +25,9 @@ def test_a_reader_takes_its_corpus_and_changes_of_it(target: str) -> None:
 
 
 def test_the_corpus_has_every_request_in_every_version_that_is_served() -> None:
-    headers = [decode_request_header(each.data) for each in corpus("wire") if each.kind == "frame" and len(each.data) > 10]
+    headers = [
+        decode_request_header(each.data) for each in corpus("wire") if each.kind == "frame" and len(each.data) > 10
+    ]
     found = {(each.key, each.version) for each in headers}
     assert {(api.key, version) for api in apis.ALL_APIS.values() for version in api.served_versions} <= found
 

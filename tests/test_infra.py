@@ -25,7 +25,7 @@ from tests.sources import ROOT
 from tiered.config.settings import Settings, broker_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.serve import option_settings
-from tiered_api.cli.broker.sources import load_settings, environment_variable
+from tiered_api.cli.broker.sources import environment_variable, load_settings
 
 INFRA = ROOT / "infra"
 UNIT = INFRA / "systemd" / "tiered@.service"

@@ -12,7 +12,15 @@ from enum import Enum
 
 PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """What the file system says no with: to wait would not help."""
-BAD_PATH_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+BAD_PATH_ERRNOS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
 
 
 class Code(Enum):

@@ -13,7 +13,7 @@ INTERVAL_SECONDS_MAX = 600.0
 class LogLimiter:
     """What was logged last, by kind of warning. Kinds are few: nothing forgets them."""
 
-    __slots__ = ("_clock", "_silent")
+    __slots__ = ("_clock", "_suppressed")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -66,7 +66,7 @@ def decode_rows(
     for data, batches in found:
         first = batches[0].position
         for group in _group_batches(batches, group_bytes):
-            placed = [batch._replace(at=batch.position - first) for batch in group] if first else group
+            placed = [batch._replace(position=batch.position - first) for batch in group] if first else group
             yield from _decode_group(data, placed, bounds, columns)
 
 

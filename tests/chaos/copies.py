@@ -75,7 +75,9 @@ async def read_cold_batches(store: str, places: Iterable[PartitionKey]) -> dict[
     return found
 
 
-def compare_brokers(logs_by_broker: Mapping[int, Mapping[PartitionKey, Sequence[StoredBatch]]], found: AuditFindings) -> int:
+def compare_brokers(
+    logs_by_broker: Mapping[int, Mapping[PartitionKey, Sequence[StoredBatch]]], found: AuditFindings
+) -> int:
     """Adds where the copies of brokers differ. They may begin at different offsets (what is cold goes at different
     times), they end at the same one. How many batches were compared."""
     compared = 0
@@ -104,7 +106,9 @@ def compare_cold(
     for place, part in sorted(bucket.items()):
         low, high = bounds[place]
         if part.start != low or part.end > high:
-            found.differing.append(f"{place}: the manifest has {part.start} to {part.end}, clients read {low} to {high}")
+            found.differing.append(
+                f"{place}: the manifest has {part.start} to {part.end}, clients read {low} to {high}"
+            )
         at = part.start
         for each in part.batches:
             if each.first > at:
@@ -145,7 +149,9 @@ def _compare_two(
     return min(len(left), len(right))
 
 
-def producer_lookup(copies: Iterable[Mapping[PartitionKey, Sequence[StoredBatch]]]) -> Callable[[PartitionKey, int], ProducerEpoch | None]:
+def producer_lookup(
+    copies: Iterable[Mapping[PartitionKey, Sequence[StoredBatch]]],
+) -> Callable[[PartitionKey, int], ProducerEpoch | None]:
     """Tells who sent the record at an offset, by any copy that has it."""
     known = {(place, each.first): each for log in copies for place, batches in log.items() for each in batches}
     sorted_by_place: dict[PartitionKey, list[StoredBatch]] = {}

@@ -79,7 +79,9 @@ def _freeze(choose: Callable[[FaultContext], tuple[int, ...]]) -> Callable[[Faul
     return begin
 
 
-def _cut_links(choose: Callable[[FaultContext], tuple[int, ...]], links: Callable[[int], list[Link]]) -> Callable[[FaultContext], None]:
+def _cut_links(
+    choose: Callable[[FaultContext], tuple[int, ...]], links: Callable[[int], list[Link]]
+) -> Callable[[FaultContext], None]:
     def begin(scene: FaultContext) -> None:
         scene.targets = choose(scene)
         scene.trio.links.cut(link for node in scene.targets for link in links(node))
@@ -174,7 +176,9 @@ def _move_back(scene: FaultContext) -> None:
 
 def _reassign(scene: FaultContext, to: Callable[[tuple[str, int], int], tuple[int, ...]]) -> None:
     [hit] = scene.targets
-    moves = [f"{place[0]}/{place[1]}={','.join(map(str, to(place, hit)))}" for place in scene.view.partitions_led_by(hit)]
+    moves = [
+        f"{place[0]}/{place[1]}={','.join(map(str, to(place, hit)))}" for place in scene.view.partitions_led_by(hit)
+    ]
     scene.trio.command("cluster", "reassign", *moves)
 
 
@@ -281,26 +285,35 @@ ON_ANY_STORE = (
     ChaosFault("kill -9 of a leader, its disk wiped", _kill(leader), _wipe_and_start, acks_within=DEAD_ACK_SECONDS),
     ChaosFault("rolling restart", _roll_restarts, _do_nothing),
     ChaosFault("what a leader leads moved off it, and back", _move_off_leader, _move_back),
-    ChaosFault("a broker added and rebalanced, then decommissioned", _add_fourth, _remove_fourth, deadline=MOVE_SECONDS),
-    ChaosFault("a leader decommissioned, and its successor", _replace_with_fourth, _return_for_fourth, deadline=MOVE_SECONDS),
+    ChaosFault(
+        "a broker added and rebalanced, then decommissioned", _add_fourth, _remove_fourth, deadline=MOVE_SECONDS
+    ),
+    ChaosFault(
+        "a leader decommissioned, and its successor", _replace_with_fourth, _return_for_fourth, deadline=MOVE_SECONDS
+    ),
 )
 ON_S3 = (
     ChaosFault("bucket away", _set_bucket_faults(failing_bucket), _clear_bucket_faults, min_seconds=10, needs_s3=True),
     ChaosFault("bucket away, kill -9 of a leader", _do_all(_set_bucket_faults(failing_bucket), _kill(leader)),
           _do_all(_clear_bucket_faults, _start), stays_available=False, min_seconds=4, needs_s3=True),
-    ChaosFault("bucket away, kill -9 of all", _do_all(_set_bucket_faults(failing_bucket), _kill(all_brokers), _start), _clear_bucket_faults,
+    ChaosFault("bucket away, kill -9 of all", _do_all(_set_bucket_faults(failing_bucket), _kill(all_brokers), _start),
+        _clear_bucket_faults,
           stays_available=False, min_seconds=4, needs_s3=True),
-    ChaosFault("replies of the bucket lost, kill -9 of the controller", _do_all(_set_bucket_faults(lost_replies), _kill(controller)),
+    ChaosFault("replies of the bucket lost, kill -9 of the controller",
+        _do_all(_set_bucket_faults(lost_replies), _kill(controller)),
           _do_all(_start, _clear_bucket_faults), min_seconds=3, needs_s3=True),
-    ChaosFault("writes land late, kill -9 of the controller", _do_all(_set_bucket_faults(late_writes), _kill(controller)),
+    ChaosFault("writes land late, kill -9 of the controller", _do_all(_set_bucket_faults(late_writes),
+        _kill(controller)),
           _do_all(_start, _clear_bucket_faults), min_seconds=3, needs_s3=True),
     ChaosFault("bucket slow, kill -9 of a leader", _do_all(_set_bucket_faults(slow_bucket), _kill(leader)),
           _do_all(_start, _clear_bucket_faults), needs_s3=True),
-    ChaosFault("a follower cut from the bucket", _cut_links(follower, links_to_bucket), _mend_links, min_seconds=12, needs_s3=True),
-    ChaosFault("a leader cut from the bucket", _cut_links(leader, links_to_bucket), _mend_links, min_seconds=12, needs_s3=True),
+    ChaosFault("a follower cut from the bucket", _cut_links(follower, links_to_bucket), _mend_links, min_seconds=12,
+        needs_s3=True),
+    ChaosFault("a leader cut from the bucket", _cut_links(leader, links_to_bucket), _mend_links, min_seconds=12,
+        needs_s3=True),
     ChaosFault("the controller cut from the bucket, kill -9 of a leader",
-          _do_all(_cut_links(controller, links_to_bucket), _kill(leader)), _do_all(_mend_links, _start), stays_available=False, min_seconds=12,
-          needs_s3=True),
+          _do_all(_cut_links(controller, links_to_bucket), _kill(leader)), _do_all(_mend_links, _start),
+          stays_available=False, min_seconds=12, needs_s3=True),
 )  # fmt: skip
 ALL_FAULTS = (*ON_ANY_STORE, *ON_S3)
 SHORT = {

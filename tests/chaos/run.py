@@ -14,7 +14,7 @@ from statistics import median
 from unittest.mock import patch
 
 from tests.chaos.audit import AuditFindings, PartitionKey, check_records, read_all
-from tests.chaos.copies import read_cold_batches, compare_brokers, compare_cold, read_log_batches, producer_lookup
+from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
 from tests.chaos.faults import ChaosFault, FaultContext
 from tests.chaos.trio import NODES, ChaosCluster, chaos_cluster
 from tests.chaos.views import ClusterView
@@ -82,7 +82,9 @@ class ChaosReport:
 class ChaosRun:
     """The parts of a run that is under way."""
 
-    def __init__(self, three: ChaosCluster, writers: list[Writer], deadline_factor: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, three: ChaosCluster, writers: list[Writer], deadline_factor: float, say: Callable[[str], None]
+    ) -> None:
         self.trio = three
         self.deadline_factor = deadline_factor
         self.writers = writers
@@ -90,7 +92,9 @@ class ChaosRun:
         self.rows: list[FaultResult] = []
 
     def next_numbers(self) -> dict[tuple[int, PartitionKey], int]:
-        return {(i, place): count for i, each in enumerate(self.writers) for place, count in each.next_numbers().items()}
+        return {
+            (i, place): count for i, each in enumerate(self.writers) for place, count in each.next_numbers().items()
+        }
 
     def acked_since(self, sent: Mapping[tuple[int, PartitionKey], int]) -> bool:
         """Whether each writer got an ack in each partition for what it sent later."""
@@ -155,7 +159,10 @@ class ChaosRun:
         )
         self.rows.append(row)
         worst = max(gaps.values())
-        self.say(f"{fault.name} (brokers {scene.targets}): no ack {worst:.2f} s, live again after {row.recovery_seconds:.1f} s")
+        self.say(
+            f"{fault.name} (brokers {scene.targets}): no ack {worst:.2f} s, "
+            f"live again after {row.recovery_seconds:.1f} s"
+        )
         for each in late:
             self.say(f"  after {SAY_AFTER_SECONDS:g} s: {each}")
 

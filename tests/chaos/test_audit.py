@@ -44,7 +44,14 @@ def test_what_a_client_sends_again_under_a_new_epoch_is_told_apart_and_needs_a_r
 
 def test_a_record_that_comes_again_under_an_epoch_that_is_not_later_is_a_duplicate() -> None:
     log = [*LOG, (4, b"a.0.1 x"), (5, b"b.0.1 x"), (6, b"b.0.0 x")]
-    senders = {2: ProducerEpoch(7, 0), 4: ProducerEpoch(7, 1), 3: ProducerEpoch(8, 1), 5: ProducerEpoch(8, 0), 1: ProducerEpoch(8, 1), 6: ProducerEpoch(9, 2)}
+    senders = {
+        2: ProducerEpoch(7, 0),
+        4: ProducerEpoch(7, 1),
+        3: ProducerEpoch(8, 1),
+        5: ProducerEpoch(8, 0),
+        1: ProducerEpoch(8, 1),
+        6: ProducerEpoch(9, 2),
+    }
     found = check_records(ACKED, {PLACE: log}, lambda place, offset: senders.get(offset))
     assert len(found.resent) == 1 and found.resent[0].startswith("a.0.1 ")
     assert len(found.duplicates) == 2 and not found.is_ok

@@ -28,7 +28,16 @@ DEADLINE_FACTOR = 3.0
 
 @pytest.mark.parametrize("store", ["file", "s3"])
 def test_brokers_fail_and_nothing_is_lost(store: str, tmp_path: Path) -> None:
-    report = run(tmp_path, store, faults_by_name(SHORT[store]), QUICK_SETTINGS, has_java=False, rate=RATE, deadline_factor=DEADLINE_FACTOR, topic=TOPIC)
+    report = run(
+        tmp_path,
+        store,
+        faults_by_name(SHORT[store]),
+        QUICK_SETTINGS,
+        has_java=False,
+        rate=RATE,
+        deadline_factor=DEADLINE_FACTOR,
+        topic=TOPIC,
+    )
     print(report)
     assert report.is_ok, report
     assert report.read >= sum(report.acked.values()) > 0 and report.batches > 0 and report.cold > 0

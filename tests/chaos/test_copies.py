@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.audit import AuditFindings, ProducerEpoch
-from tests.chaos.copies import StoredBatch, BucketPartition, compare_brokers, compare_cold, read_log_batches, producer_lookup
+from tests.chaos.copies import (
+    BucketPartition,
+    StoredBatch,
+    compare_brokers,
+    compare_cold,
+    producer_lookup,
+    read_log_batches,
+)
 from tiered.records import batch
 
 PLACE = ("t", 0)

@@ -66,7 +66,9 @@ def test_bytes_go_both_ways_and_the_end_too(links: LinkProxy, target: socket.soc
         assert there.recv(1) == b""
 
 
-def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: LinkProxy, target: socket.socket) -> None:
+def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(
+    links: LinkProxy, target: socket.socket
+) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
         there, here = forward_through(stack, port, target)

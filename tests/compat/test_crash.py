@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.compat.brokers import CompatBroker
-from tests.compat.client import DriverClient, ClientError, ClientRecord, wait_until
+from tests.compat.client import ClientError, ClientRecord, DriverClient, wait_until
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 pytestmark = pytest.mark.timeout(300)
@@ -29,7 +29,9 @@ def write(client: DriverClient, topic: str, done: list[int], wake: threading.Con
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_an_idempotent_producer_and_a_group_outlive_the_broker(kind: ClientKind, fragile: CompatBroker, name: str) -> None:
+def test_an_idempotent_producer_and_a_group_outlive_the_broker(
+    kind: ClientKind, fragile: CompatBroker, name: str
+) -> None:
     if kind.name == "kafkajs":
         pytest.skip("KafkaJS has no lz4, and gives up on a broker that is away for seconds")
     with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as producer:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import DriverClient, ClientError, ClientRecord
+from tests.compat.client import ClientError, ClientRecord, DriverClient
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 Start = Callable[[ClientKind], DriverClient]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.client import DriverClient, PartitionKey, ClientRecord, wait_until
+from tests.compat.client import ClientRecord, DriverClient, PartitionKey, wait_until
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 PARTITIONS = 6
@@ -47,11 +47,15 @@ def wait_shared_out(members: list[DriverClient], topic: str, partitions: int = P
     wait_until(members, lambda: is_shared_out(members, topic, partitions))
 
 
-def check_all_consumed(admin: DriverClient, members: list[DriverClient], topic: str, text: str, partitions: int = PARTITIONS) -> None:
+def check_all_consumed(
+    admin: DriverClient, members: list[DriverClient], topic: str, text: str, partitions: int = PARTITIONS
+) -> None:
     """New records reach exactly one member each: the one that has their partition."""
     for member in members:
         member.records.clear()
-    records = [ClientRecord(f"{text} {number}".encode(), partition=number % partitions) for number in range(10 * partitions)]
+    records = [
+        ClientRecord(f"{text} {number}".encode(), partition=number % partitions) for number in range(10 * partitions)
+    ]
     admin.send(topic, records)
     wanted = {each.value for each in records}
     wait_until(members, lambda: wanted <= {each.value for member in members for each in member.records})
@@ -85,7 +89,9 @@ def test_members_join_leave_die_and_come_back(
 
 
 @pytest.mark.parametrize("kind", kinds("static", few=True))
-def test_a_static_member_that_restarts_moves_nothing(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_a_static_member_that_restarts_moves_nothing(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     """It dies without a word and is back within its session: the other is not asked to give anything up."""
     admin.ask("create", topic=name, partitions=PARTITIONS)
     one = start(kind)
@@ -139,7 +145,9 @@ def test_a_group_of_five(start: Start, admin: DriverClient, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_partitions_that_are_added_are_shared_out(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_partitions_that_are_added_are_shared_out(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     admin.ask("create", topic=name, partitions=2)
     members = [join(start, kind, name, kind.assignors[0]) for _ in range(2)]
     wait_shared_out(members, name, 2)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.compat.brokers import CompatBroker
-from tests.compat.client import DriverClient, ClientRecord
+from tests.compat.client import ClientRecord, DriverClient
 from tests.compat.clients import CODECS
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat on the PATH")
@@ -129,7 +129,9 @@ def wait_assigned(member: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("kcat ended")
 
 
-def test_a_group_of_two(kcat: Kcat, admin: DriverClient, name: str, members: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_group_of_two(
+    kcat: Kcat, admin: DriverClient, name: str, members: Callable[..., subprocess.Popen[str]]
+) -> None:
     admin.ask("create", topic=name, partitions=4)
     first = members(name, name)
     wait_assigned(first, 4)

@@ -78,7 +78,9 @@ def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Pat
     while "is complete" not in (told := tool("reassign-partitions", *asked, "--verify", "--preserve-throttles")):
         assert time.monotonic() - began < 60, told
     assert time.monotonic() - began > COUNT * SIZE / RATE - 2
-    assert str(RATE) in throttle_settings(address) and re.search(r"follower\S+replicas\s+0:3", throttle_settings(address))
+    assert str(RATE) in throttle_settings(address) and re.search(
+        r"follower\S+replicas\s+0:3", throttle_settings(address)
+    )
     assert "Clearing broker-level throttles" in tool("reassign-partitions", *asked, "--verify")
     left = throttle_settings(address)
     assert str(RATE) not in left and "0:3" not in left, left

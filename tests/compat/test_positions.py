@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import DriverClient, ClientError, ClientRecord
+from tests.compat.client import ClientError, ClientRecord, DriverClient
 from tests.compat.clients import ClientKind, kinds
 
 T0 = int(time.time()) * 1000 - 3_600_000
@@ -121,7 +121,9 @@ def test_deleted_records_are_gone_at_once(kind: ClientKind, start: Start, admin:
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_an_offset_out_of_range_follows_the_reset(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
+def test_an_offset_out_of_range_follows_the_reset(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     fill(admin, name)
     admin.ask("delete_records", partitions=[[name, 0, 90]])
     for reset, first in (("earliest", 90), ("latest", 100)):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import DriverClient, ClientError, ClientRecord
+from tests.compat.client import ClientError, ClientRecord, DriverClient
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 MIB = 1 << 20
@@ -88,7 +88,9 @@ def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_acks(kind: ClientKind, acks: str, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str) -> None:
+def test_acks(
+    kind: ClientKind, acks: str, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+) -> None:
     client = shared(kind)
     admin.ask("create", topic=name)
     sent = [ClientRecord(b"%d" % number, timestamp=T0) for number in range(50)]
@@ -108,7 +110,9 @@ def admin_ends(admin: DriverClient, topic: str, partition: int = 0) -> tuple[int
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_the_brokers_time(kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str) -> None:
+def test_the_brokers_time(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+) -> None:
     client = shared(kind)
     admin.ask("create", topic=name, configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
@@ -130,7 +134,9 @@ def test_a_record_that_is_too_large_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_topic_appears_with_its_first_record(kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str) -> None:
+def test_a_topic_appears_with_its_first_record(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = shared(kind)
     assert client.send(name, [ClientRecord(b"first", timestamp=T0)]) == [(0, 0)]
     assert read(client, name, name, 1) == [ClientRecord(b"first", timestamp=T0)]

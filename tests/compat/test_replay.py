@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.compat.brokers import CompatBroker
-from tests.compat.client import DriverClient, ClientRecord
+from tests.compat.client import ClientRecord, DriverClient
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 COUNT = 3000
@@ -51,7 +51,9 @@ def test_every_client_reads_it_from_the_start(
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_time_and_seek_reach_into_the_bucket(kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str) -> None:
+def test_time_and_seek_reach_into_the_bucket(
+    kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = start(kind)
     client.ask("open", group=name)
     assert client.ask("ends", partitions=[[cold, 0]]) == [[cold, 0, 0, COUNT]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.compat.brokers import CompatBroker
-from tests.compat.client import DriverClient, ClientRecord, look_until
+from tests.compat.client import ClientRecord, DriverClient, look_until
 from tests.compat.clients import ALL
 from tests.peer.kafka import TOOLS, java, tool
 
@@ -61,11 +61,15 @@ def test_configs(run: Run, admin: DriverClient, broker: CompatBroker, name: str)
     one = ["--entity-type", "topics", "--entity-name", name]
     run("configs", "--alter", *one, "--add-config", "max.message.bytes=4321,retention.ms=1234567")
     look = admin.ask
-    look_until(broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms == "1234567")
+    look_until(
+        broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms == "1234567"
+    )
     described = run("configs", "--describe", *one)
     assert "retention.ms=1234567 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=1234567" in described
     run("configs", "--alter", *one, "--delete-config", "retention.ms")
-    look_until(broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms != "1234567")
+    look_until(
+        broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms != "1234567"
+    )
     everything = run("configs", "--describe", "--all", *one)
     assert "max.message.bytes=4321" in everything and "DEFAULT_CONFIG:log.cleanup.policy=delete" in everything
     (number,) = admin.ask("brokers")

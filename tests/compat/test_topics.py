@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.compat.brokers import CompatBroker
-from tests.compat.client import DriverClient, ClientError, ClientRecord, look_until
+from tests.compat.client import ClientError, ClientRecord, DriverClient, look_until
 from tests.compat.clients import KINDS, ClientKind, kinds
 
 T0 = int(time.time()) * 1000 - 3_600_000
@@ -23,7 +23,12 @@ def partitions_seen(broker: CompatBroker, client: DriverClient, name: str, count
 
 @pytest.mark.parametrize("kind", kinds("topics"))
 def test_a_topic_lives_and_its_name_lives_again(
-    kind: ClientKind, broker: CompatBroker, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, start: Start, name: str
+    kind: ClientKind,
+    broker: CompatBroker,
+    shared: Callable[[ClientKind], DriverClient],
+    admin: DriverClient,
+    start: Start,
+    name: str,
 ) -> None:
     client = shared(kind)
     client.ask("create", topic=name, partitions=2, configs={"retention.ms": "3600000"})
@@ -48,7 +53,9 @@ def test_a_topic_lives_and_its_name_lives_again(
 
 
 @pytest.mark.parametrize("kind", kinds("topics"))
-def test_what_cannot_be_created_is_refused(kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str) -> None:
+def test_what_cannot_be_created_is_refused(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = shared(kind)
     with pytest.raises(ClientError, match=r"(?i)topic|error 17"):
         client.ask("create", topic="no spaces allowed")

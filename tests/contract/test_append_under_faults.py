@@ -16,7 +16,7 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults
 from tiered.object_store.url import open_store
 from tiered.ports import GetResult, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
@@ -68,7 +68,9 @@ async def check(store: ObjectStore, count: int) -> None:
 def test_in_virtual_time(seed: int) -> None:
     loop = SimLoop(seed)
     clock, bucket = SimClock(loop), SimBucket(loop)
-    rules = [FaultRule(kind, ("put",), probability=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS]
+    rules = [
+        FaultRule(kind, ("put",), probability=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS
+    ]
     faulty = [
         bucket.store(Faults(rules, random.Random(f"{seed}/{writer}"), first_byte_seconds=0.01), clock)
         for writer in range(WRITERS)

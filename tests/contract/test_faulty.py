@@ -12,7 +12,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket, SimStore
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind, RequestThrottle
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults, RequestThrottle
 from tiered.ports import Conflict, FileSlice, GetResult, NotFound, Ok, Unknown
 
 
@@ -113,7 +113,10 @@ def test_reads_can_be_cut_short_or_rotten() -> None:
         wrong = [a ^ b for a, b in zip(rotten.data, whole.data, strict=True) if a != b]
         assert len(wrong) == 1 and wrong[0].bit_count() == 1
 
-    run(Faults([FaultRule(FaultKind.TRUNCATED, ("get",), times=1), FaultRule(FaultKind.FLIPPED, ("get",), times=1)]), body)
+    run(
+        Faults([FaultRule(FaultKind.TRUNCATED, ("get",), times=1), FaultRule(FaultKind.FLIPPED, ("get",), times=1)]),
+        body,
+    )
 
 
 def test_a_stale_list_misses_what_is_young() -> None:

@@ -270,7 +270,7 @@ def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(d
 
 
 def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalDisk) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         log = await open_log(disk, config(segment_bytes=64 << 20))
         for number in range(6):
             append(log, batch(number, size=900_000))
@@ -281,7 +281,7 @@ def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalD
         assert kept < 64 << 10 and os.stat(path).st_size > 5 << 20
         assert reserved > 1 << 20 or not reserve_blocks(disk.open("f", create=True).fileno(), 0, 4096)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:

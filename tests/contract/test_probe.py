@@ -14,7 +14,7 @@ from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Refused, Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults
 from tiered.object_store.memory import MemoryStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.object_store.url import open_store

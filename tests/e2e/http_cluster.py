@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.http_site import TEST_SECONDS, HttpReply, HttpBroker, wait_until
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, wait_until
 from tests.sim.options import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
@@ -26,31 +26,31 @@ from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 PLAINTEXT = "PLAINTEXT"
 
 
-class HttpBroker(HttpBroker):
+class ClusterBroker(HttpBroker):
     """One of the three, as a client sees it."""
 
     kafka: KafkaServer
 
     @property
     def number(self) -> int:
-        return self.node.settings.node_id
+        return self.broker.settings.node_id
 
     async def end(self, *, clean: bool) -> None:
         """Stopped in order, or gone: then others hear no word of it."""
         if clean:
-            await self.node.hand_over()
+            await self.broker.hand_over()
         await self.kafka.close()
         await self.http.close()
-        await self.node.stop(clean=clean)
+        await self.broker.stop(clean=clean)
 
 
 class HttpCluster:
     """Brokers by their numbers."""
 
     def __init__(self) -> None:
-        self.brokers: dict[int, HttpBroker] = {}
+        self.brokers: dict[int, ClusterBroker] = {}
 
-    def __getitem__(self, number: int) -> HttpBroker:
+    def __getitem__(self, number: int) -> ClusterBroker:
         return self.brokers[number]
 
     @property
@@ -64,7 +64,7 @@ class HttpCluster:
     async def create(self, topic: str, *assignments: Sequence[int], **configs: str) -> None:
         """A topic whose partitions are on these brokers, the first of each leads."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.brokers[1].node.submit(CreateTopic(topic, assignments=assignments, configs=named))
+        await self.brokers[1].broker.submit(CreateTopic(topic, assignments=assignments, configs=named))
 
     async def get_from_all(self, path: str, accept: str = "") -> HttpReply:
         """What every broker answers, which is the same, but for its own address in links."""
@@ -80,11 +80,13 @@ class HttpCluster:
 
     def is_known_by_all(self, condition: Callable[[Broker], bool]) -> bool:
         """Whether it holds at every broker."""
-        return all(condition(each.node) for each in self.brokers.values())
+        return all(condition(each.broker) for each in self.brokers.values())
 
 
 @asynccontextmanager
-async def http_cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any) -> AsyncIterator[HttpCluster]:
+async def http_cluster(
+    directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any
+) -> AsyncIterator[HttpCluster]:
     """Ready, and all know each other. Those that are still there are stopped at the end."""
     (directory / "bucket").mkdir(parents=True)
     made = HttpCluster()
@@ -106,7 +108,9 @@ async def _end(made: HttpCluster, number: int) -> None:
         await made.end(number)
 
 
-async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]) -> HttpBroker:
+async def _broker(
+    directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]
+) -> ClusterBroker:
     home = directory / f"broker-{number}"
     home.mkdir()
     chosen = replace(
@@ -116,7 +120,7 @@ async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, 
     node = Broker(chosen, world, Metrics(), peers=KafkaPeers(world.net))
     await node.start()
     http = await serve_http(node, "127.0.0.1", 0, limits=HttpLimits(append_ms=15_000, leader_lookup_seconds=3))
-    broker = HttpBroker(node, http, session)
+    broker = ClusterBroker(node, http, session)
     broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
     told = {name: each.address for name, each in broker.kafka.addresses.items()}
     await node.announce(http.url.removeprefix("http://"), told)

@@ -42,12 +42,12 @@ class HttpReply(NamedTuple):
 class HttpBroker:
     """A running broker as a client sees it."""
 
-    def __init__(self, node: Broker, http: HttpServer, session: aiohttp.ClientSession) -> None:
-        self.node = node
+    def __init__(self, broker: Broker, http: HttpServer, session: aiohttp.ClientSession) -> None:
+        self.broker = broker
         self.http = http
         self.url = http.url
         self.session = session
-        self.cluster = f"/v3/clusters/{node.cluster_id}"
+        self.cluster = f"/v3/clusters/{broker.cluster_id}"
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, kind: str = JSON, accept: str = "", **headers: str
@@ -69,7 +69,7 @@ class HttpBroker:
     async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """A topic, past HTTP."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.node.submit(CreateTopic(topic, partitions, configs=named))
+        await self.broker.submit(CreateTopic(topic, partitions, configs=named))
 
     async def produce(self, topic: str, *values: str, partition: int = 0) -> None:
         """Text records, one batch."""
@@ -120,7 +120,9 @@ async def wait_until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
-def run(directory: Path, scenario: Callable[[HttpBroker], Awaitable[None]], limits: HttpLimits | None = None, **given: Any) -> None:
+def run(
+    directory: Path, scenario: Callable[[HttpBroker], Awaitable[None]], limits: HttpLimits | None = None, **given: Any
+) -> None:
     """Tells `story` to a fresh broker."""
 
     async def run_all() -> None:

@@ -21,13 +21,24 @@ from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import encode_request_header, decode_response_header
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
-__all__ = ["TEST_SECONDS", "RawClient", "KafkaBroker", "batch", "fetch", "kafka_broker", "produce", "run", "wait_until", "values_of"]
+__all__ = [
+    "TEST_SECONDS",
+    "RawClient",
+    "KafkaBroker",
+    "batch",
+    "fetch",
+    "kafka_broker",
+    "produce",
+    "run",
+    "wait_until",
+    "values_of",
+]
 
 T = TypeVar("T", bound=Message)
 LISTENER = "PLAINTEXT"

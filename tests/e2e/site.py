@@ -17,7 +17,7 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice
-from tiered.records.batch import encode_batch, decode_records
+from tiered.records.batch import decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -101,7 +101,9 @@ async def read_values(replica: LeaderReplica, start: int, *, max_bytes: int = 30
         walked = walk(data)
         assert walked.why == "" and walked.batches, (offset, walked)
         for each in walked.batches:
-            found += [(record.value or b"")[:6] for record in decode_records(data, each.position) if record.offset >= offset]
+            found += [
+                (record.value or b"")[:6] for record in decode_records(data, each.position) if record.offset >= offset
+            ]
         offset = walked.batches[-1].last_offset + 1
     return found
 

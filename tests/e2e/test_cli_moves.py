@@ -148,7 +148,9 @@ def test_nobody_leaves_with_the_only_copy_where_it_cannot_be_copied(tmp_path: Pa
         assert "only/0 would have too few brokers: 0 others are live and take new ones" in refusal()
         assert served[leaving - 1].values("only") == [*range(COUNT)]
         for node in others:
-            assert run_tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node), *at).returncode == 0
+            assert (
+                run_tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node), *at).returncode == 0
+            )
 
         served[leaving - 1].stop(signal.SIGKILL)
         wait_until(lambda: seen.leader("only") == -1)

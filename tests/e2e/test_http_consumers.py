@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_site import TEST_SECONDS, HttpReply, HttpBroker, run, http_broker
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
 from tiered.ids import TopicPartition
-from tiered_api.http.consumers.member import user_data_of, encode_metadata
+from tiered_api.http.consumers.member import encode_metadata, user_data_of
 
 V2 = "application/vnd.kafka.v2+json"
 JSON = "application/vnd.kafka.json.v2+json"
@@ -60,7 +60,7 @@ def values(rows: list[Any]) -> list[Any]:
 
 
 def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", '"a"', '"b"')
         one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
@@ -84,22 +84,22 @@ def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
         await again.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         assert values(await again.read(1)) == ["b"], "goes on at what was committed"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        while not where.node.leader_replica("t", 0)._parked:  # until it waits
+        while not where.broker.leader_replica("t", 0)._parked:  # until it waits
             await asyncio.sleep(0)
         await where.produce("t", "1")
         async with asyncio.timeout(10):
             assert values((await waiting).json) == [1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
 
     ALL = [TopicPartition("t", number) for number in range(4)]
 
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=4)
         one, two = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
         for each in (one, two):
@@ -131,11 +131,11 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
             await where.produce("u", "4")
             assert values(await one.read(1)) == [4], "a topic that comes later and matches"
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", *map(str, range(5)))
         one = await HttpConsumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
@@ -157,7 +157,7 @@ def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
         other = {"partitions": [{"topic": "t", "partition": 1}]}
         assert (await one.ask("POST", "/positions/end", other)).json["error_code"] == 40903
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) -> None:
@@ -198,16 +198,16 @@ def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
         assert (answer.json["error_code"], answer.status) == (code, code if code < 1000 else code // 100)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", "one")
         twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
@@ -226,7 +226,7 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
         assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601
         assert (await where.get("/consumers/g/instances/two/records")).json["error_code"] == 40403
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_state_of_a_member_is_kept_in_a_form_that_other_clients_read_past() -> None:
@@ -239,10 +239,10 @@ def test_a_consumer_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("tiered_api.http.consumers.instances.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as where:
             one = await HttpConsumer.create(where, "g")
             while (await one.ask("GET", "/subscription")).status != 404:
                 await asyncio.sleep(0.02)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

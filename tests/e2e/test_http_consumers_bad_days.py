@@ -24,42 +24,42 @@ def parts(*places: tuple[str, int]) -> dict[str, Any]:
 
 
 async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
-    found = await where.node.group_coordinators.ask(group, DescribeGroup(group))
+    found = await where.broker.group_coordinators.ask(group, DescribeGroup(group))
     return [member.instance_id for member in found.members]
 
 
 def test_a_topic_that_is_deleted_takes_no_records_of_others_along(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
         one = await HttpConsumer.create(where, "g")
         await one.ask_without_reply("POST", "/assignments", parts(("a", 0), ("b", 0)))
         await where.produce("a", "1", "2")
-        await where.node.submit(DeleteTopic("b"))
+        await where.broker.submit(DeleteTopic("b"))
         assert values(await one.read(2)) == [1, 2]
         await where.produce("a", "3")
         assert values(await one.read(1)) == [3]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_positions_in_a_deleted_topic_mean_nothing_in_the_next_of_its_name(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "0", "1", "2")
         one = await HttpConsumer.create(where, "g")
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         assert values(await one.read(3)) == [0, 1, 2]
-        await where.node.submit(DeleteTopic("t"))
+        await where.broker.submit(DeleteTopic("t"))
         await where.create("t")
         await where.produce("t", "10", "11", "12", "13")
         assert values(await one.read(4)) == [10, 11, 12, 13]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_record_that_cannot_be_shown_holds_up_its_partition_only(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", "1", partition=0)
         await where.produce("t", "no json", "2", partition=1)
@@ -74,11 +74,11 @@ def test_a_record_that_cannot_be_shown_holds_up_its_partition_only(tmp_path: Pat
         await one.ask_without_reply("POST", "/positions", past)
         assert values(await one.read(1)) == [2]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_partition_that_always_has_more_does_not_keep_a_reader_to_itself(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         for number in range(3):
             await where.produce("t", str(number), partition=0)
@@ -88,13 +88,13 @@ def test_a_partition_that_always_has_more_does_not_keep_a_reader_to_itself(tmp_p
         reads = [await one.ask("GET", "/records?max_bytes=1", accept=JSON) for _ in range(2)]
         assert sorted(row["partition"] for read in reads for row in read.json) == [0, 1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_commit_that_the_group_does_not_take_stops_no_reading(tmp_path: Path) -> None:
     """Its partitions are chosen by hand, and the group has members: they alone may commit."""
 
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "1")
         other, one = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
@@ -106,11 +106,11 @@ def test_a_commit_that_the_group_does_not_take_stops_no_reading(tmp_path: Path) 
         assert values(await one.read(1)) == [2]
         assert (await one.ask("POST", "/offsets")).status == 400
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_a_subscription_is_replaced_by_the_next(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
         await where.produce("a", "1")
@@ -123,11 +123,11 @@ def test_a_subscription_is_replaced_by_the_next(tmp_path: Path) -> None:
         assert values(await one.read(1)) == [2]
         assert await members(where) == ["rest-one"]
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
         while await members(where) != ["rest-one"]:
@@ -135,11 +135,11 @@ def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
         await one.ask_without_reply("DELETE", "")
         assert await members(where) == []
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=3_000)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=3_000)
 
 
 def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_back(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         (instance,) = where.http._listener.context.instances._instances.values()
         async with instance.lock:
@@ -151,26 +151,30 @@ def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_ba
         assert (await subscribing).json["error_code"] == 40403
         assert instance.member is None
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        one = await HttpConsumer.create(where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000")
+        one = await HttpConsumer.create(
+            where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000"
+        )
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         (instance,) = where.http._listener.context.instances._instances.values()
         await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        await wait_until(lambda: bool(where.node.leader_replica("t", 0)._parked))  # it has read the record and wants more
+        await wait_until(
+            lambda: bool(where.broker.leader_replica("t", 0)._parked)
+        )  # it has read the record and wants more
         await instance._on_revoked()
         assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"
         await where.produce("t", f'"{"x" * 100_000}"')
         rows = (await waiting).json
         assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +196,12 @@ def test_patterns_that_people_use_are_taken(pattern: str) -> None:
     ],
 )
 def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
         assert (answer.json["error_code"] if answer.body else answer.status) == code
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -212,21 +216,23 @@ def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str,
     ],
 )
 def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path: Path, kept: dict[str, Any]) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         metadata = encode_metadata([], orjson.dumps(kept))
-        join = JoinGroup("g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
-        await where.node.group_coordinators.ask("g", join, 30.0)
+        join = JoinGroup(
+            "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
+        )
+        await where.broker.group_coordinators.ask("g", join, 30.0)
         answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
         assert answer.json["error_code"] == 40403
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        places = where.node.group_coordinators._led_partitions
+        places = where.broker.group_coordinators._led_partitions
         held = {partition: place.coordinator for partition, place in places.items()}
         for place in places.values():
             place.coordinator = None
@@ -238,7 +244,7 @@ def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
             place.coordinator = held[partition]
         assert [(await each).status for each in asking] == [200, 200, 404]
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -> None:
@@ -254,7 +260,7 @@ def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -
         again = HttpConsumer(where, "/consumers/g/instances/one")
         while len(await again.partitions()) != 1:
             await again.ask("GET", "/records?timeout=0", accept=JSON)
-        await where.node.submit(CreatePartitions("t", 2))
+        await where.broker.submit(CreatePartitions("t", 2))
         while len(await again.partitions()) != 2:
             await again.ask("GET", "/records?timeout=0", accept=JSON)
 
@@ -280,7 +286,7 @@ async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio
 
 
 def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> None:
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
@@ -292,13 +298,13 @@ def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> 
         await where.produce("t", "1", "2")
         assert values(await one.read(2)) == [1, 2]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         for _ in range(14):
             await where.produce("t", large)
@@ -309,13 +315,13 @@ def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_pa
         writer.transport.abort()
         assert [row["offset"] for row in await one.read(14)] == list(range(14))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_read_that_was_answered_is_not_given_again(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
-    async def story(where: HttpBroker) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         for _ in range(14):
             await where.produce("t", large)
@@ -324,4 +330,4 @@ def test_read_that_was_answered_is_not_given_again(tmp_path: Path) -> None:
         assert [row["offset"] for row in await one.read(14)] == list(range(14))
         assert (await one.ask("GET", "/records", accept=JSON)).json == []
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

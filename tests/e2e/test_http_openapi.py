@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.http_site import RAW, HttpReply, HttpBroker, run
+from tests.e2e.http_site import RAW, HttpBroker, HttpReply, run
 from tiered.records.batch import Codec, encode_batch
 
 REQUESTS = 500
@@ -103,9 +103,9 @@ def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_request_is_answered_with_a_fault_of_the_broker(tmp_path: Path, seed: int) -> None:
-    async def story(site: HttpBroker) -> None:
+    async def scenario(site: HttpBroker) -> None:
         document = (await site.get("/openapi.json")).json
-        asker = RequestGenerator(seed, document, site.node.cluster_id)
+        asker = RequestGenerator(seed, document, site.broker.cluster_id)
         answered: set[int] = set()
         for number in range(REQUESTS):
             for topic in TOPICS if number % 50 == 0 else ():
@@ -122,4 +122,4 @@ def test_no_request_is_answered_with_a_fault_of_the_broker(tmp_path: Path, seed:
             answered.add(answer.status)
         assert {200, 204, 400, 404, 405, 406, 422} <= answered
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -34,11 +34,11 @@ class RecreatedHttpTopic:
         await self.where.produce("t", "0", "1", "2")
 
     async def _delete_topic(self) -> None:
-        await self.where.node.submit(DeleteTopic("t"))
+        await self.where.broker.submit(DeleteTopic("t"))
 
     async def recreate(self) -> None:
         """Until the broker has heard of it. Requests are answered once it has acted."""
-        node = self.where.node
+        node = self.where.broker
         old = node.leader_replica("t", 0)
         await node.hosted_replicas._role_change_lock.acquire()
         self._deletion = asyncio.create_task(self._delete_topic())
@@ -49,7 +49,7 @@ class RecreatedHttpTopic:
         assert node.image.topics["t"].topic_id != old.topic_id
 
     async def release_broker(self) -> None:
-        self.where.node.hosted_replicas._role_change_lock.release()
+        self.where.broker.hosted_replicas._role_change_lock.release()
         await self._deletion
         await self._creation
 
@@ -64,7 +64,7 @@ def run_recreated(directory: Path, scenario: Callable[[RecreatedHttpTopic], Awai
 
 
 def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def story(again: RecreatedHttpTopic) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         record = {"value": {"type": "JSON", "data": "x"}}
         one = f"{where.cluster}/topics/t/records"
@@ -89,13 +89,13 @@ def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: P
         await again.release_broker()
         assert await all_ways() == [0, 1, 2, 3, 4, 5, 6]
 
-    run_recreated(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
     """It named the topic once, at its beginning."""
 
-    async def story(again: RecreatedHttpTopic) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         more: asyncio.Queue[int] = asyncio.Queue()
 
@@ -113,13 +113,13 @@ def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
             more.put_nowait(1)
             assert json.loads(await response.content.readline())["error_code"] >= 400
             more.put_nowait(-1)
-        assert where.node.leader_replica("t", 0).log.end_offset == 0
+        assert where.broker.leader_replica("t", 0).log.end_offset == 0
 
-    run_recreated(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_what_is_read_over_http_is_of_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def story(again: RecreatedHttpTopic) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         offsets = "/topics/t/partitions/0/offsets"
         state = "/tiered/v1/topics/t/partitions/0"
@@ -133,11 +133,11 @@ def test_what_is_read_over_http_is_of_the_second_topic_or_refused(tmp_path: Path
         await again.release_broker()
         assert (await where.get(offsets)).json == {"beginning_offset": 0, "end_offset": 0}
 
-    run_recreated(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_an_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
-    async def story(again: RecreatedHttpTopic) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         async with where.session.get(f"{where.url}{PATH}?offset=1", headers={"Accept": EVENTS}) as response:
             assert [event["id"] for event in await events(response, 2)] == [1, 2]
@@ -146,17 +146,17 @@ def test_an_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
             await where.produce("t", "10", "11", "12", "13", "14")
             assert (await response.read()).startswith(b"event: error")
 
-    run_recreated(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginning(tmp_path: Path) -> None:
     """One read goes on until there is enough: it has records of the first topic when the second one comes."""
 
-    async def story(again: RecreatedHttpTopic) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         one = await HttpConsumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        old = where.node.leader_replica("t", 0)
+        old = where.broker.leader_replica("t", 0)
         reading = asyncio.create_task(one.read(8))
         await wait_until(lambda: bool(old._parked))
         await again.recreate()
@@ -164,4 +164,4 @@ def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginni
         await where.produce("t", "10", "11", "12", "13", "14")
         assert values(await reading) == [0, 1, 2, 10, 11, 12, 13, 14]
 
-    run_recreated(tmp_path, story)
+    run_recreated(tmp_path, scenario)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.http_site import HttpBroker, run, http_broker
+from tests.e2e.http_site import HttpBroker, http_broker, run
 from tests.e2e.serving import SECONDS, ServeProcess
 from tiered_api.http.server import media_types
 from tiered_api.http.server.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
@@ -29,7 +29,7 @@ def surroundings(of: HttpBroker) -> Surroundings:
 
 
 def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Path) -> None:
-    async def story(site: HttpBroker) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         go = threading.Event()
         work = surroundings(site).run_job
@@ -43,11 +43,11 @@ def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Pa
         assert await asyncio.gather(*busy) == [True] * len(busy)
         assert (await site.ask("POST", "/topics/t", body, kind=media_types.V2_JSON)).status == 200
 
-    run(tmp_path, story, HttpLimits(jobs=WORKERS + 1))
+    run(tmp_path, scenario, HttpLimits(jobs=WORKERS + 1))
 
 
 def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_begun(tmp_path: Path) -> None:
-    async def story(site: HttpBroker) -> None:
+    async def scenario(site: HttpBroker) -> None:
         go, begun = threading.Event(), threading.Event()
         work = surroundings(site).run_job
         busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS)]
@@ -59,7 +59,7 @@ def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_
         assert await work(MUCH, lambda: "done") == "done"
         assert not begun.is_set()
 
-    run(tmp_path, story, HttpLimits(job_seconds=0.2))
+    run(tmp_path, scenario, HttpLimits(job_seconds=0.2))
 
 
 def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None:

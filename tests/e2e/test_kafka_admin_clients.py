@@ -26,7 +26,8 @@ SECONDS = 10
 
 
 def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], None], **settings: Any) -> None:
-    """Tells `story` to the address of a broker, in a thread; its second argument appends records past the protocol."""
+    """Tells `scenario` to the address of a broker, in a thread; its second argument appends records past the
+    protocol."""
 
     async def append_records(site: KafkaBroker, topic: str, count: int) -> int:
         return (await site.node.leader_replica(topic, 0).append(batch([b"v"] * count))).base_offset
@@ -46,7 +47,7 @@ def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], No
 @pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def topics(*words: str) -> str:
             return tool("topics", "--bootstrap-server", address, *words)
 
@@ -77,13 +78,13 @@ def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> Non
         topics("--delete", "--topic", "t")
         assert topics("--list").strip() == ""
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def configs(*words: str) -> str:
             return tool("configs", "--bootstrap-server", address, *words)
 
@@ -115,7 +116,7 @@ def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> 
         assert directory["error"] is None and directory["partitions"][0]["partition"] == "t-0"
         assert directory["partitions"][0]["size"] > 10
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def only_result(futures: dict[Any, Any]) -> Any:
@@ -125,7 +126,7 @@ def only_result(futures: dict[Any, Any]) -> Any:
 
 
 def test_confluents_admin_client_does_what_it_can(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = admin.AdminClient({"bootstrap.servers": address})
         new = admin.NewTopic("t", 2, 1, config={"max.compaction.lag.ms": "7", "segment.ms": "9000"})
         only_result(client.create_topics([new], operation_timeout=SECONDS))
@@ -157,11 +158,11 @@ def test_confluents_admin_client_does_what_it_can(tmp_path: Path) -> None:
         only_result(client.delete_topics(["t"], operation_timeout=SECONDS))
         assert "t" not in client.list_topics(timeout=SECONDS).topics
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_kafka_pythons_admin_client_does_what_it_can(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = kafka.admin.KafkaAdminClient(bootstrap_servers=address)
         try:
             client.create_topics([kafka.admin.NewTopic("t", 2, 1, topic_configs={"delete.retention.ms": "5"})])
@@ -176,4 +177,4 @@ def test_kafka_pythons_admin_client_does_what_it_can(tmp_path: Path) -> None:
         finally:
             client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

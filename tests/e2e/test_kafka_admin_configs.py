@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.kafka_site import RawClient, KafkaBroker, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.errors import Code
 from tiered.metadata.config_sources import ConfigSource
@@ -29,10 +29,16 @@ from tiered_api.kafka.server.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
-DEFAULT, STATIC, ALL_BROKERS = ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+DEFAULT, STATIC, ALL_BROKERS = (
+    ConfigSource.DEFAULT_CONFIG,
+    ConfigSource.STATIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+)
 
 
-async def describe_configs(client: RawClient, kind: int, name: str, *keys: str, version: int = 4) -> DescribeConfigsResult:
+async def describe_configs(
+    client: RawClient, kind: int, name: str, *keys: str, version: int = 4
+) -> DescribeConfigsResult:
     resource = DescribeConfigsResource(kind, name, list(keys) or None)
     request = DescribeConfigsRequest([resource], include_synonyms=True, include_documentation=True)
     (result,) = (await client.ask(request, version, DescribeConfigsResponse)).results
@@ -63,7 +69,7 @@ async def change_configs(
 
 
 def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096")
         client = await site.client()
         for version in range(1, 5):
@@ -82,11 +88,11 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
         (plain,) = (await client.ask(whole, 4, DescribeConfigsResponse)).results
         assert not any(each.synonyms or each.documentation for each in plain.configs)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         result = await describe_configs(client, BROKER, "1")
         shown = {each.name: each for each in result.configs}
@@ -109,13 +115,13 @@ def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> Non
             missing = await describe_configs(client, kind, name)
             assert (missing.error_code, missing.configs) == (code, []) and missing.error_message
 
-    run(tmp_path, story, num_partitions=7)
+    run(tmp_path, scenario, num_partitions=7)
 
 
 def test_a_resource_is_described_once(tmp_path: Path) -> None:
     """Else a small request could ask for an answer of any size."""
 
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", retention_ms="5")
         await site.create("u")
         client = await site.client()
@@ -125,11 +131,11 @@ def test_a_resource_is_described_once(tmp_path: Path) -> None:
         values = [{each.name: each.value for each in result.configs} for result in answer.results]
         assert [each.get("retention.ms") for each in values] == ["5", "604800000", None]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client, name = await site.client(), "log.retention.ms"
         assert await change_configs(client, BROKER, "", (name, SET, "86400000")) == (0, None)
@@ -146,11 +152,11 @@ def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
             assert code == Code.INVALID_REQUEST.number and key in (why or "")
         assert (await change_configs(client, BROKER, "9", (name, SET, "1")))[0] == Code.INVALID_REQUEST.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", segment_bytes="4096")
         client, throttled = await site.client(), "leader.replication.throttled.replicas"
         assert await change_configs(client, TOPIC, "t", ("retention.ms", SET, "5"), only=True) == (0, None)
@@ -180,11 +186,11 @@ def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) ->
         assert twice[0] == Code.INVALID_REQUEST.number
         assert site.node.image.topics["t"].configs == before, "all of a resource or nothing"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         await site.create("u")
         client = await site.client()
@@ -206,11 +212,11 @@ def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
         assert site.node.image.topics["t"].configs == {"retention.ms": "5"}
         assert site.node.image.topics["u"].configs == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_older_request_replaces_all(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096", retention_ms="5")
         client = await site.client()
 
@@ -232,11 +238,11 @@ def test_the_older_request_replaces_all(tmp_path: Path) -> None:
         assert site.node.image.broker_configs[1] == {"log.roll.ms": "8"}
         assert await replace(TOPIC, "t") == 0 and site.node.image.topics["t"].configs == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
 
@@ -249,4 +255,4 @@ def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
         assert await listed(1, TOPIC, TOPIC) == [(2, "t")]
         assert await listed(1, 16, 32) == await listed(1, 99) == await listed(0) == []
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

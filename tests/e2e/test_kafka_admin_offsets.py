@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from tests.e2e.kafka_site import TEST_SECONDS, RawClient, KafkaBroker, kafka_broker, run, wait_until
+from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
@@ -63,7 +63,7 @@ async def move_to_bucket(site: KafkaBroker, replica: LeaderReplica) -> None:
 
 
 def test_an_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         for name in (LATEST, EARLIEST, LOCAL, PENDING):
@@ -71,11 +71,11 @@ def test_an_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:
         for name in (NEWEST, COLD, 0, 1 << 60):
             assert await list_offset(client, name) == NOWHERE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_offsets_are_found_by_name_and_by_time_hot_and_cold(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         client = await site.client()
         await replica.append(batch([b"a"] * 5, 1_000))  # offsets 0-4 at 1000-1004
@@ -96,22 +96,22 @@ def test_offsets_are_found_by_name_and_by_time_hot_and_cold(tmp_path: Path) -> N
         )
         assert (await list_offset(client, LATEST, committed=True))[1] == 20
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_newest_record_may_be_cold(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         await replica.append(batch([b"a"] * 3, 9_000))
         await move_to_bucket(site, replica)
         await replica.append(batch([b"b"], 1_000))
         assert await list_offset(await site.client(), NEWEST) == (0, 2, 9_002, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         since = {LATEST: 1, EARLIEST: 1, NEWEST: 7, LOCAL: 8, COLD: 9, PENDING: 11, -7: 12}
@@ -124,11 +124,11 @@ def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
                 if name == LATEST:
                     assert epoch == (0 if version >= 4 else -1)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         client = await site.client()
         assert (await list_offset(client, LATEST, epoch=0))[0] == 0
@@ -144,7 +144,7 @@ def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
         codes = {each.partition_index: each.error_code for each in answer.topics[0].partitions}
         assert codes == {0: Code.INVALID_REQUEST.number, 1: 0} and len(answer.topics[0].partitions) == 2
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no_other(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no
     def ports(world: World) -> World:
         return replace(world, store=faulty(world.store, faults, world.clock))
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with kafka_broker(tmp_path, ports=ports) as site:
             await asked_while_slow(site)
 
@@ -172,7 +172,7 @@ def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no
         faults.first_byte_seconds = 0.0
         assert [topic.partitions[0].error_code for topic in answer.topics] == [Code.REQUEST_TIMED_OUT.number, 0]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 async def epoch_end_offsets(client: RawClient, *epochs: int, current: int = -1) -> list[tuple[int, int, int]]:
@@ -240,11 +240,13 @@ def test_every_producer_gets_an_id_of_its_own(tmp_path: Path) -> None:
 
 
 def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         for sequence in (0, 3):
             records = [(1_000 + n, None, b"v", ()) for n in range(3)]
-            await replica.append(bytearray(encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence)))
+            await replica.append(
+                bytearray(encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence))
+            )
         client = await site.client()
         asked = DescribeProducersRequest([TopicRequest("t", [0, 1, 0, 9]), TopicRequest("no", [0])])
         known, unknown = (await client.ask(asked, 0, DescribeProducersResponse)).topics
@@ -266,4 +268,4 @@ def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
         (directory,) = (await client.ask(some, 4, DescribeLogDirsResponse)).results
         assert [[each.partition_index for each in topic.partitions] for topic in directory.topics] == [[1]]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

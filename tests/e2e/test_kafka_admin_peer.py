@@ -86,7 +86,9 @@ def assigned_topic(name: str, *replicas: tuple[int, list[int]], partitions: int 
     return CreatableTopic(name, partitions, -1, [CreatableReplicaAssignment(*each) for each in replicas])
 
 
-def alter_configs_incrementally(kind: int, name: str, *changes: tuple[str, int, str | None], only: bool = False) -> Message:
+def alter_configs_incrementally(
+    kind: int, name: str, *changes: tuple[str, int, str | None], only: bool = False
+) -> Message:
     configs = [incremental_alter_configs.AlterableConfig(*change) for change in changes]
     resources = [incremental_alter_configs.AlterConfigsResource(kind, name, configs)]
     return incremental_alter_configs.IncrementalAlterConfigsRequest(resources, only)
@@ -117,12 +119,33 @@ def describe_partitions(limit: int, cursor: Cursor | None, *names: str) -> Messa
 
 def topic_requests() -> Iterator[PeerRequest]:
     """Creating, growing and naming topics."""
-    first = [new_topic("a", 2, 1, ("retention.ms", "1000")), new_topic("b", 2, 3), new_topic("b/d"), new_topic("p0", 0), new_topic("r0", 1, 0)]
+    first = [
+        new_topic("a", 2, 1, ("retention.ms", "1000")),
+        new_topic("b", 2, 3),
+        new_topic("b/d"),
+        new_topic("p0", 0),
+        new_topic("r0", 1, 0),
+    ]
     first += [new_topic("c1", 1, 1, ("bogus", "1")), new_topic("c2", 1, 1, ("retention.ms", "much"))]
-    first += [new_topic("c3", 1, 1, ("retention.ms", None)), new_topic(""), new_topic("x" * 250), new_topic(".."), new_topic("dup"), new_topic("dup")]
-    first += [assigned_topic("m1", (0, [1]), (2, [1])), assigned_topic("m2", (0, [7])), assigned_topic("m3", (0, [1]), partitions=1)]
+    first += [
+        new_topic("c3", 1, 1, ("retention.ms", None)),
+        new_topic(""),
+        new_topic("x" * 250),
+        new_topic(".."),
+        new_topic("dup"),
+        new_topic("dup"),
+    ]
+    first += [
+        assigned_topic("m1", (0, [1]), (2, [1])),
+        assigned_topic("m2", (0, [7])),
+        assigned_topic("m3", (0, [1]), partitions=1),
+    ]
     first += [new_topic("b/e", 1, 1, ("bogus", "1")), CreatableTopic("m7", 2, 1, [CreatableReplicaAssignment(3, [1])])]
-    first += [assigned_topic("m4", (0, [1, 1])), assigned_topic("m5", (0, [])), assigned_topic("m6", (0, [1]), (1, [1]))]
+    first += [
+        assigned_topic("m4", (0, [1, 1])),
+        assigned_topic("m5", (0, [])),
+        assigned_topic("m6", (0, [1]), (1, [1])),
+    ]
     yield PeerRequest(CreateTopicsRequest(first, 5_000, True))
     yield PeerRequest(CreateTopicsRequest(first, 5_000), (7,))
     yield PeerRequest(CreateTopicsRequest([new_topic("a"), new_topic("d.e", -1, -1)], 5_000), (4,))
@@ -172,7 +195,9 @@ def log_requests() -> Iterator[PeerRequest]:
     yield PeerRequest(OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("a", ends)]))
     yield PeerRequest(OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("no", ends[:1])]))
     deleted = [DeleteRecordsPartition(0, -1), DeleteRecordsPartition(1, 5), DeleteRecordsPartition(9, 0)]
-    yield PeerRequest(DeleteRecordsRequest([DeleteRecordsTopic("a", deleted), DeleteRecordsTopic("no", deleted)], 1_000))
+    yield PeerRequest(
+        DeleteRecordsRequest([DeleteRecordsTopic("a", deleted), DeleteRecordsTopic("no", deleted)], 1_000)
+    )
     yield PeerRequest(DeleteRecordsRequest([DeleteRecordsTopic("a", [DeleteRecordsPartition(0, -2)])], 1_000))
     yield PeerRequest(InitProducerIdRequest(None, 60_000))
     yield PeerRequest(InitProducerIdRequest(None, 60_000, 5, 3), (3, 4, 5))
@@ -219,8 +244,13 @@ def setting_requests() -> Iterator[PeerRequest]:
             yield PeerRequest(alter_configs_incrementally(topic, "s", change, only=only))
         yield PeerRequest(describe_configs(topic, "s", change[0]))
     yield PeerRequest(alter_configs_incrementally(topic, "s", ("flush.ms", 0, "1"), ("flush.ms", 0, "2")))
-    yield PeerRequest(alter_configs_incrementally(topic, "s", ("flush.ms", 7, "1")), difference="Kafka answers UNKNOWN_SERVER_ERROR")
-    yield PeerRequest(alter_configs_incrementally(topic, "s", ("cleanup.policy", 2, "compact"), only=True), difference="compaction is not built yet")
+    yield PeerRequest(
+        alter_configs_incrementally(topic, "s", ("flush.ms", 7, "1")), difference="Kafka answers UNKNOWN_SERVER_ERROR"
+    )
+    yield PeerRequest(
+        alter_configs_incrementally(topic, "s", ("cleanup.policy", 2, "compact"), only=True),
+        difference="compaction is not built yet",
+    )
     for kind, name in ((2, "no"), (2, "b/d"), (2, ""), (4, "9"), (4, "q"), (99, "s")):
         yield PeerRequest(alter_configs_incrementally(kind, name, ("max.message.bytes", 0, "3000")))
         yield PeerRequest(replace_configs(kind, name, ("max.message.bytes", "3000")), (2,))
@@ -231,7 +261,10 @@ def setting_requests() -> Iterator[PeerRequest]:
     yield PeerRequest(alter_configs_incrementally(topic, "no", ("bogus", 1, None)))
     yield PeerRequest(alter_configs_incrementally(broker, "1", ("num.partitions", 0, "3")))
     yield PeerRequest(alter_configs_incrementally(broker, "1", ("message.max.bytes", 0, "x")))
-    yield PeerRequest(alter_configs_incrementally(broker, "1", ("bogus", 0, "3")), difference="a name that nothing knows is refused, not kept")
+    yield PeerRequest(
+        alter_configs_incrementally(broker, "1", ("bogus", 0, "3")),
+        difference="a name that nothing knows is refused, not kept",
+    )
     yield PeerRequest(replace_configs(topic, "s", ("flush.ms", "5"), ("max.message.bytes", "4000")))
     yield PeerRequest(replace_configs(topic, "s", ("flush.ms", "6")))
     yield PeerRequest(describe_configs(topic, "s", "max.message.bytes"))

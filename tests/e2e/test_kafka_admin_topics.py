@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import RawClient, KafkaBroker, run, wait_until
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
@@ -60,7 +60,7 @@ async def create(client: RawClient, version: int, *topics: CreatableTopic, only:
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         defaults = new_topic("d") if version >= 4 else new_topic("d", 3, 1)
         answer = await create(client, version, new_topic("t", 2, 1, retention_ms="5000"), defaults)
@@ -79,11 +79,11 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
             assert shown["retention.ms"] == ("5000", 1) and shown["cleanup.policy"] == ("delete", 5)
             assert {"min.cleanable.dirty.ratio", "preallocate", "leader.replication.throttled.replicas"} <= shown.keys()
 
-    run(tmp_path, story, num_partitions=3)
+    run(tmp_path, scenario, num_partitions=3)
 
 
 def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
         wishes = {
@@ -95,7 +95,11 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
             Code.INVALID_REPLICA_ASSIGNMENT: assigned_topic("gap", {0: [1], 2: [1]}),
             Code.INVALID_REQUEST: assigned_topic("both", {0: [1], 2: [1]}, 1),
         }
-        good = [new_topic("good"), assigned_topic("hand", {1: [1], 0: [1]}), new_topic("compacted", min_cleanable_dirty_ratio="0.1")]
+        good = [
+            new_topic("good"),
+            assigned_topic("hand", {1: [1], 0: [1]}),
+            new_topic("compacted", min_cleanable_dirty_ratio="0.1"),
+        ]
         answer = await create(client, 7, *wishes.values(), *good)
         expected = [code.number for code in wishes] + [0, 0, 0]
         assert [topic.error_code for topic in answer.topics] == expected
@@ -103,7 +107,8 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
         assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
         assert len(site.node.image.topics["hand"].partitions) == 2
 
-        more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"), new_topic("c", cleanup_policy="compact"),
+        more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"),
+            new_topic("c", cleanup_policy="compact"),
                             new_topic("u", bogus="1"), new_topic("n", retention_ms=None))  # fmt: skip
         codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
         assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
@@ -112,30 +117,30 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
         assert [topic.error_code for topic in both.topics] == [17, 36], "names are looked at first"
         assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
         assert not site.node.image.topics and not site.node.leader_replicas()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         before = site.node.image.slot
         answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
         assert not any(topic.error_code for topic in answer.topics) and len(site.node.leader_replicas()) == 300
         assert site.node.image.slot == before + 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         opened = [0]
 
         async def watch() -> None:
@@ -149,11 +154,11 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
         assert [topic.error_code for topic in answer.topics] == [0, 0] and opened[-1] == 600
         assert max(after - before for before, after in pairwise(opened)) <= OPENING_AT_ONCE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await create(client, 7, new_topic("t", 400), new_topic("u", 200))
         logs, left = tmp_path / "log", [600]
@@ -171,12 +176,12 @@ def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None
         assert [each.error_code for each in answer.responses] == [0, 0]
         assert max(before - after for before, after in pairwise(left)) <= DROPPED_AT_ONCE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name)
         ids = {name: site.node.image.topics[name].topic_id for name in "abc"}
@@ -197,22 +202,22 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
         if version >= 6:
             assert [each.topic_id for each in answer.responses][:3] == [ids["a"], ZERO_ID, ids["b"]]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
         answer = await (await site.client()).ask(request, 6, DeleteTopicsResponse)
         assert answer.responses[0].error_code == Code.TOPIC_DELETION_DISABLED.number
         assert "t" in site.node.image.topics
 
-    run(tmp_path, story, delete_topic_enable=False)
+    run(tmp_path, scenario, delete_topic_enable=False)
 
 
 def test_topics_grow(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name, 2)
         client = await site.client()
@@ -237,11 +242,11 @@ def test_topics_grow(tmp_path: Path) -> None:
         answer = await client.ask(CreatePartitionsRequest(wrong, 5_000), 3, CreatePartitionsResponse)
         assert [each.error_code for each in answer.results] == [37, 39]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         for wishes in ([new_topic("a", 6_000), new_topic("b", 4_001)], [new_topic("a", 2), new_topic("b", 10_001)]):
@@ -251,11 +256,11 @@ def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> Non
         refused = await client.ask(CreatePartitionsRequest(many, 5_000, True), 3, CreatePartitionsResponse)
         assert [each.error_code for each in refused.results] == [Code.POLICY_VIOLATION.number] * 2
 
-    run(tmp_path, story, tiered_partitions_max_per_broker=20_000)
+    run(tmp_path, scenario, tiered_partitions_max_per_broker=20_000)
 
 
 def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
         made = await create(client, 7, new_topic("a", 2), new_topic("b"))
@@ -271,11 +276,11 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
         assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}
         assert sorted(site.node.image.topics) == ["b", "t"]
 
-    run(tmp_path, story, tiered_partitions_max_per_broker=4)
+    run(tmp_path, scenario, tiered_partitions_max_per_broker=4)
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         await replica.append(batch([b"v"]))
         client, late = await site.client(), Code.REQUEST_TIMED_OUT.number
@@ -292,11 +297,11 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
         assert {name: len(topic.partitions) for name, topic in site.node.image.topics.items()} == {"t": 1}
         assert replica.log_start_offset == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
             await site.node.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
@@ -319,11 +324,11 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
         held = fetched.data.file.pread(fetched.data.start, fetched.data.length)
         assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         wanted = [TopicPartitions("t", [0, 7]), TopicPartitions("no", [0])]
@@ -336,4 +341,4 @@ def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
         moving = await client.ask(ListPartitionReassignmentsRequest(), 0, ListPartitionReassignmentsResponse)
         assert (moving.error_code, moving.error_message, moving.topics) == (0, None, [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import RawClient, KafkaBroker, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import Drawn
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message
 
 REQUESTS = 5
 """Of each version."""
@@ -81,7 +81,7 @@ async def is_answered(client: RawClient, api: apis.Api, version: int, message: M
 
 @pytest.mark.parametrize("start", range(BROKERS))
 def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
             for version in api.served_versions:
@@ -92,19 +92,21 @@ def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
                     assert not site.count_refusals("fault"), (version, message)
                     client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> None:
     """Whatever is read of it may be answered late or never; what is asked on the next connection is answered."""
 
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("orders", 2)
         rng = Random(5)
         for api in apis.APIS.values():
             for version in api.served_versions:
                 client = await site.client()
-                frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[4:]
+                frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[
+                    4:
+                ]
                 kept = rng.choice((0, 8, len(frame) // 2))
                 hostile = frame[:kept] + mutate(rng, frame[kept:])
                 await client.send(len(hostile).to_bytes(4, "big") + hostile)
@@ -117,4 +119,4 @@ def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> N
             assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
             client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -28,7 +28,7 @@ OutageScenario = Callable[[KafkaBroker, Faults], Awaitable[None]]
 
 
 def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenario) -> None:
-    """Tells `story` to a broker whose patience is short."""
+    """Tells `scenario` to a broker whose patience is short."""
     monkeypatch.setattr(group_coordinators, "CREATE_SECONDS", SECONDS)
     monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
     monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
@@ -48,7 +48,7 @@ def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenar
 
 
 def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: KafkaBroker, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
         begun = time.monotonic()
@@ -62,13 +62,13 @@ def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, mo
         answer = await clients[0].ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse)
         assert answer.error_code == 0
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)
 
 
 def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(site: KafkaBroker, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
         request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(CALLERS)])
@@ -78,13 +78,13 @@ def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
         assert codes == [Code.COORDINATOR_NOT_AVAILABLE.number] * CALLERS**2
         assert time.monotonic() - begun < CALLERS * SECONDS / 2
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)
 
 
 def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(site: KafkaBroker, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         client = await site.client()
         for _ in range(2):
@@ -98,4 +98,4 @@ def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
         await wait_until(lambda: "new" in site.node.image.topics)
         assert "newer" not in site.node.image.topics, "it was not even begun"
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)

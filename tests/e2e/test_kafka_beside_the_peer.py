@@ -24,7 +24,7 @@ from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorR
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec, field_specs
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -188,7 +188,7 @@ async def compare(ours: str, theirs: str) -> list[str]:
 
 @pytest.mark.also
 def test_the_same_requests_get_the_same_errors(tmp_path: Path) -> None:
-    async def story(theirs: str) -> list[str]:
+    async def scenario(theirs: str) -> list[str]:
         async with kafka_broker(
             tmp_path,
             auto_create_topics_enable=False,
@@ -200,5 +200,5 @@ def test_the_same_requests_get_the_same_errors(tmp_path: Path) -> None:
             return await compare(site.address, theirs)
 
     with Peer({"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}) as peer:
-        found = asyncio.run(story(peer.address))
+        found = asyncio.run(scenario(peer.address))
     assert not found, "\n".join(found)

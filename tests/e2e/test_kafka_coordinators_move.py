@@ -120,7 +120,9 @@ class ConsumerThread:
         self.refused += [str(each.error) for each in found if each.error is not None]
         with self._read.lock:
             self._read.committed |= done
-        self._uncommitted = {partition: end for partition, end in self._uncommitted.items() if done.get(partition) != end}
+        self._uncommitted = {
+            partition: end for partition, end in self._uncommitted.items() if done.get(partition) != end
+        }
 
     def close(self) -> None:
         """It leaves the group, and commits nothing more."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import RawClient, KafkaBroker, batch, fetch, produce, run, wait_until, values_of
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.ports import World
@@ -39,7 +39,7 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         empty = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b", b"c")
@@ -57,11 +57,11 @@ def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
             assert full.preferred_read_replica == -1
             assert (none.partition_index, none.error_code, len(none.records), none.high_watermark) == (1, 0, 0, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         other = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b")
@@ -90,11 +90,11 @@ def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
         answer = await client.ask(request, 12, FetchResponse)
         assert (answer.error_code, answer.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND.number, [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         first = await site.create("t", 3)
         second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
         for replica in (first, second, third):
@@ -109,11 +109,11 @@ def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: 
         given = {[len(each) for each in await read(client, tiny)].index(1) for _ in range(6)}
         assert given == {0, 1, 2}, "each partition has its turn"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         client, other = await site.client(), await site.client()
         assert await read(client, fetch((replica, 0), wait_ms=1)) == [[]]
@@ -126,11 +126,11 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
         assert len(values_of(parts(answer)[0].records)) == 3
         assert len(replica._listeners) == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
         replicas = [site.node.leader_replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
@@ -145,11 +145,11 @@ def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) 
         answer = await client.receive(FetchResponse, 12)
         assert [values_of(part.records) for part in parts(answer)] == [[b"v%d" % n] for n in range(10)]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for version in (12, 13):
@@ -159,11 +159,11 @@ def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
         codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
         assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
@@ -172,7 +172,7 @@ def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
         await wait_until(lambda: len(replica._listeners) == 0)
         assert site.server.pending_requests == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
@@ -188,7 +188,7 @@ async def create_cold_topic(site: KafkaBroker, name: str, count: int = 20) -> Le
 
 
 def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "t")
         client = await site.client()
         found: list[bytes] = []
@@ -198,7 +198,7 @@ def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Pa
             found += some
         assert [value[:3] for value in found] == [b"%03d" % n for n in range(20)]
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 class SlowBucket:
@@ -224,7 +224,7 @@ class SlowBucket:
 
 
 def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "cold")
         hot = await site.create("hot")
         await fill(hot, b"hot")
@@ -239,11 +239,11 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
 
     bucket = SlowBucket()
     bucket.open.set()
-    run(tmp_path, story, ports=bucket.ports, **QUICK)
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
 def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "t")
         client = await site.client()
         bucket.open.clear()
@@ -256,11 +256,11 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
 
     bucket = SlowBucket()
     bucket.open.set()
-    run(tmp_path, story, ports=bucket.ports, **QUICK)
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
 def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
         replicas = [site.node.leader_replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
@@ -277,7 +277,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         def no_way(*_: Any) -> Any:
             return None
 
-        monkeypatch.setattr(fetches, "_at_once", counted)
+        monkeypatch.setattr(fetches, "_try_fast_response", counted)
         client = await site.client()
         for version in VERSIONS:
             limits = (1, 20_000, 1 << 20), (1, 100_000, 1 << 24)
@@ -286,7 +286,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
                 answers = []
                 for way in (no_way, usual, usual):
-                    monkeypatch.setattr(fetches, "_usual", way)
+                    monkeypatch.setattr(fetches, "_find_known_sources", way)
                     for connection in site.server.connections:
                         connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))
@@ -295,11 +295,11 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         assert True in taken
         assert False in taken
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 1)
         await fill(replica, b"a")
         begun = encode_batch(
@@ -317,11 +317,11 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
                 (part,) = parts(await client.ask(request, 12, FetchResponse))
                 assert (part.high_watermark, part.last_stable_offset) == (3, 1)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
         replicas = [site.node.leader_replica("t", n) for n in range(6)]
         tailing = [await site.client() for _ in range(3)]
@@ -346,4 +346,4 @@ def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_pa
         assert found == [dict(enumerate(values))] * 3
         assert answers <= 9, "a few of the six make one answer"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

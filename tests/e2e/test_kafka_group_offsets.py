@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.group_calls import NOBODY, QUICK, make_commit, fetch_committed, versions
+from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, make_commit, versions
 from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 
 @pytest.mark.parametrize("version", versions(8))
 def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
         by_id = version >= 10
@@ -49,12 +49,12 @@ def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
         wanted = Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
         assert answer.topics[0].partitions[0].error_code == wanted.number
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(9))
 def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
         await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
@@ -82,11 +82,11 @@ def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
         assert [(p.partition_index, p.committed_offset) for t in everything.topics for p in t.partitions] == [(0, 7)]
         assert everything.topics[0].topic_id == (replica.topic_id if version >= 10 else everything.topics[0].topic_id)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
         await site.create("u")
@@ -96,11 +96,11 @@ def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_p
         await site.create("t")
         assert (await fetch_committed(client, "g"), await fetch_committed(client, "g", "u")) == (-1, 8)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
         await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
@@ -112,11 +112,11 @@ def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
         answer = await client.ask(OffsetDeleteRequest("nobody", [asked]), 0, OffsetDeleteResponse)
         assert (answer.error_code, answer.topics) == (Code.GROUP_ID_NOT_FOUND.number, [])
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_at_most(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         leaving = asyncio.ensure_future(site.node.group_coordinators.partition_for("g"))
         await asyncio.sleep(0)  # one turn: it has asked for the topic now
         leaving.cancel()
@@ -125,7 +125,9 @@ def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_a
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         await wait_until(lambda: OFFSETS_TOPIC in site.node.image.topics)
         assert (
-            0 <= await site.node.group_coordinators.partition_for("g") < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
+            0
+            <= await site.node.group_coordinators.partition_for("g")
+            < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
         )
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)

@@ -30,7 +30,7 @@ def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name:
     ours = Recorded(InMemory(Rig(GroupSettings(initial_rebalance_delay_ms=300, size_max=3))))
     STORIES[name](ours)
 
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for topic in "tuv":
             await site.create(topic, 8)
         found = await asyncio.to_thread(play_scenario, STORIES[name], site.address)
@@ -38,4 +38,4 @@ def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name:
         for line, expected in zip(found, ours.lines, strict=True):
             assert line == expected
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=300, group_max_size=3, offsets_topic_num_partitions=4)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=300, group_max_size=3, offsets_topic_num_partitions=4)

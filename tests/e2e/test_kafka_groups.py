@@ -154,7 +154,7 @@ def test_a_group_comes_back_from_the_bucket_when_the_disk_is_gone(tmp_path: Path
 
 
 def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
 
         def told() -> None:
@@ -171,14 +171,14 @@ def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_p
 
         await asyncio.to_thread(told)
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.timeout(90)
 def test_members_come_and_go(tmp_path: Path) -> None:
     """Up to five share ten partitions; each that leaves, or is gone without a word, leaves its share to the others."""
 
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
         members: list[AIOKafkaConsumer] = []
 
@@ -212,11 +212,11 @@ def test_members_come_and_go(tmp_path: Path) -> None:
             await member.stop()
         await lost.stop()
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
 
         def told() -> None:
@@ -238,4 +238,4 @@ def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None
 
         await asyncio.to_thread(told)
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)

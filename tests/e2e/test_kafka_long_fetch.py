@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, batch, fetch, run, wait_until, values_of
+from tests.e2e.kafka_site import KafkaBroker, batch, fetch, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -20,8 +20,8 @@ COUNT = 60
 
 @pytest.fixture(autouse=True)
 def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "LONG", 2)
-    monkeypatch.setattr(long_poll, "PIECE", 1)
+    monkeypatch.setattr(handler, "LARGE_FETCH_PARTITIONS", 2)
+    monkeypatch.setattr(long_poll, "PIECE_PARTITIONS", 1)
 
 
 async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderReplica]:
@@ -33,7 +33,7 @@ async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderRep
 def test_a_long_fetch_answers_what_a_short_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         for p in (0, 7, 8, COUNT - 1):
             await held[p].append(batch([b"v%d" % p] * 3))
@@ -42,18 +42,18 @@ def test_a_long_fetch_answers_what_a_short_one_does(
         for most in (1 << 24, 100):
             answers = []
             for long in (2, 1_000):
-                monkeypatch.setattr(handler, "LONG", long)
+                monkeypatch.setattr(handler, "LARGE_FETCH_PARTITIONS", long)
                 for connection in site.server.connections:
                     connection.fetch_rotation = 3
                 await client.send(client.frame(fetch(*wanted, max_bytes=most), version))
                 answers.append((await client.read_reply())[4:])
             assert answers[0] == answers[1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client, fetches = await site.client(), site.server.dispatch.fetch_handler
         for late in (False, True):
@@ -71,11 +71,11 @@ def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_pa
             assert len(got.responses[0].partitions) == COUNT
             assert (fetches.parked_partitions, len(fetches.parked_fetches)) == (0, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         fetches = site.server.dispatch.fetch_handler
         client = await site.client()
@@ -95,11 +95,11 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
         assert fetches.parked_partitions == 0 and not held[5]._listeners
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         long, small = await site.client(), await site.client()
         fetches = site.server.dispatch.fetch_handler
@@ -123,4 +123,4 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
         assert len(got.responses[0].partitions) == COUNT
         ended.set()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import RawClient, KafkaBroker, batch, fetch, produce, run, wait_until, values_of
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -29,8 +29,8 @@ COUNT = 24
 
 @pytest.fixture(autouse=True)
 def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "PIECE", 1)
-    monkeypatch.setattr(handler, "LONG", 2)
+    monkeypatch.setattr(handler, "PIECE_PARTITIONS", 1)
+    monkeypatch.setattr(handler, "LARGE_REQUEST_PARTITIONS", 2)
 
 
 async def create_replicas(site: KafkaBroker, topic: str = "t", **configs: str) -> list[LeaderReplica]:
@@ -69,11 +69,11 @@ def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
 def test_a_long_request_is_answered_as_a_short_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
 ) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         answers: list[ProduceResponse] = []
         for long in (2, 1_000):
-            monkeypatch.setattr(handler, "LONG", long)
+            monkeypatch.setattr(handler, "LARGE_REQUEST_PARTITIONS", long)
             held = await create_replicas(site, f"t{long}")
             wanted = request(held, acks=acks)
             parts = wanted.topic_data[0].partition_data
@@ -97,11 +97,11 @@ def test_a_long_request_is_answered_as_a_short_one_is(
         assert answers[0] == answers[1]
         assert codes(answers[0]).count(0) == COUNT - 3
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         long, small = await site.client(), await site.client()
         ended = keep_loop_busy(site)
@@ -112,12 +112,12 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
         assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
         ended.set()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held, others = await create_replicas(site), await create_replicas(site, "others")
         long, other = await site.client(), await site.client()
         ended = keep_loop_busy(site)
@@ -132,13 +132,13 @@ def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, s
         got = await long.ask(fetch((held[-1], 0)), 12, FetchResponse)
         assert values_of(got.responses[0].partitions[0].records) == [b"v" * size]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, acks: int, size: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
         ended = keep_loop_busy(site)
@@ -155,11 +155,11 @@ def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, ac
         assert [value[:1] for value in values] == [b"0", b"1", b"2", b"3"]
         assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
 
@@ -181,12 +181,12 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
                 assert {each.base_offset for each in answer.responses[0].partition_responses} == {sequence}
         assert {each.high_watermark for each in held} == {6}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frame", "large frame"])
 def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         gone, other = await site.client(), await site.client()
         ended = keep_loop_busy(site)
@@ -197,15 +197,18 @@ def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: in
         connection.close()  # as it does with who does not take its answers
         await wait_until(lambda: not site.server.dispatch._tasks)
         assert held[-1].high_watermark == 0
-        assert (site.server.pending_requests, site.server.buffers.free_bytes) == (0, site.node.settings.queued_max_request_bytes)
+        assert (site.server.pending_requests, site.server.buffers.free_bytes) == (
+            0,
+            site.node.settings.queued_max_request_bytes,
+        )
         ended.set()
         assert set(codes(await other.ask(request(held), 9, ProduceResponse))) == {0}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
         wanted = request(held, acks=0)
@@ -215,11 +218,11 @@ def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path:
         assert site.count_refusals("acks_0") == 1
         assert [each.high_watermark for each in held].count(1) == COUNT - 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client = await site.client()
         ended = keep_loop_busy(site)
@@ -230,11 +233,11 @@ def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path
         got = codes(await client.receive(ProduceResponse, 13))
         assert got[0] == 0 and got[-1] == Code.UNKNOWN_TOPIC_ID.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         client: RawClient = await site.client()
         ended = keep_loop_busy(site)
@@ -246,4 +249,4 @@ def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> Non
         assert set(codes(await client.receive(ProduceResponse, 9))) == {0}
         await stopping
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

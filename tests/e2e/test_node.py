@@ -24,7 +24,7 @@ from tiered.records.batch import encode_batch
 
 
 def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -39,11 +39,11 @@ def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
         assert isinstance((await replica.read(0, 1 << 20)).data, bytes)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
@@ -59,11 +59,11 @@ def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
         assert await read_values(again, 0) == numbers(0, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_killed_process_loses_nothing() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -73,12 +73,12 @@ def test_a_killed_process_loses_nothing() -> None:
         assert again.explain()["possible_loss"] is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(seed: int) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
         await fill(replica, 5)
@@ -92,11 +92,11 @@ def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(see
         assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
         await asyncio.gather(*(replica.append(batch([b"%06d" % number])) for number in range(10)))
@@ -107,11 +107,11 @@ def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
         assert again.explain()["possible_loss"] is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first = await site.create("a", 2)
         await site.create("b", 3)
@@ -137,7 +137,7 @@ def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture
         await site.wait_until(lambda: again.cold_end_offset >= 12)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
@@ -148,7 +148,7 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
         return bytearray(encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         for sequence in range(8):
@@ -167,13 +167,13 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         assert (await again.append(sent(8))).base_offset == 8
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
     """A log longer than what is cold is lost, and other records take its offsets: only above the cold end."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -185,7 +185,7 @@ def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
         assert await read_values(again, 0) == before[:9] + numbers(500, 503)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- one broker per store ---------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: C
 
 
 def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
@@ -222,11 +222,11 @@ def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> N
         await first.submit(CreateTopic("t"))
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await first.announce(await serve_identity(site, site.machine, lambda: "somebody"), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
@@ -241,11 +241,11 @@ def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
         await first.stop()
         await twin.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_data_directory_of_another_cluster_is_refused() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
         elsewhere = SimMachine(site.loop, "three", SimBucket(site.loop), site.network)
@@ -256,11 +256,11 @@ def test_a_data_directory_of_another_cluster_is_refused() -> None:
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("a", 2)
         await site.create("b")
@@ -270,14 +270,14 @@ def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
         await site.stop()
         assert not (await load_image(site.bucket.memory)).brokers[1].alive
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
     """Small logs are not opened after a clean stop; a record that comes later is there after a kill, and a third start
     asks for the manifest of what has gone to the bucket meanwhile."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
         await site.stop()
@@ -292,4 +292,4 @@ def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
         assert (again.cold_end_offset, again.high_watermark) == (3, 3)
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -16,14 +16,14 @@ from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import Outage
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
@@ -44,11 +44,11 @@ def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
         assert site.node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 3)
@@ -66,12 +66,12 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
         assert await read_values(replica, 0) == numbers(0, 4)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
 def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
         await fill(replica, 5)
@@ -90,11 +90,11 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(flush="ack", retention_ms="-1"), 5)
         await site.wait_until(lambda: site.node.health().problems == [])
@@ -109,11 +109,11 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
         assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="none", retention_ms="-1")
         await fill(replica, 5)
@@ -124,11 +124,11 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         await fill(await site.create(), 3)
         site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
@@ -136,13 +136,13 @@ def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
         assert any("the data directory failed" in problem for problem in node.health().problems)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
     """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 3)
         await site.crash(site.machine.power_cut)
@@ -156,11 +156,11 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -178,11 +178,11 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_that_are_stock() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(Settings())
         replica = await site.create()
         await fill(replica, 10)
@@ -196,12 +196,12 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
         await site.wait_until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away: bool) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
@@ -214,14 +214,14 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
         await site.wait_until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("bucket_seconds", [0.0, 0.2])
 def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_seconds: float) -> None:
     """However long the bucket lets the registration wait."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 5)
@@ -233,12 +233,12 @@ def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_se
         assert (await site.start()).leader_replica("t", 0).high_watermark == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, probability=0.1),
             FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
@@ -260,11 +260,11 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
         assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_the_broker() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 4)
@@ -276,11 +276,11 @@ def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_
         assert await read_values(await site.create("u"), 0) == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         site.machine.faults.outage = True
         with pytest.raises(Unavailable):
@@ -293,11 +293,11 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
         await site.wait_until(lambda: node.store.outage is None)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
@@ -310,23 +310,23 @@ def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
         assert await read_values(again, 0) == numbers(0, 12)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         node.store.outage = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() -> None:
     """Neither new segments nor the clock hurry a partition whose uploads fail."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
@@ -342,11 +342,11 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
         assert await read_values(replica, 0) == numbers(0, 1080)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         await site.bucket.memory.put(BOUNDARY_KEY, b"{}")
@@ -364,13 +364,13 @@ def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored()
             await site.start()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_rotten_file_of_epochs_costs_no_record() -> None:
     """Records above the cold end are here only: a lineage that the batches themselves disprove must not drop them."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 20)
@@ -389,12 +389,12 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
         assert again.log.epochs.lineage == ((epoch, 0),)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
 def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(collected: bool) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         frozen = await site.start()
         replica = await site.create()
         other = MetadataLog(site.bucket.memory, site.machine.clock, SimRng("other"), Metrics())
@@ -411,4 +411,4 @@ def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(c
         assert not frozen.health().ok
         await site.stop()
 
-    run(story)
+    run(scenario)

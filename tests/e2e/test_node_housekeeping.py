@@ -21,7 +21,7 @@ async def create_hot_topic(site: SimBrokerRig, partitions: int = 1, **more: str)
 
 
 def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site, flush_ms="1")
         await fill(replica, 5)
@@ -35,13 +35,13 @@ def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
         await site.wait_until(lambda: not site.node.health().problems, 5)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "UNPROVED_BYTES", 10_000)
+    monkeypatch.setattr(housekeeping, "UNFLUSHED_BYTES_MAX", 10_000)
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site)
         await fill(replica, 5)
@@ -56,13 +56,13 @@ def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest
         assert (await read_values(again, 0))[:15] == numbers(0, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the_broker() -> None:
     """Not by the timestamps of their records: who replays old ones must not be forgotten between two tries."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, producer_id_expiration_ms=60_000))
         replica = await create_hot_topic(site)
         for producer in range(3):
@@ -81,7 +81,7 @@ def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the
         assert len(again_led.log.producers) == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def make_producer_batch(producer: int, sequence: int) -> bytearray:
@@ -91,7 +91,7 @@ def make_producer_batch(producer: int, sequence: int) -> bytearray:
 
 
 def test_others_have_their_turn_between_two_rolls() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=10**9))
         await create_hot_topic(site, 30, segment_ms="5000")
         for replica in site.node.leader_replicas():
@@ -111,13 +111,13 @@ def test_others_have_their_turn_between_two_rolls() -> None:
         assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() -> None:
     """Such logs come from Kafka: here nobody can begin a transaction yet."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site)
         for one in (data(0, 0, 1), marker(1, 1, commit=True)):
@@ -129,11 +129,11 @@ def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() 
         assert again.last_stable_offset == again.high_watermark == 3
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_hot_topic(site)
         await fill(replica, 5)
@@ -153,4 +153,4 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
         assert "t-0 may be gone from offset 5 on" in problem, "the power was cut, so that nobody knows"
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tiered.broker.stored_ends import REST_SECONDS
 from tiered.controller.requests import AcknowledgeLosses
-from tiered.groups.requests import PartitionOffset, CommitOffsets
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
@@ -41,7 +41,7 @@ async def three_topics(site: SimBrokerRig) -> None:
 
 
 def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
         caplog.clear()
@@ -59,11 +59,11 @@ def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pyte
         assert site.node.leader_replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
@@ -80,11 +80,11 @@ def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None
         assert loss_offsets(site) == {} and site.node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_record_after_a_rest_is_noted_without_waiting_for_it() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         replica = await site.create()
         await site.wait_until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
@@ -97,13 +97,13 @@ def test_a_record_after_a_rest_is_noted_without_waiting_for_it() -> None:
         await site.wait_until(lambda: stored_end(site, "t") == UNKNOWN_END)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
     """The answer to a note was lost, and a record came before it was written after all."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         replica = await site.create()
         await site.wait_until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
@@ -112,15 +112,17 @@ def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
         await site.wait_until(lambda: stored_end(site, "t") == UNKNOWN_END, 2 * REST_SECONDS)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await site.create()
         await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
-        (written,) = [each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
+        (written,) = [
+            each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark
+        ]
 
         def noted() -> set[int]:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
@@ -134,11 +136,11 @@ def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
         await site.wait_until(lambda: loss_offsets(site) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_log_that_rests_and_is_on_disk_alone_is_named() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await fill(await site.create("local", remote_storage_enable="false"), 5)
         await site.create("empty")
@@ -150,4 +152,4 @@ def test_a_log_that_rests_and_is_on_disk_alone_is_named() -> None:
         assert loss_offsets(site) == {"local-0": 0}
         await site.stop()
 
-    run(story)
+    run(scenario)

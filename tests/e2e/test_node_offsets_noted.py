@@ -16,7 +16,7 @@ async def create_local_topic(site: SimBrokerRig) -> LeaderReplica:
 
 @pytest.mark.parametrize("between", ["nothing", "a clean stop"])
 def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(between: str) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_local_topic(site)
         await fill(replica, 30)
@@ -34,12 +34,12 @@ def test_what_was_noted_of_a_deleted_topic_is_nothing_to_the_next_of_its_name(be
         assert await read_values(again, 0) == numbers(700, 705)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_log_that_lost_more_than_was_deleted_of_it_goes_on_where_it_starts(seed: int) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await create_local_topic(site)
         await fill(replica, 30)
@@ -55,4 +55,4 @@ def test_a_log_that_lost_more_than_was_deleted_of_it_goes_on_where_it_starts(see
         assert (await read_values(once_more, once_more.log_start_offset))[-5:] == numbers(700, 705)
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)

@@ -14,13 +14,13 @@ from tiered.cold import manifest_store
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         topic_id = site.node.image.topics["t"].topic_id
@@ -42,12 +42,12 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
 def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pauses: tuple[int, ...]) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         topic_id = (await site.create()).topic_id
         await site.node.submit(DeleteTopic("t"))
@@ -60,11 +60,11 @@ def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pau
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_later() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
         for name in ("t", "u"):
             await fill(await site.create(name, file_delete_delay_ms="1000"), 1)
@@ -74,11 +74,11 @@ def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_la
         await site.wait_until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first, second = await site.create("a"), await site.create("b")
         await fill(first, 4)
@@ -93,11 +93,11 @@ def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> 
         assert not [key for key in site.bucket.objects if key.startswith("data/")]
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -111,11 +111,11 @@ def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(700, 703)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
@@ -132,11 +132,11 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
         assert await read_values(again, 0) == numbers(700, 702)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 2)
@@ -146,11 +146,11 @@ def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_partitions_are_added_while_it_runs() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create()
         topic = await site.node.submit(CreatePartitions("t", 3))
@@ -160,11 +160,11 @@ def test_partitions_are_added_while_it_runs() -> None:
         assert await read_values(site.node.leader_replica("t", 2), 0) == numbers(0, 2)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_settings_take_effect_while_it_runs() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(retention_ms="-1")
         await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": "100"}))
@@ -181,11 +181,11 @@ def test_settings_take_effect_while_it_runs() -> None:
         assert (await site.start()).leader_replica("t", 0).config.max_message_bytes == 200
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_names_that_are_not_there_are_said_so() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create()
         for topic, partition in (("u", 0), ("t", 1), ("t", -1)):
@@ -194,14 +194,14 @@ def test_names_that_are_not_there_are_said_so() -> None:
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_quiet_topic_goes_up_too() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 1)
@@ -210,11 +210,11 @@ def test_a_quiet_topic_goes_up_too() -> None:
         await site.wait_until(lambda: replica.cold_end_offset == 1, 90)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
         await fill(replica, 10)
@@ -230,11 +230,11 @@ def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
         assert await read_values(replica, 10) == numbers(10, 11)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(
             segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
@@ -246,11 +246,11 @@ def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
         assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 5)
         await fill(replica, 10)
@@ -261,14 +261,14 @@ def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
         assert site.node.store.request_count() - before <= 60
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """More sub-manifests than are kept in memory: the oldest segment is looked up once, not at every pass."""
     monkeypatch.setattr(manifest_store, "OPENED_MAX", 1)
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(fan=2)
         replica = await site.create(segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
         await fill(replica, 40)
@@ -287,14 +287,14 @@ def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch
         await site.wait_until(lambda: node.leader_replica("t", 0).log_start_offset > 0)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         began = site.loop.now_ns
@@ -309,11 +309,11 @@ def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
         assert (await waiting).size >= 1500
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_records_are_found_by_time_hot_and_cold() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         base = site.node.world.clock.wall_ms()
@@ -325,11 +325,11 @@ def test_records_are_found_by_time_hot_and_cold() -> None:
         assert await replica.offset_for_timestamp(base + 1000) is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_deleted_records_stay_deleted() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
@@ -350,15 +350,15 @@ def test_deleted_records_stay_deleted() -> None:
         assert await again.delete_records(-1) == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """60,000 partitions took more than a minute to stop: six syncs each, of nothing. They are given up in shares: one
     decision on all of them stopped the loop for seconds."""
-    monkeypatch.setattr(node_module, "LEFT_AT_ONCE", 70)
+    monkeypatch.setattr(node_module, "LEAVE_BATCH_MAX", 70)
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         for life in range(2):
             node = await site.start()
             if not life:
@@ -375,8 +375,10 @@ def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypat
             assert any("t-7/" in path for path in synced)
         site.machine.power_cut()
         await site.start()
-        assert [site.node.leader_replica("t", p).log.end_offset for p in range(300)] == [6 * (p == 7) for p in range(300)]
+        assert [site.node.leader_replica("t", p).log.end_offset for p in range(300)] == [
+            6 * (p == 7) for p in range(300)
+        ]
         assert site.node.health().ok
         await fill(site.node.leader_replica("t", 8), 1)
 
-    run(story)
+    run(scenario)

@@ -28,7 +28,7 @@ def total(site: SimBrokerRig | KafkaBroker, name: str) -> dict[tuple[str, ...], 
 
 
 def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         first, other = await site.create("t", 2), await site.create("u")
         second = site.node.leader_replica("t", 1)
         client = await site.client()
@@ -55,11 +55,11 @@ def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
         (fetched,) = samples(site.node.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
         assert fetched == sum(total(site, "bytesout").values())
 
-    kafka_site.run(tmp_path, story)
+    kafka_site.run(tmp_path, scenario)
 
 
 def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 2, segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
@@ -70,11 +70,11 @@ def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
         assert cold == {("t",): replica.cold_bytes} and replica.cold_bytes > 9000
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_metrics_max_topics=2))
         for count, name in enumerate(("a", "b", "c", "d"), 1):
             replica = await site.create(name)
@@ -92,11 +92,11 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
         assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
-    async def story(site: KafkaBroker) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for _ in range(3):
@@ -110,7 +110,7 @@ def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
         slow = samples(text, "tiered_kafka_request_seconds_bucket")
         assert slow["FetchConsumer", "0.25"] == 1, "the one that waited is above it"
 
-    kafka_site.run(tmp_path, story)
+    kafka_site.run(tmp_path, scenario)
 
 
 def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_the_topics_that_lag_most_are_named() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_metrics_max_topics=2))
         for name in ("a", "b", "c", "d"):
             replica = await site.create(name, segment_bytes="1048576")
@@ -145,4 +145,4 @@ def test_the_topics_that_lag_most_are_named() -> None:
         assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
         await site.stop()
 
-    run(story)
+    run(scenario)

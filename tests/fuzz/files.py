@@ -193,7 +193,10 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "aborted": (decode_aborted_txns,),
     "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
-    "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_submanifest(data, "x")),
+    "manifest": (
+        lambda data: manifest_codec.decode(data, "x"),
+        lambda data: manifest_codec.decode_submanifest(data, "x"),
+    ),
     "entry": (lambda data: layout.decode_entry(data, 3),),
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),

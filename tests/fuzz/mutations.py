@@ -50,7 +50,15 @@ def replace_all(rng: Random, body: bytes) -> bytes:
     return rng.randbytes(rng.randint(0, max(len(body), 8)))
 
 
-MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (overwrite, overwrite, insert, change_bytes, remove_piece, repeat_piece, replace_all)
+MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (
+    overwrite,
+    overwrite,
+    insert,
+    change_bytes,
+    remove_piece,
+    repeat_piece,
+    replace_all,
+)
 
 
 def mutate(rng: Random, body: bytes) -> bytes:

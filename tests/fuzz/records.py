@@ -52,8 +52,12 @@ def check_sections(rng: Random, payload: bytes) -> None:
     offset, timestamp, bound = rng.choice(EDGES), rng.choice(EDGES), rng.choice(EDGES)
     count = rng.choice((1, 1, 2, 3, 3, 4, rng.choice(EDGES)))
     compare_implementations("check_records", payload, count)
-    rows = compare_implementations("rows", payload, offset, timestamp, rng.choice((-1, -1, 77)), count, rng.choice((0, 3, 1000)))
-    compare_implementations("some_rows", payload, offset, timestamp, -1, count, bound, rng.choice((0, 20, 2**40)), rng.choice((0, 3, 9)))
+    rows = compare_implementations(
+        "rows", payload, offset, timestamp, rng.choice((-1, -1, 77)), count, rng.choice((0, 3, 1000))
+    )
+    compare_implementations(
+        "some_rows", payload, offset, timestamp, -1, count, bound, rng.choice((0, 20, 2**40)), rng.choice((0, 3, 9))
+    )
     compare_implementations("first_at_or_after", payload, offset, timestamp, bound, count, rng.choice(EDGES))
     compare_implementations("outside", payload, timestamp, bound, rng.choice(EDGES), count, rng.choice((0, 1, 5)))
     if isinstance(rows, list):
@@ -77,7 +81,9 @@ def check_batches(rng: Random, log: bytes) -> None:
         start, end = rng.choice((0, 0, 0, 1, len(each), -1)), rng.choice((None, None, len(each) // 2, len(each) + 1))
         most = rng.choice((None, None, 0, 1))
         for checked in (True, False):
-            compare_implementations("walk", each, start, end, check_crc=checked, max_batches=most, records=rng.random() < 0.5)
+            compare_implementations(
+                "walk", each, start, end, check_crc=checked, max_batches=most, records=rng.random() < 0.5
+            )
         check_fit(each, rng.choice((0, 7, -1, 2**63 - 1)), rng.choice((0, 100, 1 << 20)))
         check_decompression(rng, each)
 

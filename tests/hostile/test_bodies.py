@@ -8,7 +8,7 @@ import http.client
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.hostile.target import AttackedBroker, scale, attacked_broker
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered_api.http.server import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
@@ -27,7 +27,7 @@ def ask(to: AttackedBroker, method: str, path: str, body: bytes = b"", **headers
 
 
 def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         empty = gzip.compress(b"")
         members = empty * (scale(4, 60) * MIB // len(empty))
@@ -43,11 +43,11 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
                 assert set(await asyncio.gather(*calls)) <= {status, 503}
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         count = scale(100, 2_000)
         await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
         async with to.attack("patterns of topics", memory=120):
@@ -67,7 +67,7 @@ def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
                 await to.create(CreatableTopic("a" * 200 + f"new{n}", 1, 1))
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
         ({}, 415),
     ]
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("pages of other sites", memory=60):
             for headers, status in pages:
                 for n in range(scale(5, 1_000)):
                     assert await asyncio.to_thread(ask, to, "POST", f"/consumers/g{n}", b"{}", **headers) == status
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.kafka_site import batch
-from tests.hostile.target import AttackedBroker, scale, attacked_broker
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import produce
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
@@ -16,7 +16,7 @@ PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 
 
 def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         async with to.attack("announced frames", memory=280):
             for host in range(2, 5):
@@ -29,11 +29,11 @@ def test_frames_that_were_announced_do_not_take_the_memory_of_others(tmp_path: P
             assert time.monotonic() - begun < scale(60, 10)
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_idle_connections_leave_places_for_others(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         places = scale(60, 1_000)
         async with to.attack("idle connections", memory=80):
             for n in range(places + 20):
@@ -51,7 +51,7 @@ def test_idle_connections_leave_places_for_others(tmp_path: Path) -> None:
     places = scale(60, 1_000)
     settings = {"max_connections": places, "max_connections_per_ip": places, "tiered_http_connections_max": places}
     with attacked_broker(tmp_path / "data", **settings) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def _http(to: AttackedBroker) -> tuple[str, int]:

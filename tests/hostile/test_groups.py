@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.hostile.target import AttackedBroker, scale, attacked_broker
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import read
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
@@ -22,7 +22,7 @@ BYTES = scale(16, 32) << 20
 
 
 def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         protocol = [JoinGroupRequestProtocol("range", bytes(900_000))]
         codes: list[int] = []
 
@@ -39,11 +39,11 @@ def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
             assert codes.count(0) * 900_000 <= BYTES
 
     with attacked_broker(tmp_path / "data", tiered_groups_max_bytes=BYTES) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         count = scale(500, 40_000)
         async with to.attack("groups by commits", memory=scale(60, 250)):
@@ -65,4 +65,4 @@ def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_
                 assert status == 200 and size > 100 * count
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))

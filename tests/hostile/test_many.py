@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.kafka_site import RawClient, batch
-from tests.hostile.target import AttackedBroker, scale, attacked_broker
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
     each, topics = scale(100, 5_000), 12
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("partitions", memory=60 + each * topics * 8 // 1000):
             client = await to.client()
             for n in range(topics):
@@ -40,14 +40,14 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
 
     settings = {"tiered_partitions_max_per_broker": each * topics, "tiered_partitions_max": 2 * each * topics}
     with attacked_broker(tmp_path / "data", stop_seconds=scale(20, 10) + 10, **settings) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
         begun = time.monotonic()
     took = time.monotonic() - begun
     assert took <= scale(30, 10), f"the stop took {took:.1f} s"
 
 
 def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         clients = [await to.client() for _ in range(4)]
         codes: list[int] = []
@@ -63,7 +63,7 @@ def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
             assert codes.count(0) == 1_000
 
     with attacked_broker(tmp_path / "data", tiered_producer_ids_max_per_partition=1_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def fetch_all_partitions(count: int, wait_ms: int) -> FetchRequest:
@@ -75,7 +75,7 @@ def fetch_all_partitions(count: int, wait_ms: int) -> FetchRequest:
 def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
     count, clients = scale(1_200, 10_000), scale(3, 10)
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
         crowd = [await to.client() for _ in range(clients)]
         again = crowd[0].frame(fetch_all_partitions(count, 0), 11)
@@ -89,7 +89,7 @@ def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
             await asyncio.gather(*map(go_round, crowd))
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def produce_to_each(count: int, acks: int) -> ProduceRequest:
@@ -100,7 +100,7 @@ def produce_to_each(count: int, acks: int) -> ProduceRequest:
 def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
     count = scale(400, 10_000)
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
         async with to.attack("L3 a record for each of 10,000 partitions", memory=150):
             crowd = [await to.client() for _ in range(2)]
@@ -113,13 +113,13 @@ def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None
             await asyncio.gather(*(write(client, acks) for client, acks in zip(crowd, (1, -1), strict=True)))
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: Path) -> None:
     count = scale(400, 10_000)
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 16 // 1000):
             for _ in range(scale(1, 2)):
                 await to.create(CreatableTopic("t", count, 1))
@@ -129,13 +129,13 @@ def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: 
                 assert answer.responses[0].error_code == 0
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Path) -> None:
     count = scale(1_200, 10_000)
 
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
         crowd = [await to.client() for _ in range(scale(5, 45))]
         wait = crowd[0].frame(fetch_all_partitions(count, 60_000), 11)
@@ -148,11 +148,11 @@ def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Pa
             await asyncio.gather(*(client.read_reply() for client in crowd))
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(scale(500, 8_000))]
         short = [CreatableTopic(f"t{n}", 1, 1) for n in range(scale(1_000, 25_000))]
         client = await to.client()
@@ -164,4 +164,4 @@ def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
                     assert len(await client.read_reply()) > 1000
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))

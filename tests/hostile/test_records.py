@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.e2e.kafka_site import RawClient
-from tests.hostile.target import AttackedBroker, scale, attacked_broker
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
@@ -72,7 +72,7 @@ async def read(to: AttackedBroker, path: str, accept: str = "application/json") 
 
 
 def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         count = scale(500, 9_000)
         await to.create(CreatableTopic("t", 10, 1))
         await to.create(CreatableTopic("many", count, 1))
@@ -86,15 +86,17 @@ def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Pat
                 assert set(codes) == {Code.INVALID_TIMESTAMP.number}
 
     with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
         for _ in range(scale(50, 1_000)):
-            assert await produce(client, "t", (0, with_max_timestamp(make_zstd_batch(now_ms() - 1000), now_ms() + 1000))) == [0]
+            assert await produce(
+                client, "t", (0, with_max_timestamp(make_zstd_batch(now_ms() - 1000), now_ms() + 1000))
+            ) == [0]
         async with to.attack("false claims of time", memory=150):
             client = await to.client()
             wanted = ListOffsetsPartition(0, -1, now_ms() + 500)
@@ -106,11 +108,11 @@ def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_
                 assert status in (200, 400, 404, 503)
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))
 
 
 def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) -> None:
-    async def story(to: AttackedBroker) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
         headers = (("", None),) * (DECOMPRESSED_BYTES // 2 - 100)
@@ -125,4 +127,4 @@ def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) 
                 assert all(size < 1 << 26 for _, size in found)
 
     with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(story(to))
+        asyncio.run(scenario(to))

@@ -21,7 +21,7 @@ from tests.mutation import results
 from tests.mutation.areas import AREAS, Area, mutants
 from tests.mutation.mutant import Mutant
 from tests.mutation.results import Result
-from tests.mutation.tree import RunTimeout, FailedTest, SourceTree
+from tests.mutation.tree import FailedTest, RunTimeout, SourceTree
 
 STAGES = ("first", *results.STAGES)
 """The tests that the mutant names run first. What such a test finds counts for the stage of the test."""
@@ -83,7 +83,9 @@ def run_mutant(area_name: str, mutant: Mutant, terms: RunLimits, tree: SourceTre
             if red is None:
                 break
             if tree.passes(red, STAGE_SECONDS) and (not red.may_be_flaky or _is_red_again(mutant, tree, red)):
-                return result(AREAS[area_name].stage_of(red.test_id) if stage == "first" else stage, red.test_id, red.reason)
+                return result(
+                    AREAS[area_name].stage_of(red.test_id) if stage == "first" else stage, red.test_id, red.reason
+                )
             print(f"{mutant.name}: {red.test_id} does not depend on it: {red.reason}", flush=True)
             if stage == "seeds" or red.test_id in red_anyway:
                 break

@@ -73,7 +73,7 @@ class SourceTree:
             each.unlink()
 
     def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> FailedTest | None:
-        """The first test below `paths` that fails; None: all are green. `Hung`."""
+        """The first test below `paths` that fails; None: all are green. `RunTimeout`."""
         command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=line"]
         command += [f"--timeout={TEST_SECONDS}", "-m", "not also", *(f"--deselect={each}" for each in without), *paths]
         code, told = self._run(command, seconds)

@@ -1,7 +1,7 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
 each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
-fail; with `--until-red` it ends at the first of these. `--plants [NAME ...]` searches for the bugs of
-`cluster/plants.py`, and names those that are not found within their number of seeds."""
+fail; with `--until-red` it ends at the first of these. `--mutants [NAME ...]` searches for the bugs of
+`mutants/mutants.py`, and names those that are not found within their number of seeds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_logs_and_gc() -> Iterator[None]:
 
 
 def run_seed(seed: int, world: str = "single", mutant: str = "") -> tuple[int, str, dict[str, int]]:
-    """(seed, "" or the whole story of its failure, what the run did); with the bug of that name planted."""
+    """(seed, "" or the report of its failure, what the run did); with the mutant of that name."""
     with without_logs_and_gc():
         try:
             if mutant:
@@ -74,7 +74,7 @@ def _find_first_seed(name: str, jobs: int) -> tuple[int, str] | None:
 
 
 def search_mutants(names: Sequence[str], jobs: int) -> int:
-    """Looks for planted bugs, seed after seed; 1 when one was not found in time. Found is what breaks a rule of the
+    """Looks for mutants, seed after seed; 1 when one was not found in time. Found is what breaks a rule of the
     bug: a run may fail for anything."""
     missed = 0
     for name in names or MUTANTS:
@@ -100,10 +100,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
     parser.add_argument("--until-red", action="store_true", help="ends with the first seed that fails")
-    parser.add_argument("--plants", nargs="*", metavar="NAME", help="searches for planted bugs (default: all)")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="searches for mutants (default: all)")
     args = parser.parse_args()
-    if args.plants is not None:
-        return search_mutants(args.plants, args.jobs)
+    if args.mutants is not None:
+        return search_mutants(args.mutants, args.jobs)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
     tasks = [(seed, world) for seed in seeds for world in ([args.of] if args.of else WORLDS)]
     began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()

@@ -17,7 +17,7 @@ from tiered.broker.broker import Broker
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.ports import FileSlice
-from tiered.records.batch import Codec, encode_batch, decode_records
+from tiered.records.batch import Codec, decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -66,7 +66,9 @@ class Clients:
         replicas = node.leader_replicas() if node is not None else []
         return rng.choice(replicas) if replicas else None
 
-    def make_batch(self, rng: random.Random, partition_id: PartitionId, producer: int, sequence: int) -> tuple[bytes, list[bytes]]:
+    def make_batch(
+        self, rng: random.Random, partition_id: PartitionId, producer: int, sequence: int
+    ) -> tuple[bytes, list[bytes]]:
         values = []
         for _ in range(rng.randint(1, 5)):
             self._values += 1
@@ -76,7 +78,9 @@ class Clients:
         codec = rng.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.LZ4))
         rows = [(now, None, value, ()) for value in values]
         epoch = 0 if producer >= 0 else -1
-        return encode_batch(rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence), values
+        return encode_batch(
+            rows, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+        ), values
 
     async def produce(self, number: int) -> None:
         """One partition; an idempotent producer sends the same batch again until it knows what became of it."""

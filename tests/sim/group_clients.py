@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tiered.broker.broker import Broker
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import CommitOffsets, CommitOffsetsReply, FetchOffsets, FetchOffsetsReply, PartitionOffset
 
 TOPIC = "read"
 RETRY = (Refused, Unavailable, Corrupt)
@@ -58,7 +58,9 @@ class GroupClients:
             requested_at = self._now()
             history.requested.add(value)
             try:
-                reply = await node.group_coordinators.ask(group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0)
+                reply = await node.group_coordinators.ask(
+                    group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0
+                )
             except RETRY:
                 continue
             assert isinstance(reply, CommitOffsetsReply)

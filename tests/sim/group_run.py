@@ -17,7 +17,7 @@ from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
-from tests.sim.harness.store import SimBucket, tolerable_rules, draw_faults
+from tests.sim.harness.store import SimBucket, draw_faults, tolerable_rules
 from tests.sim.options import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.group_coordinators import partition_of

@@ -7,19 +7,19 @@ from tiered.config.settings import Settings
 from tiered.coordinator.snapshot import SnapshotName, parse_key
 from tiered.errors import Code
 from tiered.groups.requests import (
-    HeartbeatReply,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DescribeGroupReply,
     DescribeGroup,
-    FetchOffsetsReply,
+    DescribeGroupReply,
     FetchOffsets,
+    FetchOffsetsReply,
     Heartbeat,
-    JoinGroupReply,
+    HeartbeatReply,
     JoinGroup,
-    SyncGroupReply,
+    JoinGroupReply,
+    PartitionOffset,
     SyncGroup,
+    SyncGroupReply,
 )
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import LeaderReplica

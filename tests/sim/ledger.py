@@ -2,7 +2,7 @@
 
 I1 no acknowledged record is lost, I2 it stands at the offset that was answered, I3 offsets are dense, I4 one offset has
 one value for all readers, I13 nothing is read that nobody sent. A loss is allowed only where the run itself said so:
-`may_lose` names the offsets whose only copies a power cut or a lost disk took away.
+`allow_loss` names the offsets whose only copies a power cut or a lost disk took away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiered.ids import PartitionId
 
 
 class AckedRecord(NamedTuple):
-    """An acknowledged record. `forgivable`: its last copy may be gone."""
+    """An acknowledged record. `may_be_lost`: its last copy may be gone."""
 
     value: bytes
     may_be_lost: bool
@@ -51,28 +51,36 @@ class Ledger:
         """The broker answered with this offset."""
         known = self.partition(partition_id)
         before = known.acked.get(offset)
-        assert before is None or before.may_be_lost or before.value == value, f"I2: {partition_id} {offset} acknowledged twice"
+        assert before is None or before.may_be_lost or before.value == value, (
+            f"I2: {partition_id} {offset} acknowledged twice"
+        )
         seen = known.read.get(offset)
-        assert seen is None or seen == value, f"I4: {partition_id} {offset} was read as {seen!r}, then given to {value!r}"
+        assert seen is None or seen == value, (
+            f"I4: {partition_id} {offset} was read as {seen!r}, then given to {value!r}"
+        )
         known.acked[offset] = AckedRecord(value, False)
 
     def record_read(self, partition_id: PartitionId, offset: int, value: bytes) -> None:
         """A reader got this value at this offset."""
-        assert self.sent.get(value) == partition_id, f"I13: {partition_id} {offset} holds {value!r}, which nobody sent there"
+        assert self.sent.get(value) == partition_id, (
+            f"I13: {partition_id} {offset} holds {value!r}, which nobody sent there"
+        )
         known = self.partition(partition_id)
         assert known.read.setdefault(offset, value) == value, (
             f"I4: {partition_id} {offset} is {value!r} and {known.read[offset]!r}"
         )
         acked = known.acked.get(offset)
         if acked is not None and acked.value != value:
-            assert acked.may_be_lost, f"I2: {partition_id} {offset} was acknowledged as {acked.value!r}, reads as {value!r}"
+            assert acked.may_be_lost, (
+                f"I2: {partition_id} {offset} was acknowledged as {acked.value!r}, reads as {value!r}"
+            )
 
     def allow_loss(self, partition_id: PartitionId, first: int) -> None:
         """Every record from `first` on may be gone, or stand again under another value."""
         known = self.partition(partition_id)
         known.has_losses = True
         for offset in [each for each in known.acked if each >= first]:
-            known.acked[offset] = known.acked[offset]._replace(forgivable=True)
+            known.acked[offset] = known.acked[offset]._replace(may_be_lost=True)
         for offset in [each for each in known.read if each >= first]:
             del known.read[offset]
 
@@ -84,7 +92,9 @@ class Ledger:
     def check_expiry(self, partition_id: PartitionId, start: int, held_bytes: int, retention_bytes: int) -> None:
         """I22: the log starts here by retention, which leaves `held_bytes` above."""
         enough = held_bytes >= retention_bytes or self.partition(partition_id).has_losses
-        assert retention_bytes >= 0 and enough, f"I22: {partition_id} starts at {start}, {held_bytes} of {retention_bytes} bytes"
+        assert retention_bytes >= 0 and enough, (
+            f"I22: {partition_id} starts at {start}, {held_bytes} of {retention_bytes} bytes"
+        )
 
     def audit(self, partition_id: PartitionId, dump: Mapping[int, bytes], start: int, end: int) -> None:
         """The final content of a partition, `[start, end)`."""
@@ -96,5 +106,6 @@ class Ledger:
             if acked.may_be_lost or offset < known.start:
                 continue
             assert dump.get(offset) == acked.value, (
-                f"I1: {partition_id} {offset} {acked.value!r} was acknowledged and is {dump.get(offset)!r} in [{start}, {end})"
+                f"I1: {partition_id} {offset} {acked.value!r} was acknowledged "
+                f"and is {dump.get(offset)!r} in [{start}, {end})"
             )

@@ -157,7 +157,9 @@ class SingleRun:
         elif self.node.ended.is_set() and self.machine.disk.failed:
             await self._crash("kill")
         await asyncio.sleep(10)  # what is under way may still fail
-        await self._wait_until(lambda: self._running_broker().health().details["pending_metadata"] == 0, "metadata is decided")
+        await self._wait_until(
+            lambda: self._running_broker().health().details["pending_metadata"] == 0, "metadata is decided"
+        )
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
@@ -257,13 +259,17 @@ class SingleRun:
     def _check_loss_reported(self, node: Broker) -> None:
         """Where acknowledged records are gone, the broker says so, and from which offset on."""
         for partition_id, replica in self._replicas_by_id(node).items():
-            missing = [offset for offset in self.ledger.partition(partition_id).acked if offset >= replica.high_watermark]
+            missing = [
+                offset for offset in self.ledger.partition(partition_id).acked if offset >= replica.high_watermark
+            ]
             if missing:
                 loss = replica.possible_loss
                 assert loss is not None, f"{partition_id}: {min(missing)} is gone, and nobody says so"
                 assert loss["from_offset"] <= min(missing), f"{partition_id}: {min(missing)} is gone, told is {loss}"
                 for offset in missing:
-                    assert self.ledger.partition(partition_id).acked[offset].may_be_lost, f"I1: {partition_id} {offset} is gone"
+                    assert self.ledger.partition(partition_id).acked[offset].may_be_lost, (
+                        f"I1: {partition_id} {offset} is gone"
+                    )
 
     def _check_alive(self, node: Broker) -> None:
         assert not node.ended.is_set(), f"the broker ended by itself: {node.health().problems[0]}"
@@ -308,7 +314,9 @@ class SingleRun:
 
     def _state(self) -> str:
         assert self.node is not None
-        return "; ".join(str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica))
+        return "; ".join(
+            str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica)
+        )
 
     async def _read_all(self, replica: LeaderReplica) -> dict[int, bytes]:
         """All that can be read. Retention may still move the start: then the rest is what there is."""
@@ -330,9 +338,14 @@ class SingleRun:
         for partition_id, replica in self._replicas_by_id(self.node).items():
             dump = await self._read_all(replica)
             start = replica.log_start_offset
-            asked, done = self.admin.delete_requested.get(partition_id, 0), self.admin.delete_answered.get(partition_id, 0)
+            asked, done = (
+                self.admin.delete_requested.get(partition_id, 0),
+                self.admin.delete_answered.get(partition_id, 0),
+            )
             if start > asked:
-                self.ledger.check_expiry(partition_id, start, self.clients.held_bytes(partition_id, start), self.options.retention_bytes)
+                self.ledger.check_expiry(
+                    partition_id, start, self.clients.held_bytes(partition_id, start), self.options.retention_bytes
+                )
             assert start >= done, f"{partition_id} starts at {start}, deleted was everything below {done}"
             self.ledger.allow_expiry(partition_id, start)
             self.ledger.audit(partition_id, dump, start, replica.high_watermark)
@@ -341,8 +354,14 @@ class SingleRun:
 
     async def _rebuild(self) -> None:
         """I31: with nothing but the bucket, every topic and every cold record is back, and offsets go on above."""
-        before = {partition_id: replica.cold_end_offset for partition_id, replica in self._replicas_by_id(self._running_broker()).items()}
-        epochs = {partition_id: replica.leader_epoch for partition_id, replica in self._replicas_by_id(self._running_broker()).items()}
+        before = {
+            partition_id: replica.cold_end_offset
+            for partition_id, replica in self._replicas_by_id(self._running_broker()).items()
+        }
+        epochs = {
+            partition_id: replica.leader_epoch
+            for partition_id, replica in self._replicas_by_id(self._running_broker()).items()
+        }
         await self._crash("disk")
         after = self._replicas_by_id(self._running_broker())
         assert after.keys() == before.keys(), "I31: a topic did not come back"

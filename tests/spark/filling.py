@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment_key
-from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.hot.checkpoints import encode_lineage
 from tiered.ids import PartitionId, TopicId

@@ -62,6 +62,8 @@ def test_bounds_by_offset_and_by_time(spark: SparkSession, served: ServeProcess)
         ({"bootstrap": "127.0.0.1:1"}, "no broker answers at 127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_read_is_said(spark: SparkSession, served: ServeProcess, options: dict[str, str], why: str) -> None:
+def test_what_cannot_be_read_is_said(
+    spark: SparkSession, served: ServeProcess, options: dict[str, str], why: str
+) -> None:
     with pytest.raises(PySparkException, match=why):
         spark.read.format("tiered").options(**{"bootstrap": served.url, "topic": TOPIC, **options}).load().count()

@@ -13,7 +13,7 @@ from bench.peer.brokers import TieredBroker, broker_environment
 from bench.peer.machine import CpuWindow, cpu_of
 from bench.peer.report import Pair, confidence_interval, make_row, table
 from bench.peer.throughput import JSON_LINES, json_lines
-from bench.peer.wire import api_versions_request, produce_request, produce_error_offset
+from bench.peer.wire import api_versions_request, produce_error_offset, produce_request
 from bench.peer.workload import Metric, Workload, cpu, rate
 from tiered.records.native import walk
 from tiered_api.kafka.protocol.codec import decode, encode

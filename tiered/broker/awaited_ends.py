@@ -29,7 +29,7 @@ RETRY_SECONDS = 1.0
 
 
 class AwaitedEnds:
-    """Of one broker. `ask` is `Node.submit`, `end_of` the epoch of the last record of a log and where it ends."""
+    """Of one broker. `ask` is `Broker.submit`, `end_of` the epoch of the last record of a log and where it ends."""
 
     def __init__(
         self,

@@ -40,9 +40,9 @@ from tiered.config.settings import Settings
 from tiered.controller import requests
 from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
-from tiered.errors import InvariantViolation, Code, Fenced, Refused, Unavailable, first_cause, public_message
-from tiered.ids import TopicId, TopicPartition, incarnation_digest, encode_uuid
-from tiered.metadata.change_summary import summarize_losses, summarize
+from tiered.errors import Code, Fenced, InvariantViolation, Refused, Unavailable, first_cause, public_message
+from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
+from tiered.metadata.change_summary import summarize, summarize_losses
 from tiered.metadata.changes import Change
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.effective_config import broker_settings
@@ -113,31 +113,40 @@ class Broker:
         self.data_directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = ClusterMember(self, self._metadata, self._apply_image)
-        self.cluster_metrics = ClusterMetrics(metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller)
+        self.cluster_metrics = ClusterMetrics(
+            metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller
+        )
         self.suspected_brokers = SuspectedBrokers(world.clock, lambda: self.image, self.cluster.on_broker_unreachable)
         self.cold_tier = self._make_cold_tier(manifest_fan)
         self.group_coordinators = GroupCoordinators(self)
         self.hosted_replicas = HostedReplicas(
             settings, self.world, metrics, incarnation=self.incarnation,
-            disk=self.disk, directory=self.data_directory, cold_tier=self.cold_tier, snapshot_store=self.group_coordinators.snapshot_store, peers=peers,
-            on_lead=self._on_lead,
+            disk=self.disk, directory=self.data_directory, cold_tier=self.cold_tier,
+            snapshot_store=self.group_coordinators.snapshot_store, peers=peers, on_lead=self._on_lead,
             on_segment_closed=lambda replica: self.tiering.on_segment_closed(replica),
             on_config_changed=lambda replica: self.tiering.wake(replica),
             on_resign=self._on_resign,
             on_follower_caught_up=lambda replica: self.isr_updater.wake(replica),
-            has_controller_contact=lambda: self.cluster.has_controller_contact, newest_image=lambda: self.image, suspected_brokers=self.suspected_brokers,
+            has_controller_contact=lambda: self.cluster.has_controller_contact, newest_image=lambda: self.image,
+            suspected_brokers=self.suspected_brokers,
         )  # fmt: skip
         self.tiering = Tiering(
-            settings, self.hosted_replicas.list_leaders, self.hosted_replicas.on_fenced, self.retention_clock, world.clock, world.rng, metrics
+            settings,
+            self.hosted_replicas.list_leaders,
+            self.hosted_replicas.on_fenced,
+            self.retention_clock,
+            world.clock,
+            world.rng,
+            metrics,
         )
         self._is_registered = self._has_handed_over = self._is_serving = False
         self.isr_updater = IsrUpdater(
-            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses, lambda: self.image,
-            lambda: self.settings, self.incarnation, world.clock, metrics,
+            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses,
+            lambda: self.image, lambda: self.settings, self.incarnation, world.clock, metrics,
         )  # fmt: skip
         self.stored_ends = StoredEnds(
-            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses, lambda: self.image,
-            settings.node_id, self.incarnation, world.clock,
+            self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses,
+            lambda: self.image, settings.node_id, self.incarnation, world.clock,
         )  # fmt: skip
         self.awaited_ends = AwaitedEnds(
             self.submit, self.hosted_replicas.end_of, settings.node_id, self.incarnation, world.clock
@@ -189,7 +198,9 @@ class Broker:
                 Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} of topic {topic[:249]!r}"
             )
         if tp in self.hosted_replicas.unopened_leaders:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {self.hosted_replicas.unopened_leaders[tp][1]}")
+            raise Refused(
+                Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {self.hosted_replicas.unopened_leaders[tp][1]}"
+            )
         raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {tp}")
 
     def topic(self, topic_id: TopicId) -> TopicImage:
@@ -306,7 +317,9 @@ class Broker:
 
     async def _write_at_startup(self, step: Coroutine[Any, Any, T]) -> T:
         """Writes metadata in the start. `Unavailable` when a store that is there has not taken it in time."""
-        return await self.startup_retry.wait_for_store_write(step, STORE_WRITE_SECONDS, lambda: self._metadata.last_error or "no controller answers")
+        return await self.startup_retry.wait_for_store_write(
+            step, STORE_WRITE_SECONDS, lambda: self._metadata.last_error or "no controller answers"
+        )
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -352,7 +365,7 @@ class Broker:
 
     def on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """These changes are committed. What a deleted topic had here ends at once, and what another broker leads is led
-        here no more; all else waits for `_act`."""
+        here no more; all else waits for `_apply_image`."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.hosted_replicas.stop_topics(deleted)
@@ -415,7 +428,9 @@ class Broker:
         served, self._is_serving = self._is_serving, False
         self.group_coordinators.refuse("the broker is stopping")
         self.hosted_replicas.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
-        clean = clean and served and not self._failure and self.disk.dead is None and self.registration.directory_trusted
+        clean = (
+            clean and served and not self._failure and self.disk.dead is None and self.registration.directory_trusted
+        )
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, count_isr_changes, assess_partitions
+from tiered.controller.partition_health import (
+    PartitionHealth,
+    assess_partitions,
+    count_isr_changes,
+    unacknowledged_losses,
+)
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics, limit_topics
@@ -20,7 +25,9 @@ LOSS_TOPICS_MAX = 100
 class ClusterMetrics:
     """Of one broker. `reigns` says whether it is the controller."""
 
-    def __init__(self, metrics: Metrics, node_id: int, image: Callable[[], Image], is_controller: Callable[[], bool]) -> None:
+    def __init__(
+        self, metrics: Metrics, node_id: int, image: Callable[[], Image], is_controller: Callable[[], bool]
+    ) -> None:
         self._node_id = node_id
         self._image = image
         self._cached_health: tuple[Image, PartitionHealth] | None = None
@@ -68,7 +75,9 @@ class ClusterMetrics:
         )
         gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda now: now.leader_count)
         gauge(
-            "kafka_server_replicamanager_partitioncount", "Partitions that have a replica here.", lambda now: now.replica_count
+            "kafka_server_replicamanager_partitioncount",
+            "Partitions that have a replica here.",
+            lambda now: now.replica_count,
         )
         gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
@@ -115,6 +124,8 @@ class ClusterMetrics:
             "Partitions of the cluster of which acknowledged records may be gone, and nobody has acknowledged that.",
             lambda image: len(image.losses),
         )
-        metrics.gauge("tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)).set_function(
+        metrics.gauge(
+            "tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)
+        ).set_function(
             lambda: limit_topics(Counter(tp.topic for tp in unacknowledged_losses(self._image())), LOSS_TOPICS_MAX)
         )

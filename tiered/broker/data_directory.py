@@ -66,14 +66,16 @@ class DataDirectory:
         self._saves_done = 0
 
     async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
-        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's,
+        """What is there; a new directory becomes this node's under `new_directory_id`. `Refused` when it is another's,
         `Corrupt` when it does not say whose it is.
 
         The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
         """
         self._disk.make_dirs(ROOT)
         held = checkpoints.load(self._disk, ROOT, META_FILE)
-        directory_id = self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
+        directory_id = (
+            self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
+        )
         clean = self._disk.exists(f"{ROOT}/{checkpoints.CLEAN_MARK}")
         mark = checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK)
         found = DirectoryState(

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tiered.controller.requests import CreateTopic
 from tiered.coordinator.loader import correct_offsets, load_shard
-from tiered.coordinator.runtime import CoordinatorRuntime, CoordinatorCounters
+from tiered.coordinator.runtime import CoordinatorCounters, CoordinatorRuntime
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
-from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
+from tiered.coordinator.snapshotter import CoordinatorPartition, CoordinatorSnapshotter
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import JoinGroup, ListGroupsReply, ListedGroup, ListGroups, Request, SyncGroup
+from tiered.groups.requests import JoinGroup, ListedGroup, ListGroups, ListGroupsReply, Request, SyncGroup
 from tiered.groups.shard import GroupShard
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
@@ -81,7 +81,9 @@ class GroupCoordinators:
         metrics.counter("tiered_group_rebalances_total", "Generations that began with members.").set_function(
             lambda: self.counts.rebalances
         )
-        metrics.gauge("tiered_group_bytes", "Memory that all groups hold here, about.").set_function(lambda: float(self.memory_bytes))
+        metrics.gauge("tiered_group_bytes", "Memory that all groups hold here, about.").set_function(
+            lambda: float(self.memory_bytes)
+        )
         metrics.gauge(
             "tiered_group_image_lag_seconds", "Age of the oldest change of groups that is not in the bucket."
         ).set_function(self._snapshot_lag_seconds)
@@ -99,7 +101,11 @@ class GroupCoordinators:
         coordinator = place.coordinator if place is not None else None
         if coordinator is None:
             coordinator = await self._get_coordinator(group)
-        if place is not None and len(place.replica.state.replicas) > 1 and not self._node.cluster.has_controller_contact:
+        if (
+            place is not None
+            and len(place.replica.state.replicas) > 1
+            and not self._node.cluster.has_controller_contact
+        ):
             # Its members' sessions may be over at the next one, which has their partitions given to others.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no controller is heard: another broker may keep the groups")
         token, answer = coordinator.submit(request)
@@ -127,7 +133,11 @@ class GroupCoordinators:
         place = self._led_partitions.get(partition)
         if place is None:
             tp = TopicPartition(OFFSETS_TOPIC, partition)
-            code = Code.COORDINATOR_NOT_AVAILABLE if tp in self._node.hosted_replicas.unopened_leaders else Code.NOT_COORDINATOR
+            code = (
+                Code.COORDINATOR_NOT_AVAILABLE
+                if tp in self._node.hosted_replicas.unopened_leaders
+                else Code.NOT_COORDINATOR
+            )
             raise Refused(code, f"this broker does not serve {tp}")
         if place.coordinator is None:
             raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"groups of {place.replica.tp} are being loaded")
@@ -220,9 +230,11 @@ class GroupCoordinators:
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         for place in self._led_partitions.values() if deleted else ():
             if place.coordinator is None:
-                place.deleted_topics.update((name, None) for name in sorted(old.topics_by_id[each].name for each in deleted))
+                place.deleted_topics.update(
+                    (name, None) for name in sorted(old.topics_by_id[each].name for each in deleted)
+                )
 
-    async def _load(self, place: CoordinatorPartition, base: SnapshotBase, pause: float = 0.0) -> None:
+    async def _load(self, place: CoordinatorPartition, base: PreviousSnapshot, pause: float = 0.0) -> None:
         """Until it is served or led elsewhere; what fails is tried again after a growing pause."""
         started, replica = self._clock.mono_ns(), place.replica
         while True:
@@ -234,7 +246,11 @@ class GroupCoordinators:
                 shard = self._make_shard()
                 loaded = await load_shard(replica, shard, self.snapshot_store, base, self._clock)
                 if loaded.lost_below_offset >= 0:
-                    log.error("changes of groups may be gone partition=%s below_offset=%d", replica.tp, loaded.lost_below_offset)
+                    log.error(
+                        "changes of groups may be gone partition=%s below_offset=%d",
+                        replica.tp,
+                        loaded.lost_below_offset,
+                    )
                 await self._node.hosted_replicas.wait_applied()
                 amended = await correct_offsets(shard, self._find_end_after_loss, self._clock)
                 if self._can_be_deleted(replica, loaded.snapshot):
@@ -265,7 +281,8 @@ class GroupCoordinators:
     def _serve(self, place: CoordinatorPartition, shard: GroupShard) -> CoordinatorRuntime:
         place.coordinator = coordinator = CoordinatorRuntime(
             place.replica, shard, self._clock, self.counts,
-            spawn=self._spawn, on_deadline_changed=self._on_deadline_moved, on_failed=lambda why: self._on_write_failed(place, why),
+            spawn=self._spawn, on_deadline_changed=self._on_deadline_moved,
+            on_failed=lambda why: self._on_write_failed(place, why),
         )  # fmt: skip
         shard.on_loaded(coordinator.now())
         if shard.next_due_ms is not None:
@@ -304,12 +321,12 @@ class GroupCoordinators:
         return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod
-    def _find_base(place: CoordinatorPartition) -> SnapshotBase:
+    def _find_base(place: CoordinatorPartition) -> PreviousSnapshot:
         """What to load again from: the log may have been cut since, at an image that was not there before."""
         hot = place.replica.log
         names = [name for name in place.snapshot_names if name.offset <= hot.end_offset]
         base = choose_snapshot(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
-        return SnapshotBase(base, None, place.snapshot_names)
+        return PreviousSnapshot(base, None, place.snapshot_names)
 
     def _find_end_after_loss(self, topic: str, partition: int) -> int | None:
         """Where a partition ends that lost records when this broker began to lead it; -1 for a topic that is gone."""
@@ -372,7 +389,7 @@ class GroupCoordinators:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def refuse(self, why: str) -> None:
-        """Nobody is served any more; what the last images are to hold is set aside for `save_last`."""
+        """Nobody is served any more; what the last images are to hold is set aside for `save_final_snapshots`."""
         if self._stop_refusal is None:
             self._stop_refusal = Refused(Code.NOT_COORDINATOR, why)
         for place in self._led_partitions.values():
@@ -399,7 +416,11 @@ class GroupCoordinators:
         return found
 
     def _snapshot_lag_seconds(self) -> float:
-        since = [p.coordinator.unsaved_since_ms for p in self._led_partitions.values() if p.coordinator and p.coordinator.unsaved_since_ms >= 0]
+        since = [
+            p.coordinator.unsaved_since_ms
+            for p in self._led_partitions.values()
+            if p.coordinator and p.coordinator.unsaved_since_ms >= 0
+        ]
         return (self._clock.mono_ns() // 1_000_000 - min(since)) / 1000 if since else 0.0
 
 

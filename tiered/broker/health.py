@@ -13,7 +13,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, describe_out_of_sync, broker_state, describe_leaderless
+from tiered.controller.partition_health import (
+    PartitionHealth,
+    broker_state,
+    describe_leaderless,
+    describe_out_of_sync,
+    unacknowledged_losses,
+)
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
@@ -130,7 +136,9 @@ def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Ite
     missing = partial(describe_out_of_sync, image)
     yield from _describe_each("has no leader", partition_health.leaderless, partial(describe_leaderless, image))
     yield from _describe_each("refuses acks=all, for too few are in sync", partition_health.under_min_isr, missing)
-    others = {tp: each for tp, each in partition_health.under_replicated.items() if tp not in partition_health.under_min_isr}
+    others = {
+        tp: each for tp, each in partition_health.under_replicated.items() if tp not in partition_health.under_min_isr
+    }
     yield from _describe_each("has replicas that are not in sync", others, missing)
 
 

@@ -30,7 +30,7 @@ from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
+from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class HostedReplicas:
     settings, `forgotten` of each replica that is led no more, `joinable` of one with a follower that could be in sync.
     Without `peers` nothing is followed. `heard` is the newest image, which runs ahead of the one that is followed.
 
-    `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
-    what is led from a log that may have lost records, `overstated` that of which less is lost than was told.
-    `doubtful` are the partitions whose logs the start could not prove whole.
+    `unopened` names what should be led and cannot be, with the reason, `unopened_followers` what should be followed;
+    `unreported_losses` what is led from a log that may have lost records, `overstated_losses` that of which less is
+    lost than was told. `doubtful` are the partitions whose logs the start could not prove whole.
     """
 
     def __init__(
@@ -89,7 +89,9 @@ class HostedReplicas:
         self._has_controller_contact = has_controller_contact
         self._newest_image = newest_image
         self._image = Image()
-        self._log_store = LogStore(world, metrics, directory, lambda: self.settings, incarnation, self._can_save_synced_entry)
+        self._log_store = LogStore(
+            world, metrics, directory, lambda: self.settings, incarnation, self._can_save_synced_entry
+        )
         self.synced_entry_due = asyncio.Event()
         """Set when what is noted of synced logs may differ from what their settings ask for."""
         self.loss_report_due = asyncio.Event()
@@ -105,7 +107,15 @@ class HostedReplicas:
         self._role_change_lock = asyncio.Lock()
         self._fetchers: ReplicaFetchers | None = None
         if peers is not None:
-            ports = FetcherPorts(peers, self._find_address, cold_tier, world.clock, self._on_truncation_failed, suspected_brokers.connection_lost, suspected_brokers.answered)
+            ports = FetcherPorts(
+                peers,
+                self._find_address,
+                cold_tier,
+                world.clock,
+                self._on_truncation_failed,
+                suspected_brokers.connection_lost,
+                suspected_brokers.answered,
+            )
             self._fetchers = ReplicaFetchers(self._make_fetch_settings, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
         gauge.set_function(lambda: float(len(self._leaders)))
@@ -237,8 +247,12 @@ class HostedReplicas:
         for copy in list(self._followers.values()):
             if copy.topic_id in deleted:
                 self._close_follower(copy.tp)
-        self.unopened_leaders = {tp: each for tp, each in self.unopened_leaders.items() if each[0].topic_id not in deleted}
-        self.unopened_followers = {tp: each for tp, each in self.unopened_followers.items() if each[0].topic_id not in deleted}
+        self.unopened_leaders = {
+            tp: each for tp, each in self.unopened_leaders.items() if each[0].topic_id not in deleted
+        }
+        self.unopened_followers = {
+            tp: each for tp, each in self.unopened_followers.items() if each[0].topic_id not in deleted
+        }
 
     def resign_superseded(self, image: Image, changes: Sequence[Change]) -> None:
         """Leads nothing any more that `image` gives to another broker, or to this one under another epoch, in the turn
@@ -247,7 +261,9 @@ class HostedReplicas:
         changed = (PartitionId(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged))
         for partition_id in changed if changes else [replica.partition_id for replica in self.list_leaders()]:
             topic = image.topics_by_id.get(partition_id.topic_id)
-            replica = self._leaders.get(TopicPartition(topic.name, partition_id.partition)) if topic is not None else None
+            replica = (
+                self._leaders.get(TopicPartition(topic.name, partition_id.partition)) if topic is not None else None
+            )
             if topic is None or replica is None:
                 continue
             now = topic.partitions[partition_id.partition]
@@ -359,7 +375,11 @@ class HostedReplicas:
         known = topic.partitions[lead.tp.partition]
         hot = await self._log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
         partition_id = LeaderReplica.id_of(lead.tp, lead.topic_id)
-        past = PreviousLeader.STOPPED_CLEANLY if self.has_clean_predecessor(lead.tp, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
+        past = (
+            PreviousLeader.STOPPED_CLEANLY
+            if self.has_clean_predecessor(lead.tp, lead.leader_epoch)
+            else PreviousLeader.MAY_STILL_WRITE
+        )
         if lead.is_new or lead.tp in self._never_tiered:
             past = PreviousLeader.NONE
         elif lead.was_in_sync:
@@ -379,8 +399,8 @@ class HostedReplicas:
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
             cold=self._cold_tier, start=begun, clock=self._world.clock, disk=self._disk,
-            on_segment_closed=self._on_segment_closed, on_follower_caught_up=self._on_follower_caught_up, has_controller_contact=self._has_controller_contact,
-            save_offsets=self.save_offsets,
+            on_segment_closed=self._on_segment_closed, on_follower_caught_up=self._on_follower_caught_up,
+            has_controller_contact=self._has_controller_contact, save_offsets=self.save_offsets,
         )  # fmt: skip
 
     async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:
@@ -410,7 +430,8 @@ class HostedReplicas:
             self.suspect_partitions -= {tp}  # what it lacks it copies again; until then it counts for nothing
         copy = self._followers[tp] = FollowerReplica(
             tp, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._high_watermarks.pop(tp, 0), clock=self._world.clock, disk=self._disk, save_offsets=self.save_offsets,
+            high_watermark=self._high_watermarks.pop(tp, 0), clock=self._world.clock, disk=self._disk,
+            save_offsets=self.save_offsets,
         )  # fmt: skip
         self._check_synced_entry(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:
@@ -466,7 +487,9 @@ class HostedReplicas:
             self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
     def _drop(self, tp: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
-        self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp))
+        self.resign(
+            tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
+        )
         self._cold_tier.manifests.forget(LeaderReplica.id_of(tp, topic_id))
         self._close_follower(tp)
         self._high_watermarks.pop(tp, None)
@@ -504,12 +527,18 @@ def _make_deleted_refusal(tp: TopicPartition) -> Refused:
 
 def is_loss_unreported(reported: Loss | None, replica: LeaderReplica) -> bool:
     """True if the cluster still has to be told that this leader lacks what was behind its start."""
-    return reported is None or reported.leader_epoch < replica.leader_epoch or reported.from_offset > replica.epoch_start
+    return (
+        reported is None or reported.leader_epoch < replica.leader_epoch or reported.from_offset > replica.epoch_start
+    )
 
 
 def is_loss_overstated(reported: Loss | None, replica: LeaderReplica) -> bool:
     """True if a loss reaches below what was in the bucket when this leader began: the controller did not know."""
-    return reported is not None and reported.leader_epoch == replica.leader_epoch and reported.from_offset < replica.initial_cold_end_offset
+    return (
+        reported is not None
+        and reported.leader_epoch == replica.leader_epoch
+        and reported.from_offset < replica.initial_cold_end_offset
+    )
 
 
 def _log_failure(role: str, tp: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:

@@ -63,7 +63,9 @@ class Housekeeping:
             group.create_task(self.update_synced_entries())
             group.create_task(self._run_every(settings.log_retention_check_interval_ms / 1000, self.maintain_logs))
             group.create_task(self._run_every(settings.log_flush_scheduler_interval_ms / 1000, self.flush_due))
-            group.create_task(self._run_every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.write_checkpoints))
+            group.create_task(
+                self._run_every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.write_checkpoints)
+            )
             group.create_task(self._run_every(SWEEP_SECONDS, self.delete_dropped_logs))
             group.create_task(self._run_every(COLLECT_SECONDS, self.delete_expired_objects))
             group.create_task(self._run_every(COLLECT_SECONDS, self.delete_topic_objects))
@@ -124,7 +126,8 @@ class Housekeeping:
             pause = min(2 * pause, longest) if left == before and any(left) else RETRY_SECONDS[0]
 
     async def report_losses(self) -> None:
-        """Tells of a loss as soon as it is known: until then its leader takes no records. `make_up` tries again."""
+        """Tells of a loss as soon as it is known: until then its leader takes no records. `retry_unfinished` tries
+        again."""
         node, due = self._node, self._node.hosted_replicas.loss_report_due
         while True:
             await due.wait()

@@ -37,8 +37,8 @@ UNDECIDED_CODES = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOL
 
 
 class IsrUpdater:
-    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined one
-    of them now could lead next, and would know of no loss."""
+    """Of one broker. `ask` is `Broker.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined
+    one of them now could lead next, and would know of no loss."""
 
     def __init__(
         self,
@@ -92,7 +92,9 @@ class IsrUpdater:
             lag = self._settings().replica_lag_time_max_ms / 1000
             await self._clock.sleep(min(lag / 2, RETRY_SECONDS))
             self._log_accepted_changes()
-            self._retry_after_ns = {replica: until_ns for replica, until_ns in self._retry_after_ns.items() if not replica.is_stopped}
+            self._retry_after_ns = {
+                replica: until_ns for replica, until_ns in self._retry_after_ns.items() if not replica.is_stopped
+            }
             for replica in self._replicas():
                 if len(replica.state.replicas) > 1:
                     self.wake(replica)
@@ -111,7 +113,11 @@ class IsrUpdater:
         while self._due and len(found) < CHANGES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
-            if replica.is_stopped or replica in self._unreported_losses() or self._retry_after_ns.get(replica, now_ns) > now_ns:
+            if (
+                replica.is_stopped
+                or replica in self._unreported_losses()
+                or self._retry_after_ns.get(replica, now_ns) > now_ns
+            ):
                 continue
             wish = replica.state.next_isr_change(now_ns, lag_ns, live, stops)
             if wish is not None:
@@ -126,7 +132,10 @@ class IsrUpdater:
         image = self._image()
         if self._live_cache[0] is not image:
             brokers = image.brokers.values()
-            self._live_cache = (image, {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live})
+            self._live_cache = (
+                image,
+                {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live},
+            )
         return self._live_cache[1]
 
     async def _submit(self, changes: Mapping[LeaderReplica, ProposedIsr]) -> None:

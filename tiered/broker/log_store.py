@@ -83,7 +83,9 @@ class LogStore:
         """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
         the directory once logs of other topics are gone."""
         noted = {*state.recovery_points, *state.log_starts}
-        self._directory_state = state = self._directory.delete_stray_logs({tp: topic.topic_id for tp, topic in known.items()}, state)
+        self._directory_state = state = self._directory.delete_stray_logs(
+            {tp: topic.topic_id for tp, topic in known.items()}, state
+        )
         self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts}
         rows = state.synced_logs.logs.items()
         self._synced_logs.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
@@ -131,7 +133,7 @@ class LogStore:
         if is_new or tp not in self._unchecked:
             # What is created now has no past to doubt, and no fsync to wait for; what was open was closed in trouble.
             same_boot = is_new or self._directory_state.same_boot
-            past = past._replace(recovery_points={}, log_starts={}, left={}, same_boot=same_boot, clean=False)
+            past = past._replace(recovery_points={}, log_starts={}, clean_entries={}, same_boot=same_boot, clean=False)
         hot = await self._open_log(tp, topic, past, is_new=is_new)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
@@ -144,7 +146,9 @@ class LogStore:
         self._logs[tp] = hot
         return hot
 
-    async def _open_log(self, tp: TopicPartition, topic: TopicImage, state: DirectoryState, *, is_new: bool = False) -> DiskLog:
+    async def _open_log(
+        self, tp: TopicPartition, topic: TopicImage, state: DirectoryState, *, is_new: bool = False
+    ) -> DiskLog:
         left = state.clean_entries.get(tp) if not is_new else None
         return await DiskLog.open(
             self._world.disk,

@@ -84,7 +84,9 @@ class Registration:
 
     def assess_directory(self, image: Image, state: DirectoryState) -> DirectoryState:
         """What may be believed of the directory."""
-        self._directory_state, self._is_known_directory = discard_untrusted(image.brokers.get(self._node.settings.node_id), state)
+        self._directory_state, self._is_known_directory = discard_untrusted(
+            image.brokers.get(self._node.settings.node_id), state
+        )
         return self._directory_state
 
     async def register(self) -> None:
@@ -123,7 +125,9 @@ class Registration:
                 name, given, in_force,
             )  # fmt: skip
         # Where others lead, or are to, the registration said all that there was to say: the log follows theirs.
-        node.hosted_replicas.suspect_partitions = frozenset(tp for tp in doubtful if can_lead(self._get_partition_image(tp), settings.node_id))
+        node.hosted_replicas.suspect_partitions = frozenset(
+            tp for tp in doubtful if can_lead(self._get_partition_image(tp), settings.node_id)
+        )
         try:
             await self.report_losses()
         except Unavailable as error:
@@ -166,7 +170,11 @@ class Registration:
 
     def _make_loss_report(self, replica: LeaderReplica) -> requests.ReportLoss:
         return requests.ReportLoss(
-            replica.topic_id, replica.partition, replica.leader_epoch, replica.epoch_start, replica.initial_cold_end_offset
+            replica.topic_id,
+            replica.partition,
+            replica.leader_epoch,
+            replica.epoch_start,
+            replica.initial_cold_end_offset,
         )
 
     def _is_unreported(self, replica: LeaderReplica) -> bool:
@@ -189,21 +197,32 @@ class Registration:
     async def _report_losses(self) -> None:
         node, partitions = self._node, self._node.hosted_replicas
         lost = list(partitions.unreported_losses)
-        _log_losses([replica for replica in lost if replica not in self._logged_losses and replica.possible_loss is not None])
+        _log_losses(
+            [replica for replica in lost if replica not in self._logged_losses and replica.possible_loss is not None]
+        )
         self._logged_losses = set(lost)
         try:
             # The lowest offset last: it is the one that stays.
-            reports = map(self._make_loss_report, sorted({*lost, *partitions.overstated_losses}, key=_get_loss_offset, reverse=True))
+            reports = map(
+                self._make_loss_report,
+                sorted({*lost, *partitions.overstated_losses}, key=_get_loss_offset, reverse=True),
+            )
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(node.submit, some))
         finally:  # a report that is refused, or given up, leaves all of them to be told
             partitions.unreported_losses = [
-                replica for replica in partitions.unreported_losses if replica not in lost or self._is_unreported(replica)
+                replica
+                for replica in partitions.unreported_losses
+                if replica not in lost or self._is_unreported(replica)
             ]
-            partitions.overstated_losses = [replica for replica in partitions.overstated_losses if self._is_overstated(replica)]
+            partitions.overstated_losses = [
+                replica for replica in partitions.overstated_losses if self._is_overstated(replica)
+            ]
             for replica in set(lost).difference(partitions.unreported_losses):
                 replica.on_loss_reported()
-        partitions.suspect_partitions -= {replica.tp for replica in lost} - {replica.tp for replica in partitions.unreported_losses}
+        partitions.suspect_partitions -= {replica.tp for replica in lost} - {
+            replica.tp for replica in partitions.unreported_losses
+        }
         untold = partitions.has_unchecked_logs or partitions.suspect_partitions or partitions.unreported_losses
         if not untold and not self.directory_trusted:
             # Not earlier: after a death before this, the next start must doubt the same logs again.
@@ -221,9 +240,9 @@ def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[
     incarnation: after another one, of a version that notes nothing, it is void."""
     known = last is None or last.directory == state.directory_id
     if last is None or last.incarnation not in state.synced_logs.incarnations:
-        state = state._replace(synced=NO_SYNCED_LOGS)
+        state = state._replace(synced_logs=NO_SYNCED_LOGS)
     if not known:
-        state = state._replace(same_boot=False, clean=False, left={}, synced=NO_SYNCED_LOGS)
+        state = state._replace(same_boot=False, clean=False, clean_entries={}, synced_logs=NO_SYNCED_LOGS)
     return state, known
 
 

@@ -35,7 +35,7 @@ RETRY_SECONDS = 1.0
 
 
 class StoredEnds:
-    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of, by what is
+    """Of one broker. `ask` is `Broker.submit`. `untold`: those whose loss the cluster is still to hear of, by what is
     noted now."""
 
     def __init__(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from tiered.broker.retention_clock import RetentionClock
 from tiered.cold.layout import manifest_key
-from tiered.cold.manifest import Manifest, SubmanifestNeeded, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
 from tiered.cold.planner import find_expiry, may_expire
 from tiered.cold.uploader import TOGETHER_BYTES
 from tiered.config.settings import Settings
@@ -105,7 +105,11 @@ class Tiering:
 
     def _next_replica(self) -> LeaderReplica | None:
         """The one that has waited longest and is not under way."""
-        queues = (self._due, self._due_low_priority) if (self._passes + 1) % LOW_PRIORITY_SHARE else (self._due_low_priority, self._due)
+        queues = (
+            (self._due, self._due_low_priority)
+            if (self._passes + 1) % LOW_PRIORITY_SHARE
+            else (self._due_low_priority, self._due)
+        )
         return next((each for queue in queues for each in queue if each not in self._busy), None)
 
     def waiting_segments(self) -> int:

@@ -35,7 +35,7 @@ class _CachedChunk:
 class Lease:
     """The right to use a chunk until `release`. A context manager."""
 
-    __slots__ = ("_cache", "_slot", "chunk")
+    __slots__ = ("_cache", "_cached", "chunk")
 
     def __init__(self, cache: ChunkCache, cached: _CachedChunk) -> None:
         self._cache = cache

@@ -104,7 +104,9 @@ def setting(
     dynamic: bool = False,
 ) -> T:
     """A field of a settings table. (Typed as its value: that is what reading the field gives.)"""
-    row = SettingRow("", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name))
+    row = SettingRow(
+        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
+    )
     made: T = field(default=default, metadata={"row": row})
     return made
 

@@ -103,7 +103,9 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "PARTITION:BROKER, ... or `*`: replicas that copy at that rate while they are not in sync."
     )
-    remote_log_copy_disable: bool = setting(False, "Nothing more goes to the bucket.", unsupported={"true": NO_TIERING_SWITCH})
+    remote_log_copy_disable: bool = setting(
+        False, "Nothing more goes to the bucket.", unsupported={"true": NO_TIERING_SWITCH}
+    )
     remote_log_delete_on_disable: bool = setting(
         False, "What is in the bucket goes when tiering is switched off.", unsupported={"true": NO_TIERING_SWITCH}
     )
@@ -124,7 +126,13 @@ def _default_of(topic_name: str) -> Any:
     """A broker setting that is the default of a topic setting and shares its limits."""
     row = topic_rows()[topic_name]
     return setting(
-        row.default, f"Default of `{topic_name}`.", row.low, row.high, row.choices, row.unsupported, topic_name=topic_name
+        row.default,
+        f"Default of `{topic_name}`.",
+        row.low,
+        row.high,
+        row.choices,
+        row.unsupported,
+        topic_name=topic_name,
     )
 
 
@@ -357,7 +365,9 @@ class Settings:
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
-        made = replace(defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker"))
+        made = replace(
+            defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker")
+        )
         made = replace(made, inter_broker_listener_name=made.inter_broker_listener_name.upper())
         parse_address(made.http, "http")
         made.effective_listeners()

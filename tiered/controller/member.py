@@ -20,7 +20,7 @@ from tiered.metadata.changes import Change
 from tiered.metadata.image import Image, inter_broker_address
 from tiered.metadata.loader import ApplyImage, MetadataLoader
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import MetadataFetchReply, MetadataFetch, ControllerView, Peers, ForwardReply
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
 
 if TYPE_CHECKING:
     from tiered.broker.broker import Broker
@@ -120,7 +120,9 @@ class ClusterMember:
         active = self._require_active()
         if metadata_fetch.controller_epoch > active.epoch:
             active.on_newer_controller()
-            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {metadata_fetch.controller_epoch} is newer than {active.epoch}")
+            raise Refused(
+                Code.NOT_CONTROLLER, f"controller epoch {metadata_fetch.controller_epoch} is newer than {active.epoch}"
+            )
         with active.track_metadata_fetch(metadata_fetch):
             await self.loader.wait_for_slot(metadata_fetch.slot, metadata_fetch.wait_ms / 1000)
         if self._require_active() is not active:

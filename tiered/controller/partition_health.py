@@ -57,7 +57,10 @@ def assess_partitions(image: Image, node_id: int) -> PartitionHealth:
 
 def _count_leader(health: PartitionHealth, tp: TopicPartition, each: PartitionImage, min_isr: int) -> None:
     health.leader_count += 1
-    in_sync, target_count = len(each.isr), len(each.replicas) - len(each.adding)  # a move that is under way lacks nothing
+    in_sync, target_count = (
+        len(each.isr),
+        len(each.replicas) - len(each.adding),
+    )  # a move that is under way lacks nothing
     needed = min(min_isr, len(each.replicas))
     if in_sync < target_count:
         health.under_replicated[tp] = each
@@ -109,7 +112,9 @@ def count_isr_changes(changes: Iterable[Change], before: Image, after: Image, no
     return shrunk, expanded
 
 
-def _changed_partitions(changes: Iterable[Change], before: Image, after: Image) -> Iterator[tuple[PartitionImage, PartitionImage]]:
+def _changed_partitions(
+    changes: Iterable[Change], before: Image, after: Image
+) -> Iterator[tuple[PartitionImage, PartitionImage]]:
     """Each partition that changes once, as it is and as it was; new ones and deleted ones are left out."""
     seen: set[tuple[TopicId, int]] = set()
     for change in changes:

@@ -166,7 +166,9 @@ def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> Parti
     return _keep_replicas(old, remaining, context)
 
 
-def to_changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext) -> Iterator[Change]:
+def to_changes(
+    topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext
+) -> Iterator[Change]:
     """What makes `new` of `old`. `Broken` rather than that something wrong is written."""
     if new is old:
         return
@@ -295,7 +297,11 @@ def _keep_replicas(image: PartitionImage, replicas: tuple[int, ...], context: Pa
 
 
 def _last_resort(
-    replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], context: PartitionContext
+    replicas: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    ends: tuple[End, ...],
+    context: PartitionContext,
 ) -> int | None:
     """Who leads though nobody who lives is eligible: the best of all who live, once all of the last known are back and
     all have said what they have (rule R4), anybody where nothing was ever stored, or where the topic prefers to serve.

@@ -27,7 +27,9 @@ Assignments = Mapping[PartitionName, tuple[int, ...]]
 Reassignments = dict[PartitionName, tuple[int, ...]]
 
 
-def plan_drain(assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()) -> Reassignments:
+def plan_drain(
+    assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()
+) -> Reassignments:
     """New replicas for all partitions that `leaving` has one of: another live broker takes its place in each. `racks`:
     live broker -> rack. `Refused` where too few brokers are left, or nobody leads a partition that has to go: then
     nothing can copy it, and `leaving` may have the last of it."""
@@ -79,7 +81,10 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassign
 
 
 def _find_move(
-    planned: Assignments, held: Mapping[int, Iterable[PartitionName]], replica_counts: Counter[int], racks: Mapping[int, str]
+    planned: Assignments,
+    held: Mapping[int, Iterable[PartitionName]],
+    replica_counts: Counter[int],
+    racks: Mapping[int, str],
 ) -> tuple[PartitionName, int, int] | None:
     """A partition that can go from a broker with many to one with few."""
     order = sorted(racks, key=lambda node: (replica_counts[node], node))
@@ -88,7 +93,9 @@ def _find_move(
             if replica_counts[crowded] - replica_counts[free] < 2:
                 break
             for tp in held[crowded]:
-                if free not in planned[tp] and _count_racks(_replace_replica(planned[tp], crowded, free), racks) >= _count_racks(planned[tp], racks):
+                if free not in planned[tp] and _count_racks(
+                    _replace_replica(planned[tp], crowded, free), racks
+                ) >= _count_racks(planned[tp], racks):
                     return tp, crowded, free
     return None
 

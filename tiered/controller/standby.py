@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import StateLogLimiter
-from tiered.metadata.candidacy import ContactLoss, BecomeCandidate, Wait, decide_candidacy, decide_if_store_stalled
+from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.log_reader import load_metadata, verify_cluster, read_boundary, read_entries
-from tiered.peers import MetadataFetch, ControllerView, Peers
+from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
+from tiered.peers import ControllerView, MetadataFetch, Peers
 from tiered.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class StandbyController:
     def controller_view(self) -> ControllerView:
         """For another broker that misses the controller. One that does not answer us either is not heard."""
         image = self._cluster.image
-        return ControllerView(image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms)
+        return ControllerView(
+            image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms
+        )
 
     def reset(self, *, was_followed: bool) -> None:
         """This broker was controller until now, and others followed it, or nobody did. It stands for that place no
@@ -138,7 +140,9 @@ class StandbyController:
         ages = [each.heard_ms_ago for each in same if each.heard_ms_ago >= 0]
 
         def step() -> Wait | BecomeCandidate:
-            loss = self._contact_loss(gone or ended, ages)._replace(asked=len(addresses), answered=len(views))
+            loss = self._contact_loss(gone or ended, ages)._replace(
+                brokers_queried=len(addresses), brokers_replied=len(views)
+            )
             return stalled_step or decide_candidacy(loss, session_ms)
 
         match step():

@@ -41,7 +41,8 @@ class SnapshotName(NamedTuple):
     @property
     def key(self) -> str:
         """Its key in the bucket."""
-        return f"{topic_prefix(self.partition_id.topic_id)}{self.partition_id.partition}/{self.epoch:010d}-{self.offset:020d}"
+        at = self.partition_id
+        return f"{topic_prefix(at.topic_id)}{at.partition}/{self.epoch:010d}-{self.offset:020d}"
 
 
 def topic_prefix(topic_id: TopicId) -> str:
@@ -67,13 +68,17 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
         if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
-            yield batch.encode_batch([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
+            yield batch.encode_batch(
+                [(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first
+            )
             first, size = end, 0
 
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
     """The whole object: what it is, then the batches; its CRC covers all that follows it."""
-    header = _HEADER.pack(decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms)
+    header = _HEADER.pack(
+        decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms
+    )
     body = b"".join((header, *batches))
     return _PREAMBLE.pack(MAGIC, VERSION, 0, crc32c(body)) + body
 
@@ -91,7 +96,11 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if crc32c(view[_PREAMBLE.size :]) != crc:
         raise Corrupt("image fails its check sum", where=name.key)
     topic_id, partition, epoch, offset, count, _ = _HEADER.unpack_from(data, _PREAMBLE.size)
-    if (topic_id, partition, epoch, offset) != (decode_uuid(name.partition_id.topic_id), name.partition_id.partition, *name[1:]):
+    if (topic_id, partition, epoch, offset) != (
+        decode_uuid(name.partition_id.topic_id),
+        name.partition_id.partition,
+        *name[1:],
+    ):
         raise Corrupt("image belongs to another name", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)
     if walked.why or sum(each.count for each in walked.batches) != count:

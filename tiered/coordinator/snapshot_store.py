@@ -11,7 +11,15 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, encode_batches, parse_key, encode_snapshot, topic_prefix, decode_snapshot
+from tiered.coordinator.snapshot import (
+    SnapshotName,
+    choose_snapshot,
+    decode_snapshot,
+    encode_batches,
+    encode_snapshot,
+    parse_key,
+    topic_prefix,
+)
 from tiered.errors import Corrupt, Unavailable
 from tiered.groups.records import CoordinatorRecord
 from tiered.hot.disk_log import DiskLog
@@ -31,7 +39,7 @@ KEPT_SNAPSHOTS = 2
 itself."""
 
 
-class SnapshotBase(NamedTuple):
+class PreviousSnapshot(NamedTuple):
     """What a leader begins with: the image below its log, its batches where they were read already, and all images that
     there are."""
 
@@ -48,7 +56,7 @@ class CoordinatorSnapshotStore:
         self._clock = clock
         self._listing_lock = asyncio.Lock()
         self._listed: tuple[TopicId, dict[int, list[SnapshotName]]] | None = None
-        self._bases: dict[PartitionId, SnapshotBase] = {}
+        self._bases: dict[PartitionId, PreviousSnapshot] = {}
         self._written = metrics.counter("tiered_group_images_total", "Images of groups by outcome.", ("outcome",))
         self._bytes = metrics.counter("tiered_group_image_bytes_total", "Bytes of images of groups.")
 
@@ -66,7 +74,7 @@ class CoordinatorSnapshotStore:
         while True:
             choice = choose_snapshot(candidates, hot.local_start_offset, hot.end_offset, hot.epochs)
             if choice.base is None or not choice.restarts_log:
-                self._bases[partition_id] = SnapshotBase(choice.base, None, names)
+                self._bases[partition_id] = PreviousSnapshot(choice.base, None, names)
                 return LeaderStart(None, None)
             try:
                 batches = await self.read(choice.base)  # before the log goes for it
@@ -81,12 +89,12 @@ class CoordinatorSnapshotStore:
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
-            self._bases[partition_id] = SnapshotBase(choice.base, batches, names)
+            self._bases[partition_id] = PreviousSnapshot(choice.base, batches, names)
             return LeaderStart(None, restart)
 
-    def take_base(self, partition_id: PartitionId) -> SnapshotBase:
+    def take_base(self, partition_id: PartitionId) -> PreviousSnapshot:
         """What `begin` found, once; nothing for a log that is new."""
-        return self._bases.pop(partition_id, SnapshotBase(None, None, ()))
+        return self._bases.pop(partition_id, PreviousSnapshot(None, None, ()))
 
     async def _partition_names(self, partition_id: PartitionId) -> tuple[SnapshotName, ...]:
         async with self._listing_lock:

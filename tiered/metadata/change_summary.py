@@ -68,7 +68,9 @@ def summarize_losses(before: Image, after: Image) -> str:
     found = list[str]()
     for partition_id, losses in after.losses.items():
         known = {each.leader_epoch: each.from_offset for each in before.losses.get(partition_id, ())}
-        new = [each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)]
+        new = [
+            each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)
+        ]
         topic = after.topics_by_id.get(partition_id.topic_id)
         if new and topic is not None:
             found.append(f"{topic.name}-{partition_id.partition}@{min(new)}")

@@ -64,7 +64,9 @@ class _DeltaBuilder:
     followers: list[Follow] = field(default_factory=list)
     isr_changed: list[tuple[TopicPartition, PartitionImage]] = field(default_factory=list)
 
-    def add_partition(self, tp: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage) -> None:
+    def add_partition(
+        self, tp: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage
+    ) -> None:
         node = self.node_id
         is_new = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
         before = was if self.was_registered else None

@@ -19,7 +19,15 @@ from tiered.metadata.changes import Change, ControllerElected
 from tiered.metadata.election import SlotOutcome, new_candidacy
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
-from tiered.metadata.log_reader import LoadedMetadata, load_metadata, verify_cluster, get_verified, read_boundary, read_entry, read_format
+from tiered.metadata.log_reader import (
+    LoadedMetadata,
+    get_verified,
+    load_metadata,
+    read_boundary,
+    read_entry,
+    read_format,
+    verify_cluster,
+)
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ObjectStore, Ok, Rng
 

@@ -33,7 +33,9 @@ def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) ->
     `Refused`: FENCED_LEADER_EPOCH (the follower is behind), UNKNOWN_LEADER_EPOCH (this leader is, or the follower has
     records of a later one)."""
     if request.leader_epoch < leader_log.leader_epoch:
-        raise Refused(Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}")
+        raise Refused(
+            Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}"
+        )
     if max(request.leader_epoch, request.last_epoch) > leader_log.leader_epoch:
         newest = max(request.leader_epoch, request.last_epoch)
         raise Refused(Code.UNKNOWN_LEADER_EPOCH, f"leader epoch {newest} is not known here yet")

@@ -17,8 +17,16 @@ from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
-from tiered.replication.cold_history import restart_at_cold_end, read_history
-from tiered.replication.follower_step import Append, RestoreFromBucket, FollowerLog, NoAction, Retry, RestartAtLogStart, Truncate
+from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.follower_step import (
+    Append,
+    FollowerLog,
+    NoAction,
+    RestartAtLogStart,
+    RestoreFromBucket,
+    Retry,
+    Truncate,
+)
 from tiered.replication.purgatory import ProgressListener, add_listener
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.storage import ColdTier, DiskState
@@ -117,7 +125,11 @@ class FollowerReplica:
     def _must_flush(self) -> bool:
         hot = self.log
         synced = hot.synced_entry
-        return hot.truncations.is_unsettled or synced.is_due or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
+        return (
+            hot.truncations.is_unsettled
+            or synced.is_due
+            or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
+        )
 
     @property
     def _must_save_offsets(self) -> bool:
@@ -138,7 +150,9 @@ class FollowerReplica:
         if unsettled:
             await self._save_offsets()
 
-    def apply_reply(self, request: PartitionFetch, part: FetchedPartition) -> RestoreFromBucket | Retry | NoAction | None:
+    def apply_reply(
+        self, request: PartitionFetch, part: FetchedPartition
+    ) -> RestoreFromBucket | Retry | NoAction | None:
         """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
         where there was no news. `Refused`, `Unavailable` (the disk)."""
         if self.is_stopped:
@@ -146,7 +160,9 @@ class FollowerReplica:
         if not part.code and part.diverging_epoch is None:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
-        found = follower_step.decide_step(request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs))
+        found = follower_step.decide_step(
+            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
+        )
         match found:
             case Append(base):
                 if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
@@ -171,11 +187,14 @@ class FollowerReplica:
             self._disk.mark_writable()
 
     def _truncate(self, offset: int, part: FetchedPartition) -> None:
-        below_high_watermark = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
+        below_high_watermark = (
+            offset < self.high_watermark
+        )  # after an unclean election or a loss that is told: else a bug
         log.log(
             logging.ERROR if below_high_watermark else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
-            self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging_epoch,
+            self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch,
+            part.diverging_epoch,
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)

@@ -85,7 +85,11 @@ def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: F
         case Code.NONE.number:
             if part.diverging_epoch is not None:
                 return _truncate(part.diverging_epoch, follower_log)
-            if follower_log.is_empty and follower_log.epochs.latest == NO_EPOCH and part.cold_end_offset > follower_log.end:
+            if (
+                follower_log.is_empty
+                and follower_log.epochs.latest == NO_EPOCH
+                and part.cold_end_offset > follower_log.end
+            ):
                 return RestoreFromBucket(part.cold_end_offset)  # it is new: only the hot tail is copied
             return _append(part, follower_log)
         case Code.OFFSET_MOVED_TO_TIERED_STORAGE.number:

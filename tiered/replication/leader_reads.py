@@ -19,7 +19,7 @@ from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.partition_report import explain
-from tiered.replication.purgatory import Purgatory, ProgressListener, add_listener
+from tiered.replication.purgatory import ProgressListener, Purgatory, add_listener
 from tiered.replication.read_result import ReadResult
 from tiered.replication.storage import ColdTier
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered.hot.disk_log import LogAppendInfo, DiskLog
+from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
@@ -192,7 +192,9 @@ class LeaderReplica(LeaderReads):
         if disk.dead is not None:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
-            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep)
+            appended = hot.append(
+                data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep
+            )
         except Refused as refused:
             disk.on_append_refused(refused, hot)
             raise
@@ -230,7 +232,9 @@ class LeaderReplica(LeaderReads):
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
-    def handle_follower_fetch(self, broker: int, incarnation: int, request: PartitionFetch, max_bytes: int) -> FollowerReadResult:
+    def handle_follower_fetch(
+        self, broker: int, incarnation: int, request: PartitionFetch, max_bytes: int
+    ) -> FollowerReadResult:
         """Records for a follower, up to the log end; that it asks for them says that it has all below (R2, R6). With no
         room left (`max_bytes` 0) only that is noted. The caller has made sure that this incarnation is registered.
 
@@ -240,7 +244,9 @@ class LeaderReplica(LeaderReads):
             raise self._stop_error
         log = self.log
         data: RecordBytes = b""
-        leader_log = LeaderLog(self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs)
+        leader_log = LeaderLog(
+            self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs
+        )
         verdict, local_start = validate_offset_and_epoch(request, leader_log), leader_log.local_start
         if verdict is Code.NONE:
             self._record_fetch(broker, incarnation, request)
@@ -273,7 +279,11 @@ class LeaderReplica(LeaderReads):
     def is_follower_throttled(self, broker: int) -> bool:
         """Whether what `broker` copies from here is held to a rate: not while it is in sync."""
         entries, state = self.config.leader_replication_throttled_replicas, self.state
-        return bool(entries) and broker not in state.isr and self._throttled_replicas(entries, self.partition, state.node_id)
+        return (
+            bool(entries)
+            and broker not in state.isr
+            and self._throttled_replicas(entries, self.partition, state.node_id)
+        )
 
     def enable_follower_reads(self) -> None:
         """Consumers are sent to followers from now on: these hear of the high watermark as soon as it moves."""

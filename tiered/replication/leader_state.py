@@ -178,7 +178,9 @@ class LeaderState:
             return now_ns - self._began_ns > lag_ns
         return follower.is_lagging(self.end, now_ns, lag_ns)
 
-    def next_isr_change(self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()) -> ProposedIsr | None:
+    def next_isr_change(
+        self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()
+    ) -> ProposedIsr | None:
         """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers, and those who are
         about to stop and join none; None when it is so, or while an answer is awaited. After one that was never
         answered it is said even where nothing changes: only a newer partition epoch tells that the other one is not
@@ -306,7 +308,9 @@ def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog)
     if low < cold.end:
         ours, theirs = _epochs_between(lineage, low, cold.end), _epochs_between(cold.lineage, low, cold.end)
         if ours != theirs:
-            return RestartAtColdEnd(cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty)
+            return RestartAtColdEnd(
+                cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty
+            )
     return KeepLocalLog()
 
 

@@ -58,7 +58,9 @@ async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, looku
             return await _find_max_timestamp(replica, lookups)
 
 
-async def find_by_timestamp(replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups) -> TimestampAndOffset:
+async def find_by_timestamp(
+    replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups
+) -> TimestampAndOffset:
     """The first record at or after `timestamp` (ms) below `end`."""
     found = await replica.offset_for_timestamp(timestamp, lookups)
     return TimestampAndOffset(*found) if found is not None and found[0] < end else OFFSET_NOT_FOUND

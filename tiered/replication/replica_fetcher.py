@@ -21,7 +21,7 @@ from tiered.metrics import Metrics
 from tiered.peers import FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.follower_step import RestoreFromBucket, NoAction, Retry
+from tiered.replication.follower_step import NoAction, RestoreFromBucket, Retry
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
 from tiered.replication.storage import ColdTier
 
@@ -82,7 +82,9 @@ class _FetchState:
 class ReplicaFetchers:
     """Every partition that this broker follows, by leader."""
 
-    def __init__(self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics
+    ) -> None:
         self._settings = settings
         self._ports = ports
         self._rng = rng.stream("fetchers")
@@ -201,7 +203,9 @@ class ReplicaFetcher:
                     return
                 for due in self._take_due():
                     self._in_flight += 1
-                    group.create_task(self._run_fetch(due, self._in_flight == IN_FLIGHT_MAX, group), name=f"fetch-{self.leader}")
+                    group.create_task(
+                        self._run_fetch(due, self._in_flight == IN_FLIGHT_MAX, group), name=f"fetch-{self.leader}"
+                    )
                 try:
                     async with asyncio.timeout(self._seconds_until_due()):
                         await self._wake.wait()
@@ -245,7 +249,9 @@ class ReplicaFetcher:
         restoring: list[_FetchState] = []
         self._jitter = self._fetchers.rng.random()
         try:
-            ready = {(each.replica.topic_id, each.replica.tp.partition): each for each in await self._make_durable(states)}
+            ready = {
+                (each.replica.topic_id, each.replica.tp.partition): each for each in await self._make_durable(states)
+            }
             if ready:
                 restoring = await self._send_fetch(ready, last=last)
         except (Unavailable, Refused, Corrupt) as error:

@@ -6,7 +6,17 @@ import argparse
 
 from tiered import __version__
 from tiered_api.cli.kafka_arguments import add_kafka_commands
-from tiered_api.cli.parsing import EXIT_CODES_HELP, Command, Commands, Parser, add_command, add_format_option, count, number_of, number_within
+from tiered_api.cli.parsing import (
+    EXIT_CODES_HELP,
+    Command,
+    Commands,
+    Parser,
+    add_command,
+    add_format_option,
+    count,
+    number_of,
+    number_within,
+)
 
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
 BROKERS_MAX = 100
@@ -51,7 +61,9 @@ def _serve(commands: Commands) -> None:
 
 def _up(commands: Commands) -> None:
     up = add_command(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.broker.up", "up"))
-    up.add_argument("--brokers", metavar="N", type=number_within(1, BROKERS_MAX), default=3, help="how many (default 3)")
+    up.add_argument(
+        "--brokers", metavar="N", type=number_within(1, BROKERS_MAX), default=3, help="how many (default 3)"
+    )
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
         "--data-dir", metavar="DIR", default="./tiered-data", help="their directories go there (default ./tiered-data)"

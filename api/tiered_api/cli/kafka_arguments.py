@@ -258,24 +258,34 @@ def _group(verbs: Commands) -> None:
 
 
 def _cluster(verbs: Commands) -> None:
-    info = _add_verb(verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",))
+    info = _add_verb(
+        verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",)
+    )
     info.add_argument("-t", "--print-topics", dest="topics", action="store_true", help="topics too")
     info.add_argument("-i", "--print-internal-topics", dest="internal", action="store_true", help="internal ones too")
     _add_verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
-    health = _add_verb(verbs, "health", "say whether every partition has leader and replicas", "cluster.health", "health")
+    health = _add_verb(
+        verbs, "health", "say whether every partition has leader and replicas", "cluster.health", "health"
+    )
     health.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes")
     health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: until all is well")
-    lost = _add_verb(verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses")
+    lost = _add_verb(
+        verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses"
+    )
     lost.add_argument("action", nargs="?", choices=["acknowledge"], help="they are no problem of the cluster any more")
     lost.add_argument("-t", "--topic", metavar="TOPIC", help="only of this topic")
     lost.add_argument(
         "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
         help="only of this partition of it",
     )  # fmt: skip
-    move = _add_verb(verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster.moves", "reassign")
+    move = _add_verb(
+        verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster.moves", "reassign"
+    )
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
     move.add_argument("--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="call a move off")
-    even = _add_verb(verbs, "rebalance", "let all brokers hold as much, with little moved", "cluster.moves", "rebalance")
+    even = _add_verb(
+        verbs, "rebalance", "let all brokers hold as much, with little moved", "cluster.moves", "rebalance"
+    )
     which = even.add_mutually_exclusive_group()
     which.add_argument("--plan", action="store_true", help="only show what would move (default)")
     which.add_argument("--execute", action="store_true", help="move it")
@@ -298,10 +308,12 @@ def _cluster(verbs: Commands) -> None:
             metavar="BYTES",
             help="copy so much a second at most; waits, and takes it away",
         )
-    _add_verb(verbs, "unthrottle", "take every rate away that moves set", "cluster.moves", "unthrottled")
+    _add_verb(verbs, "unthrottle", "take every rate away that moves set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)
-    listed = _add_verb(keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",))
+    listed = _add_verb(
+        keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",)
+    )
     listed.add_argument("--filter", default="", metavar="TEXT", help="only settings with this in their name")
     get = _add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
     get.add_argument("keys", metavar="NAME", nargs="+")

@@ -23,7 +23,9 @@ EXTRAS = ("brokers", "timeout")
 async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
     """A client of the cluster that the command line or the environment names."""
     extra = parse_extras(args.extra)
-    brokers = parse_addresses(args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS)
+    brokers = parse_addresses(
+        args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS
+    )
     client = KafkaClient(
         SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), retry_seconds=RETRY_SECONDS
     )

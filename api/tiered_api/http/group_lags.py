@@ -55,13 +55,13 @@ class GroupLags:
         self._ends: dict[TopicPartition, int] = {}
         self._refreshed_ms = -REFRESH_INTERVAL_MS
         self._refresh_lock = asyncio.Lock()
-        metrics = context.node.metrics
-        metrics.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", LABELS).set_function(
-            lambda: {labels: lag.records for labels, lag in self._lags.items()}
-        )
-        metrics.gauge("kafka_consumergroup_lag_seconds", "How long the oldest of these records is there.", LABELS).set_function(
-            lambda: {labels: lag.seconds for labels, lag in self._lags.items()}
-        )
+        metrics = context.broker.metrics
+        metrics.gauge(
+            "kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", LABELS
+        ).set_function(lambda: {labels: lag.records for labels, lag in self._lags.items()})
+        metrics.gauge(
+            "kafka_consumergroup_lag_seconds", "How long the oldest of these records is there.", LABELS
+        ).set_function(lambda: {labels: lag.seconds for labels, lag in self._lags.items()})
         metrics.gauge(
             "kafka_consumergroup_current_offset_sum",
             "Sum of the offsets of a topic that a group has committed.",
@@ -77,8 +77,10 @@ class GroupLags:
                 await self._collect(now_ms)
 
     async def _collect(self, now_ms: int) -> None:
-        topics = self._context.node.image.topics
-        committed = [each for each in self._context.node.group_coordinators.iter_committed_offsets() if each[1] in topics]
+        topics = self._context.broker.image.topics
+        committed = [
+            each for each in self._context.broker.group_coordinators.iter_committed_offsets() if each[1] in topics
+        ]
         wanted = dict.fromkeys(TopicPartition(topic, p) for _, topic, offsets in committed for p in offsets)
         partitions = list(wanted)[:PARTITIONS_MAX]
         self._ends = await self._end_offsets(partitions)
@@ -105,7 +107,7 @@ class GroupLags:
         return GroupTopicLag(end - offset, seconds, offset)
 
     def _local_age(self, tp: TopicPartition, offset: int) -> float:
-        partitions = self._context.node.hosted_replicas
+        partitions = self._context.broker.hosted_replicas
         held = partitions.find_leader(tp) or partitions.find_follower(tp)
         if held is None or offset >= held.log.end_offset:
             return 0.0
@@ -119,7 +121,7 @@ class GroupLags:
     def _labels(self, group: str, topic: str) -> Labels:
         labels = (group, topic)
         if labels not in self._labelled:
-            if len(self._labelled) >= self._context.node.settings.tiered_metrics_max_group_topics:
+            if len(self._labelled) >= self._context.broker.settings.tiered_metrics_max_group_topics:
                 return (OTHERS, OTHERS)
             self._labelled[labels] = None
         return labels
@@ -128,7 +130,7 @@ class GroupLags:
 
     async def _end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks: as they are here, else as leaders say, else as they were."""
-        node, found = self._context.node, dict[TopicPartition, int]()
+        node, found = self._context.broker, dict[TopicPartition, int]()
         remote: dict[int, dict[TopicPartition, Leader]] = {}
         for tp in partitions:
             replica, copy = node.hosted_replicas.find_leader(tp), node.hosted_replicas.find_follower(tp)

@@ -9,7 +9,14 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import PartitionOffset, DescribeGroupReply, DescribedMember, DescribeGroup, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import (
+    DescribedMember,
+    DescribeGroup,
+    DescribeGroupReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+)
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
 from tiered_api.http.partitions.remote_brokers import Leader
@@ -45,8 +52,8 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
 
     async def ask() -> GroupDescription:
         broker = await find_coordinator(context, group)
-        if broker == context.node.settings.node_id:
-            return GroupDescription(broker, await context.node.group_coordinators.ask(group, DescribeGroup(group)))
+        if broker == context.broker.settings.node_id:
+            return GroupDescription(broker, await context.broker.group_coordinators.ask(group, DescribeGroup(group)))
         [found] = await _describe_groups(context, broker, [group])
         if found.description.code in STALE_COORDINATOR_CODES:
             raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
@@ -60,9 +67,9 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
 
     async def ask() -> Sequence[PartitionOffset]:
         broker = await find_coordinator(context, group)
-        if broker != context.node.settings.node_id:
+        if broker != context.broker.settings.node_id:
             return await _fetch_offsets(context, broker, group)
-        fetched: FetchOffsetsReply = await context.node.group_coordinators.ask(group, FetchOffsets(group, None))
+        fetched: FetchOffsetsReply = await context.broker.group_coordinators.ask(group, FetchOffsets(group, None))
         return fetched.offsets
 
     return await retry_while_loading(context, ask, MOVED_CODES)
@@ -71,14 +78,18 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
 async def list_all_groups(context: HttpContext) -> list[GroupDescription]:
     """All groups of all brokers that live, by name, without their members. `Refused` when one of these does not say
     which it has."""
-    brokers = sorted(each.node_id for each in context.node.image.brokers.values() if each.live)
-    lists = await asyncio.gather(*(retry_while_loading(context, partial(_groups_of_broker, context, broker)) for broker in brokers))
-    found = {group.description.group: group for groups in lists for group in groups if group.description.code is Code.NONE}
+    brokers = sorted(each.node_id for each in context.broker.image.brokers.values() if each.live)
+    lists = await asyncio.gather(
+        *(retry_while_loading(context, partial(_groups_of_broker, context, broker)) for broker in brokers)
+    )
+    found = {
+        group.description.group: group for groups in lists for group in groups if group.description.code is Code.NONE
+    }
     return [found[name] for name in sorted(found)]
 
 
 async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDescription]:
-    node = context.node
+    node = context.broker
     if broker == node.settings.node_id:
         groups: list[GroupDescription] = []
         for number, name in enumerate([each.group for each in await node.group_coordinators.list_groups()], 1):
@@ -124,7 +135,9 @@ def _to_description(group: DescribedGroup) -> DescribeGroupReply:
         for each in group.members
     )  # fmt: skip
     code = code_from_number(group.error_code)
-    return DescribeGroupReply(code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+    return DescribeGroupReply(
+        code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
+    )
 
 
 async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Sequence[PartitionOffset]:
@@ -137,7 +150,9 @@ async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Seque
     if code is not Code.NONE:
         raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
     return [
-        PartitionOffset(topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        PartitionOffset(
+            topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+        )
         for topic in got.groups[0].topics
         for row in topic.partitions
     ]
@@ -155,7 +170,7 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
     found: dict[TopicPartition, int] = {}
     remote: dict[int, dict[TopicPartition, Leader]] = {}
     for topic, partition in partitions:
-        tp, image = TopicPartition(topic, partition), context.node.image.topics.get(topic)
+        tp, image = TopicPartition(topic, partition), context.broker.image.topics.get(topic)
         if image is None:
             continue
         try:
@@ -186,7 +201,7 @@ async def _fetch_broker_ends(context: HttpContext, share: dict[TopicPartition, L
         if isinstance(end, int):
             found[tp] = end
             continue
-        image = context.node.image.topics.get(tp.topic)
+        image = context.broker.image.topics.get(tp.topic)
         try:
             if image is not None:
                 found[tp] = (await RemotePartition(context, tp, image.topic_id).fetch_bounds())[1]

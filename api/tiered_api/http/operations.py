@@ -15,7 +15,7 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 async def healthz(request: HttpRequest) -> web.StreamResponse:
     """200 when the broker serves, 503 and the reasons when it does not."""
-    health = request.context.node.health()
+    health = request.context.broker.health()
     body = {"ok": health.ok, "problems": health.problems, "details": health.details}
     return json_response(body, status=200 if health.ok else 503)
 
@@ -23,17 +23,19 @@ async def healthz(request: HttpRequest) -> web.StreamResponse:
 async def metrics(request: HttpRequest) -> web.StreamResponse:
     """Prometheus text."""
     media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
-    if request.context.node.served.is_set():
+    if request.context.broker.served.is_set():
         await request.context.group_lags.refresh()
-    return HttpResponse(request.context.node.metrics.render().encode(), media_type=PROMETHEUS)
+    return HttpResponse(request.context.broker.metrics.render().encode(), media_type=PROMETHEUS)
 
 
 async def get_node(request: HttpRequest) -> web.StreamResponse:
     """Which broker answers here, and which life of it: what a second one with its id asks before it starts. Brokers
     know each other by incarnation, so that strangers are told a digest."""
-    node = request.context.node
+    node = request.context.broker
     digest = incarnation_digest(node.incarnation)
-    return json_response({"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation_sha256": digest})
+    return json_response(
+        {"cluster_id": node.cluster_id, "node_id": node.settings.node_id, "incarnation_sha256": digest}
+    )
 
 
 async def get_partition_state(request: HttpRequest) -> web.StreamResponse:

@@ -101,14 +101,22 @@ class Administration:
             got = await self._client.send_to_controller(request, CreateTopicsResponse)
             return code_from_number(got.topics[0].error_code)
 
-        return await self._check_reply(send(), lambda code: self.expected.on_created(shape.name, shape.partitions, configs, code))
+        return await self._check_reply(
+            send(), lambda code: self.expected.on_created(shape.name, shape.partitions, configs, code)
+        )
 
     async def work(self) -> None:
         while self.working:
             await asyncio.sleep(self._rng.expovariate(0.5))
-            await self._perform(self._rng.choice((self._create, self._delete, self._add_partitions, self._alter_configs)))
+            await self._perform(
+                self._rng.choice((self._create, self._delete, self._add_partitions, self._alter_configs))
+            )
             if self._more_rng.random() < ELECT_OR_DELETE_CHANCE:
-                await self._perform(self._more_rng.choice((self._elect, self._delete_records) if self._options.admin_deletes else (self._elect,)))
+                await self._perform(
+                    self._more_rng.choice(
+                        (self._elect, self._delete_records) if self._options.admin_deletes else (self._elect,)
+                    )
+                )
             if self._names_rng.random() < RECREATE_CHANCE:
                 await self._perform(self._recreate)
         await self._client.close()
@@ -141,7 +149,9 @@ class Administration:
         replicas = self._rng.randint(1, self._options.brokers)
         min_isr = self._rng.randint(1, replicas)
         if self._free_names and self._names_rng.random() < REUSE_NAME_CHANCE:
-            return await self._create_as(self._free_names.pop(self._names_rng.randrange(len(self._free_names))), replicas, min_isr)
+            return await self._create_as(
+                self._free_names.pop(self._names_rng.randrange(len(self._free_names))), replicas, min_isr
+            )
         self._topics_created += 1
         return await self._create_as(f"x{self._topics_created}", replicas, min_isr)
 
@@ -202,7 +212,9 @@ class Administration:
     async def _alter_configs(self) -> Code | None:
         name = self._pick_topic()
         return (
-            None if name is None else await self.alter_configs(name, {"segment.bytes": self._rng.choice(("1024", "2048"))})
+            None
+            if name is None
+            else await self.alter_configs(name, {"segment.bytes": self._rng.choice(("1024", "2048"))})
         )
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> Code:

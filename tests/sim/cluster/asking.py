@@ -22,7 +22,7 @@ FETCH_SECONDS = 0.3
 
 
 class GroupOffsetsReader:
-    """Asks one broker while `coordinates` says that it takes itself for a coordinator, until `working` is unset.
+    """Asks one broker while `is_coordinator` says that it takes itself for a coordinator, until `working` is unset.
     `sole` says under which epoch the groups are led while nobody else may answer for them, else -1."""
 
     def __init__(

@@ -46,10 +46,17 @@ IDLE_SECONDS = 15.0
 async def audit_run(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
     """Everything that must hold once nothing fails any more; what could be read."""
     dumps = await read_all_topics(run)
-    for finding in (*check_history(run, dumps), *stored.check_stored(run), *await check_group_offsets(run), *await check_epoch_ends(run)):
+    for finding in (
+        *check_history(run, dumps),
+        *stored.check_stored(run),
+        *await check_group_offsets(run),
+        *await check_epoch_ends(run),
+    ):
         run.findings.report(*finding)
     run.findings.raise_if_any()
-    await run.wait_until(lambda: resources.is_idle(run), IDLE_SECONDS, "I30: brokers come to rest once nobody asks them")
+    await run.wait_until(
+        lambda: resources.is_idle(run), IDLE_SECONDS, "I30: brokers come to rest once nobody asks them"
+    )
     return dumps
 
 
@@ -159,7 +166,9 @@ async def check_epoch_ends(run: ClusterRun) -> list[Finding]:
                 told = task.result()
             finally:
                 task.cancel()
-            start = run.model.copies_of(partition_id).log_start if partition_id is not None else 0  # retention went on meanwhile
+            start = (
+                run.model.copies_of(partition_id).log_start if partition_id is not None else 0
+            )  # retention went on meanwhile
             wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end > start}
             if wrong:
                 found.append(Finding("I4", f"{tp}: leader epochs end elsewhere: (told, true) {wrong}"))
@@ -211,7 +220,10 @@ def _was_lost_with_log(run: ClusterRun, tp: TopicPartition, deleted_below: int) 
     """Whether where a log starts was lost together with what is above, as only a topic can lose it that is not
     tiered."""
     partition_id = run.partition_id(tp)
-    return partition_id is None or (run.model.copies_of(partition_id).cold_end == 0 and run.model.copies_of(partition_id).may_be_gone(deleted_below, 0))
+    return partition_id is None or (
+        run.model.copies_of(partition_id).cold_end == 0
+        and run.model.copies_of(partition_id).may_be_gone(deleted_below, 0)
+    )
 
 
 def check_configs(run: ClusterRun) -> Iterator[Finding]:
@@ -220,7 +232,9 @@ def check_configs(run: ClusterRun) -> Iterator[Finding]:
         if run.model.applied_slot(host.node_id) < run.model.image.slot:
             continue
         for held in node.hosted_replicas.list_replicas():
-            if run.model.is_modelled(held.partition_id) and held.log.config != run.model.config(held.partition_id.topic_id):
+            if run.model.is_modelled(held.partition_id) and held.log.config != run.model.config(
+                held.partition_id.topic_id
+            ):
                 wanted = run.model.config(held.partition_id.topic_id).to_strings()
                 other = {
                     key: (got, wanted[key]) for key, got in held.log.config.to_strings().items() if got != wanted[key]

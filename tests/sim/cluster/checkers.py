@@ -1,7 +1,7 @@
 """Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's
 half of I3 and I6. Pure: observations in, broken rules out.
 
-`Dump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
+`PartitionDump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.history import CommitAttempt, ClientHistory, Ownership, GroupOffsets, PollResult, Send, SendVerdict
+from tests.sim.cluster.history import (
+    ClientHistory,
+    CommitAttempt,
+    GroupOffsets,
+    Ownership,
+    PollResult,
+    Send,
+    SendVerdict,
+)
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -44,7 +52,9 @@ def check_dense_offsets(dumps: Dumps) -> Iterator[Finding]:
             yield Finding("I3", f"{tp} [{dump.start}, {dump.end}) lacks {missing[:5]}")
 
 
-def check_acked_records(history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, may_be_gone: LossPredicate) -> Iterator[Finding]:
+def check_acked_records(
+    history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, may_be_gone: LossPredicate
+) -> Iterator[Finding]:
     """I1, I2: what was acknowledged and promised to stay stands where the answer said, unless it may be gone or has
     expired."""
     for send in history.acked_sends():

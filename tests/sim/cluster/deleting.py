@@ -115,7 +115,9 @@ class RecordDeleter:
         fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(tp.topic)])
         fetch.topics[0].partitions.append(wanted)
         try:
-            await self._client.send(ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node_id=node)
+            await self._client.send(
+                ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node_id=node
+            )
             await self._client.send(fetch, FetchResponse, node_id=node)
         except REQUEST_ERRORS:
             return

@@ -58,8 +58,8 @@ class ExpectedTopic:
 
 class ExpectedTopics:
     """The topics that were ever asked for. `found` gives a topic as the metadata log has it, `start` where the manifest
-    of a partition begins, `for_all` what is set for all brokers; `began_with` what brokers set for all where nothing
-    is."""
+    of a partition begins, `for_all` what is set for all brokers; `initial_configs` what brokers set for all where
+    nothing is."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class ExpectedTopics:
         self._initial_configs = dict(initial_configs or {})
         self._cluster_values: dict[str, PossibleValues[str | None]] = {}
 
-    def on_created(self, name: str, partitions: int, configs: Mapping[str, str], code: Code | None) -> Iterator[Finding]:
+    def on_created(
+        self, name: str, partitions: int, configs: Mapping[str, str], code: Code | None
+    ) -> Iterator[Finding]:
         known = self._topics.setdefault(name, ExpectedTopic())
         if code is Code.TOPIC_ALREADY_EXISTS and known.exists.undecided:
             code = Code.NONE  # an earlier try of the same: it has been decided
@@ -93,7 +95,11 @@ class ExpectedTopics:
         """Whether no topic has the name, and no request without an answer can change the next one; then nothing that
         was said of earlier topics of that name counts for it."""
         known = self._topics[name]
-        late = known.exists.undecided or known.partitions.undecided or any(each.undecided for each in known.configs.values())
+        late = (
+            known.exists.undecided
+            or known.partitions.undecided
+            or any(each.undecided for each in known.configs.values())
+        )
         free = known.exists.possible == {False} and not late
         if free:
             self._topics[name] = ExpectedTopic()

@@ -30,10 +30,16 @@ class Retention(NamedTuple):
 
 
 def find_early_expiry(
-    committed: Iterable[LogBatch], start: int, retention: Retention, *, tail_bytes: int, now_ms: int, max_clock_skew_ms: int = 0
+    committed: Iterable[LogBatch],
+    start: int,
+    retention: Retention,
+    *,
+    tail_bytes: int,
+    now_ms: int,
+    max_clock_skew_ms: int = 0,
 ) -> Iterator[LogBatch]:
     """Batches below the new `start` that nothing allowed to go. `committed`: those above the start before, in order.
-    `tail_bytes` may have stood above them on some leader, uncommitted; brokers' clocks differ by `clocks_apart_ms` at
+    `tail_bytes` may have stood above them on some leader, uncommitted; brokers' clocks differ by `max_clock_skew_ms` at
     most from each other and from the clock `now_ms`."""
     above = tail_bytes
     for batch in sorted(committed, reverse=True):

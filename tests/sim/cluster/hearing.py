@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster import retries
-from tests.sim.cluster.deleting import RecordDeleter, CommittedRange
+from tests.sim.cluster.deleting import CommittedRange, RecordDeleter
 from tests.sim.cluster.model import batches_of
 from tests.sim.cluster.senders import AckedBatch
 from tests.sim.cluster.told import ReplyChecker
@@ -30,7 +30,9 @@ class ReplyObserver:
         """A client that deletes records, and is heard."""
         run = self._run
         client, asks = run.world.client("c-deletes"), run.expected.on_delete_requested
-        return RecordDeleter(client, run.loop, run.own_partitions, self._committed_range, asks, self._on_records_deleted)
+        return RecordDeleter(
+            client, run.loop, run.own_partitions, self._committed_range, asks, self._on_records_deleted
+        )
 
     def on_resend(self, written: AckedBatch, node: int, code: Code, offset: int) -> None:
         """A batch that was acknowledged was sent again."""

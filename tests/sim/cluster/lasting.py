@@ -45,7 +45,7 @@ class FailoverBounds(NamedTuple):
 
 
 class FailoverChecker:
-    """Looks on while a run makes trouble. `lasted` says how often a fault lasted for all bounds."""
+    """Looks on while a run makes trouble. `faults_outlasted` says how often a fault lasted for all bounds."""
 
     def __init__(self, run: ClusterRun) -> None:
         self.faults_outlasted = 0
@@ -107,7 +107,9 @@ class FailoverChecker:
             return MISSING
         # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
         lacks = [
-            pair for pair in cuts if host.name in pair and not self._is_isolated(next(n for n in pair if n != host.name))
+            pair
+            for pair in cuts
+            if host.name in pair and not self._is_isolated(next(n for n in pair if n != host.name))
         ]
         return PARTLY_CUT if lacks or not host.up or host.server is None else WORKING
 
@@ -147,21 +149,38 @@ class FailoverChecker:
     def _is_leading(self, node: int, partition_id: PartitionId, epoch: int) -> bool:
         """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
         known = self._run.world.hosts[node].node
-        return known is not None and any(each.partition_id == partition_id and each.leader_epoch == epoch for each in known.leader_replicas())
+        return known is not None and any(
+            each.partition_id == partition_id and each.leader_epoch == epoch for each in known.leader_replicas()
+        )
 
     def _required_isr(self, partition_id: PartitionId, leader: LeaderReplica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
         state = leader.state
-        return self._run.model.min_isr(partition_id, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
+        return self._run.model.min_isr(
+            partition_id, state.node_id, leader.config.min_insync_replicas, len(state.replicas)
+        )
 
-    def _check_commits(self, tp: TopicPartition, partition_id: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
+    def _check_commits(
+        self, tp: TopicPartition, partition_id: PartitionId, leader: int, in_sync: int
+    ) -> Iterator[Finding]:
         """What its leader has is committed in time, where enough replicas are in sync. (With `flush=ack` what nobody
         waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
-        replica = next(each for each in node.leader_replicas() if each.partition_id == partition_id) if node is not None else None
-        synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.model.flush(partition_id))
-        if replica is None or synced or not run.model.is_modelled(partition_id) or in_sync < self._required_isr(partition_id, replica):
+        replica = (
+            next(each for each in node.leader_replicas() if each.partition_id == partition_id)
+            if node is not None
+            else None
+        )
+        synced = replica is not None and (
+            replica.log.synced_entry.fsynced_only or "ack" in run.model.flush(partition_id)
+        )
+        if (
+            replica is None
+            or synced
+            or not run.model.is_modelled(partition_id)
+            or in_sync < self._required_isr(partition_id, replica)
+        ):
             self._uncommitted.pop(partition_id, None)
             return
         end = replica.log.end_offset

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tests.sim.cluster.history import CommitAttempt, ClientHistory, Ownership, GroupOffsets
+from tests.sim.cluster.history import ClientHistory, CommitAttempt, GroupOffsets, Ownership
 from tests.sim.cluster.world import ObservedClient
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -59,8 +59,8 @@ class InstanceClient(ObservedClient):
 
     instance: str | None = None
 
-    async def ask(
-        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    async def send(
+        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
     ) -> A:
         if self.instance is not None:
             if isinstance(request, LeaveGroupRequest):
@@ -68,7 +68,7 @@ class InstanceClient(ObservedClient):
                     each.group_instance_id = self.instance
             elif isinstance(request, (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)):
                 request.group_instance_id = self.instance
-        return await super().ask(request, answer, node=node, timeout=timeout)
+        return await super().send(request, response_type, node_id=node_id, timeout=timeout)
 
 
 class TimedMember(ConsumerGroupMember):

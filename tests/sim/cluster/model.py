@@ -133,18 +133,21 @@ class ClusterModel(BucketRules):
         return self._written_ns.get(self.applied_slot(node) + 1, self._now())
 
     def min_isr(self, partition_id: PartitionId, node: int, leader_min_isr: int, replicas: int) -> int:
-        """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by` and of so many
-        replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
+        """How many replicas must hold a record before it is committed, where `node` leads, by `leader_min_isr` and of
+        so many replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
         if self.applied_slot(node) >= self.image.slot:
             replicas = len(self.image.topics_by_id[partition_id.topic_id].partitions[partition_id.partition].replicas)
         wanted = min(leader_min_isr, replicas)
         if leader_min_isr == self.config(partition_id.topic_id).min_insync_replicas:
             return wanted
-        allowed = {each.min_insync_replicas for each in self.configs_since(partition_id.topic_id, self.behind_since_ns(node))}
+        allowed = {
+            each.min_insync_replicas for each in self.configs_since(partition_id.topic_id, self.behind_since_ns(node))
+        }
         if leader_min_isr not in allowed:
             self._report(
-                "R3", f"{self.copies_of(partition_id).name}: b{node} leads by min.insync.replicas={leader_min_isr}, the metadata log says"
-                f" {sorted(allowed)}",
+                "R3",
+                f"{self.copies_of(partition_id).name}: b{node} leads by min.insync.replicas={leader_min_isr}, "
+                f"the metadata log says {sorted(allowed)}",
             )  # fmt: skip
         return wanted
 
@@ -168,7 +171,10 @@ class ClusterModel(BucketRules):
         is asked of the bucket. One that names nothing was made when a topic came to be tiered."""
         start, end = self._cold_bounds.get(partition_id, (offset, 0))
         if offset > start < end:
-            self._report("I21", f"{self.copies_of(partition_id).name}: a log starts at {offset} on a disk, the manifest says {start}")
+            self._report(
+                "I21",
+                f"{self.copies_of(partition_id).name}: a log starts at {offset} on a disk, the manifest says {start}",
+            )
         self.on_log_start(partition_id, offset)
 
     def incarnation(self, node: int) -> str:
@@ -180,7 +186,8 @@ class ClusterModel(BucketRules):
         """What made a segment expire; None for one that never did, or that no manifest ever named."""
         next_offset, home = self._segment_objects.get((partition_id, base_offset), (0, ""))
         return next(
-            (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset), None
+            (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset),
+            None,
         )
 
     def check_image(self, name: str, image: Image) -> None:
@@ -233,7 +240,7 @@ class ClusterModel(BucketRules):
         rule, _, what = str(error).partition(":")
         self._report(rule if what else "bucket", str(error))
 
-    def _slot(self, key: str, body: bytes) -> None:
+    def _check_slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])
         super()._check_slot(key, body)
         if slot <= self._boundary.collected:
@@ -293,8 +300,12 @@ class ClusterModel(BucketRules):
                 if copies.parted != parted:
                     self.unclean_election_times.append(self._now())
 
-    def _manifest(self, manifest: Manifest) -> None:
-        known = {base for partition_id, base in self._segment_objects if partition_id == manifest.partition_id} if self.is_modelled(manifest.partition_id) else None
+    def _check_manifest(self, manifest: Manifest) -> None:
+        known = (
+            {base for partition_id, base in self._segment_objects if partition_id == manifest.partition_id}
+            if self.is_modelled(manifest.partition_id)
+            else None
+        )
         super()._check_manifest(manifest)
         if known is None:
             return

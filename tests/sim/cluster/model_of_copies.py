@@ -153,7 +153,9 @@ class ModelOfCopies:
         end = copy.end
         self._count_lost_tail(copy)
         copy.replace(start, batches)
-        copy.is_proof_unknown = is_proof_unknown or is_partly_synced or (copy.stopped_cleanly and not is_provable and copy.end == end)
+        copy.is_proof_unknown = (
+            is_proof_unknown or is_partly_synced or (copy.stopped_cleanly and not is_provable and copy.end == end)
+        )
         if copy.is_provable:  # what could not be shown before cannot be now
             copy.is_provable = is_provable or (copy.is_proof_unknown and not (is_partly_synced and copy.end < end))
         copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
@@ -162,9 +164,9 @@ class ModelOfCopies:
         self._update_losses()
 
     def on_death_while_suspect(self, node: int, life: int, *, has_no_proof: bool) -> None:
-        """Its process is gone before it could believe the directory (`Joining.trusted`). What its start had doubted,
-        the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk speaks for
-        the log, for there was no room for a note, or the log is new and not synced before it counts."""
+        """Its process is gone before it could believe the directory (`Registration.directory_trusted`). What its start
+        had doubted, the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk
+        speaks for the log, for there was no room for a note, or the log is new and not synced before it counts."""
         copy = self.copy(node)
         if copy.suspect or has_no_proof:
             copy.suspect_after = life
@@ -200,10 +202,15 @@ class ModelOfCopies:
         self.cold_end = max(self.cold_end, end)
 
     def on_log_start(
-        self, offset: int, retentions: Sequence[Retention], now_ms: int, max_clock_skew_ms: int, requested_start: int = 0
+        self,
+        offset: int,
+        retentions: Sequence[Retention],
+        now_ms: int,
+        max_clock_skew_ms: int,
+        requested_start: int = 0,
     ) -> None:
         """The log starts here from now on. I22: what went, the topic did not promise to keep, by one of what it said
-        lately, or somebody asked that all below `asked_to_go` be deleted."""
+        lately, or somebody asked that all below `requested_start` be deleted."""
         if offset <= self.log_start:
             return
         known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, requested_start)]
@@ -211,7 +218,9 @@ class ModelOfCopies:
         early: list[LogBatch] = []
         for each in retentions:
             early = list(
-                find_early_expiry(known, offset, each, tail_bytes=tail_bytes, now_ms=now_ms, max_clock_skew_ms=max_clock_skew_ms)
+                find_early_expiry(
+                    known, offset, each, tail_bytes=tail_bytes, now_ms=now_ms, max_clock_skew_ms=max_clock_skew_ms
+                )
             )
             if not early:
                 break
@@ -402,7 +411,9 @@ class ModelOfCopies:
             copy = self.copy(node)
             if 0 <= copy.damaged_life < lives.get(node, 0):
                 copy.is_provable, copy.damaged_life, copy.is_proof_unknown = True, -1, False
-            elif copy.damaged_life == lives.get(node, 0) and copy.kept_synced and old is not None and node not in old.isr:
+            elif (
+                copy.damaged_life == lives.get(node, 0) and copy.kept_synced and old is not None and node not in old.isr
+            ):
                 copy.is_provable = True  # it had joined when it was hurt, though nobody had written so yet
         self._update_losses()
 
@@ -424,7 +435,9 @@ class ModelOfCopies:
             self._report("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
         whole = max(copy.agreed_end, self.cold_end) >= self.committed_end
         if not whole and self._lost_from is None and (copy.is_provable or (returned and node != new.leader)):
-            self._report("I10", f"{self.name}: b{node} has up to {copy.agreed_end} of {self.committed_end} committed: {new}")
+            self._report(
+                "I10", f"{self.name}: b{node} has up to {copy.agreed_end} of {self.committed_end} committed: {new}"
+            )
 
     def _check_step(
         self,
@@ -440,17 +453,25 @@ class ModelOfCopies:
         ):
             self._report("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
-        left = [node for node in gone if self.has_all_committed(node) and not self.copy(node).is_proof_unknown and node not in suspects]
+        left = [
+            node
+            for node in gone
+            if self.has_all_committed(node) and not self.copy(node).is_proof_unknown and node not in suspects
+        ]
         # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
         # have joined within this slot.)
         relied_on = [
             node
             for node in members
-            if self.has_all_committed(node) or self.copy(node).is_proof_unknown or self.copy(node).damaged_life >= lives.get(node, 0)
+            if self.has_all_committed(node)
+            or self.copy(node).is_proof_unknown
+            or self.copy(node).damaged_life >= lives.get(node, 0)
         ]
         relied_on += returned  # within this slot, and until then whole for all that others knew
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
-        relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed_end >= self.committed_end]
+        relied_on += [
+            node for node in new.isr if node not in old.isr and self.copy(node).agreed_end >= self.committed_end
+        ]
         unclean_epoch = self.parted == new.leader_epoch
         if left and self.committed_end > self.cold_end and not relied_on and not unclean_epoch:
             self._report("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")

@@ -162,9 +162,7 @@ class Reassigner:
         for _ in range(rng.randint(0, 3)):
             await asyncio.sleep(rng.expovariate(1 / RETRY_SECONDS))
             again = rng.sample(some, rng.randint(1, len(some)))
-            await self._submit(
-                {tp: None if rng.random() < 0.5 else self._target(places[tp], rng) for tp in again}
-            )
+            await self._submit({tp: None if rng.random() < 0.5 else self._target(places[tp], rng) for tp in again})
 
     def _target(self, shape: TopicShape, rng: random.Random) -> Replicas:
         """As many replicas as the topic has, or one less where it can do with that."""
@@ -174,7 +172,9 @@ class Reassigner:
     def _offsets_target(self) -> Replicas:
         """All brokers, in whatever order, or all but one."""
         brokers = self._brokers()
-        return tuple(self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers))))
+        return tuple(
+            self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers)))
+        )
 
     async def _submit(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
         for tp, code in (await self._reassignments.submit(self._client, wanted)).items():

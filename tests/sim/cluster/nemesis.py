@@ -13,7 +13,7 @@ from tests.sim.cluster.rot import BitRot
 from tests.sim.cluster.untold import KillBeforeReport
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.disk import DiskFault
-from tests.sim.harness.store import tolerable_rules, draw_faults
+from tests.sim.harness.store import draw_faults, tolerable_rules
 from tiered.object_store.faulty import FaultKind, RequestThrottle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)

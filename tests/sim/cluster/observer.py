@@ -97,15 +97,15 @@ class Observer:
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
             (DiskLog, "truncate_to", self._truncate_to),
-            (DiskLog, "restart_at", self._restart_at),
+            (DiskLog, "truncate_fully_and_start_at", self._restart_at),
             (DiskLog, "advance_start", self._advance_start),
             (DiskLog, "drop_local_below", self._drop_local_below),
             (DataDirectory, "mark_clean", self._mark_clean),
             (LeaderReplica, "__init__", self._replica),
-            (LeaderState, "_move", self._move),
+            (LeaderState, "_advance_high_watermark", self._move),
             (FollowerReplica, "_append", self._follower_append),
-            (become_leader, "begin_behind", self._begin_behind),
-            (copy, "begin_behind", self._begin_behind),
+            (become_leader, "restart_at_cold_end", self._begin_behind),
+            (copy, "restart_at_cold_end", self._begin_behind),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -144,9 +144,9 @@ class Observer:
             if partition_id is not None:
                 copies = self._model.copies_of(partition_id)
                 for each in batches:
-                    crc = _CRC.unpack_from(data, each.at + _CRC_AT)[0]
+                    crc = _CRC.unpack_from(data, each.position + _CRC_AT)[0]
                     # Batches of a produce request are stamped in place: what was walked before may say less.
-                    base, epoch = read_stamp(data, each.at)
+                    base, epoch = read_stamp(data, each.position)
                     last = base + each.last_offset - each.base_offset
                     copies.on_append(acting_node(), LogBatch(base, last, epoch, crc, each.size, each.max_timestamp))
 
@@ -238,7 +238,9 @@ class Observer:
                 self._leaders[id(state)] = (partition_id, state, log)
                 node = acting_node()
                 incarnation = self._model.incarnation(node)
-                self._model.copies_of(partition_id).on_leader(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
+                self._model.copies_of(partition_id).on_leader(
+                    node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark
+                )
             original(replica, *args, **options)
 
         return begin

@@ -12,7 +12,8 @@ from tests.sim.cluster.expiry import LogBatch
 @dataclass
 class CopyModel:
     """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
-    show that nothing is missing; else `hurt` is the life of the machine that suffered the damage (-1: none did)."""
+    show that nothing is missing; else `damaged_life` is the life of the machine that suffered the damage (-1: none
+    did)."""
 
     start: int = 0
     end: int = 0

@@ -18,7 +18,14 @@ Operator = Reassigner | BrokerChanges | SettingsChanges
 class Operators:
     """Those of one run."""
 
-    def __init__(self, options: ClusterOptions, world: SimWorld, model: ClusterModel, expected: ExpectedTopics, findings: Findings) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        world: SimWorld,
+        model: ClusterModel,
+        expected: ExpectedTopics,
+        findings: Findings,
+    ) -> None:
         self.reassignments = Reassignments()
         self._world = world
         self._model = model
@@ -28,7 +35,9 @@ class Operators:
         self._by_kind: dict[str, Operator] = {}
         if options.moves:
             client = world.client("c-moves")
-            self._by_kind["move"] = Reassigner(client, loop, options, tell, self.reassignments, self._present_ids, self.count_moving)
+            self._by_kind["move"] = Reassigner(
+                client, loop, options, tell, self.reassignments, self._present_ids, self.count_moving
+            )
         if options.joins:
             client = world.client("c-brokers")
             self._by_kind["broker"] = BrokerChanges(
@@ -36,7 +45,9 @@ class Operators:
             )
         if options.changes:
             client = world.client("c-settings")
-            self._by_kind["settings"] = SettingsChanges(client, loop, options, tell, expected, findings, self._is_any_down)
+            self._by_kind["settings"] = SettingsChanges(
+                client, loop, options, tell, expected, findings, self._is_any_down
+            )
 
     @property
     def all(self) -> list[Operator]:

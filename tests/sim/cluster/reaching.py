@@ -23,7 +23,9 @@ Ends = Mapping[TopicPartition, int]
 async def wait_until_read(run: ClusterRun) -> None:
     """Lets time pass until everybody has read all of it."""
     ends = {
-        tp: run.model.copies_of(partition_id).committed_end for tp in run.own_partitions() if (partition_id := run.partition_id(tp)) is not None
+        tp: run.model.copies_of(partition_id).committed_end
+        for tp in run.own_partitions()
+        if (partition_id := run.partition_id(tp)) is not None
     }
     members = [each for each in run.clients if isinstance(each, GroupMember)]
     readers = [each for each in run.clients if isinstance(each, StandaloneReader)]

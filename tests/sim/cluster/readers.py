@@ -6,12 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tests.sim.cluster.history import EndOffsetReply, ClientHistory, PollResult, ReadRecord
+from tests.sim.cluster.history import ClientHistory, EndOffsetReply, PollResult, ReadRecord
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.client import KafkaClient
-from tiered_api.kafka.client.consumer import KafkaConsumer, FetchedBatch
+from tiered_api.kafka.client.consumer import FetchedBatch, KafkaConsumer
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets
 
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)

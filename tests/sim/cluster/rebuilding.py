@@ -32,9 +32,15 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
     await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold")
     if "clock_jump" not in run.options.troubles:
         # I23: what was left behind goes under the leaders of today too, whatever replies were lost.
-        await run.wait_until(lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named, disks or not")
+        await run.wait_until(
+            lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named, disks or not"
+        )
     offsets = await _settled_group_offsets(run)
-    cold = {tp: run.model.copies_of(partition_id).cold_end for tp in before if (partition_id := run.partition_id(tp)) is not None}
+    cold = {
+        tp: run.model.copies_of(partition_id).cold_end
+        for tp in before
+        if (partition_id := run.partition_id(tp)) is not None
+    }
     topics = _topic_settings(run.model.image)
     for host in run.operators.present_hosts():
         await host.end("disk")

@@ -53,7 +53,11 @@ class BitRot:
     async def work(self) -> None:
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / MEAN_SECONDS))
-            hosts = [host for host in self._world.hosts.values() if _is_page_cache_trusted(host) and [*self._targets_on(host)]]
+            hosts = [
+                host
+                for host in self._world.hosts.values()
+                if _is_page_cache_trusted(host) and [*self._targets_on(host)]
+            ]
             if not hosts:
                 continue
             host = self._rng.choice(hosts)
@@ -83,7 +87,11 @@ class BitRot:
     def _targets_on(self, host: SimHost) -> Iterator[RotTarget]:
         image = self._model.image
         for partition_id, copies in self._model.copies.items():
-            if not self._model.is_modelled(partition_id) or copies.state is None or host.node_id not in copies.state.replicas:
+            if (
+                not self._model.is_modelled(partition_id)
+                or copies.state is None
+                or host.node_id not in copies.state.replicas
+            ):
                 continue
             others = [node for node in (*copies.state.isr, *copies.state.elr) if node != host.node_id]
             one_is_whole = any(copies.has_all_committed(node) for node in others)

@@ -46,7 +46,9 @@ COLD_SECONDS = 120.0
 RESEND_SHARE = 0.6
 """Of the senders: they repeat what they had acknowledged, if they are idempotent."""
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
-Clients = list[SimProducer | StandaloneReader | GroupMember | GroupOffsetsReader | RecordDeleter | Administration | Operator]
+Clients = list[
+    SimProducer | StandaloneReader | GroupMember | GroupOffsetsReader | RecordDeleter | Administration | Operator
+]
 
 
 class ClusterRun:
@@ -151,7 +153,9 @@ class ClusterRun:
             host.on_end, host.on_start = self._on_end, self._on_start
         for host in self.operators.present_hosts():
             host.power_on()
-        await self.wait_until(lambda: all(host.up for host in self.operators.present_hosts()), START_SECONDS, "all brokers serve")
+        await self.wait_until(
+            lambda: all(host.up for host in self.operators.present_hosts()), START_SECONDS, "all brokers serve"
+        )
         for shape in self.options.topics:
             await self._create_topic(shape.name)
         self._begin_clients()
@@ -165,7 +169,9 @@ class ClusterRun:
         operator.cancel()
         await reaching.wait_until_read(self)
         await self._end_clients()
-        self.world.network.small_chunk_share = 0.0  # all is read now: small pieces take many steps, and show nothing new
+        self.world.network.small_chunk_share = (
+            0.0  # all is read now: small pieces take many steps, and show nothing new
+        )
         await self.wait_until(lambda: not self.operators.count_moving(), LIVE_SECONDS, "the last moves have ended")
         # Who was cut off when all was mended may have been put out only since.
         await self.wait_until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
@@ -203,12 +209,16 @@ class ClusterRun:
         for number in range(options.senders):
             acks = -1 if number == 0 else rng.choice((-1, -1, 1, 0))
             repeats = random.Random(f"{options.seed}/s{number}/repeats").random() < RESEND_SHARE
-            self.clients.append(self.make_sender(f"s{number}", acks, acks == -1 and rng.random() < 0.7, resends=repeats))
+            self.clients.append(
+                self.make_sender(f"s{number}", acks, acks == -1 and rng.random() < 0.7, resends=repeats)
+            )
         for number in range(options.readers):
             name = f"r{number}"
             client = self.world.client(f"c-{name}")
             self.clients.append(
-                StandaloneReader(name, client, self.loop, self.history, self.own_partitions, self._on_poll, self.sole_epoch)
+                StandaloneReader(
+                    name, client, self.loop, self.history, self.own_partitions, self._on_poll, self.sole_epoch
+                )
             )
         for number in range(options.members):
             name = f"m{number}"
@@ -303,7 +313,15 @@ class ClusterRun:
             # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
             # So is whether the mark of a clean stop is there, where it was the mark that failed.
             unsure = how == "failed stop" or (proved and how == "failed")
-            copies.on_damage(host.node_id, start, batches, host.lives, is_provable=proved, is_proof_unknown=unsure, is_partly_synced=partly)
+            copies.on_damage(
+                host.node_id,
+                start,
+                batches,
+                host.lives,
+                is_provable=proved,
+                is_proof_unknown=unsure,
+                is_partly_synced=partly,
+            )
 
     def _on_process_death(self, host: SimHost) -> None:
         """Whether the next start may go by what this process made of its directory. Which logs are whole at what they
@@ -339,7 +357,8 @@ class ClusterRun:
         if not all(host.up and not host.frozen for host in self.operators.present_hosts()):
             return False
         brokers = [
-            host.node_id in image.brokers and image.brokers[host.node_id].live for host in self.operators.present_hosts()
+            host.node_id in image.brokers and image.brokers[host.node_id].live
+            for host in self.operators.present_hosts()
         ]
         told = not any(node.hosted_replicas.unreported_losses for _, node in self.world.nodes())
         return (

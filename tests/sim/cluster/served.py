@@ -1,5 +1,5 @@
 """Who is served from which topic. ID: a broker serves nothing of a topic that is not in the image that it has heard,
-whoever has its name there. Hooks as in `witness`."""
+whoever has its name there. Hooks as in `observer`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tiered.replication.leader_replica import LeaderReplica
 
 READ_AND_WRITE_METHODS: tuple[tuple[type[Any], str], ...] = (
     (LeaderReplica, "append_now"),
-    (LeaderReplica, "follower_fetched"),
-    (LeaderReplica, "follower_again"),
+    (LeaderReplica, "handle_follower_fetch"),
+    (LeaderReplica, "handle_repeated_fetch"),
     (LeaderReads, "read_now"),
     (FollowerReads, "read_now"),
 )
@@ -55,4 +55,6 @@ class TopicIdChecker:
         node = acting_node()
         image = self._image_of(node)
         if image is not None and topic_id not in image.topics_by_id:
-            self._report("ID", f"b{node} answers ({what}) from topic {topic_id}, of which it has heard that it is deleted")
+            self._report(
+                "ID", f"b{node} answers ({what}) from topic {topic_id}, of which it has heard that it is deleted"
+            )

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tests.sim.cluster.model_of_copies import ReportFinding
-from tests.sim.cluster.observer import read_batches, patched, read_stamp
+from tests.sim.cluster.observer import patched, read_batches, read_stamp
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.group_coordinators import GroupCoordinators
 from tiered.errors import Code, Unavailable
@@ -46,9 +46,9 @@ class OffsetsChecker:
         hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
-            (DiskLog, "_cut", self._cut),
+            (DiskLog, "_run_truncation", self._cut),
             (LeaderReplica, "__init__", self._replica),
-            (LeaderState, "_move", self._move),
+            (LeaderState, "_advance_high_watermark", self._move),
             (GroupCoordinators, "ask", self._ask),
         )
         with ExitStack() as stack:
@@ -71,10 +71,10 @@ class OffsetsChecker:
             held = self._batches_by_log.get(log)
             if held is not None:
                 for each in batches:
-                    base, epoch = read_stamp(data, each.at)
+                    base, epoch = read_stamp(data, each.position)
                     held.append((epoch, base))
                     if (epoch, base) not in self._offsets_by_batch:
-                        self._offsets_by_batch[epoch, base] = tuple(_committed_rows(data, each.at))
+                        self._offsets_by_batch[epoch, base] = tuple(_committed_rows(data, each.position))
 
         return write
 

@@ -89,7 +89,9 @@ def check_overdue(run: ClusterRun) -> Iterator[Finding]:
             yield Finding("I23", f"{key} has expired under the leader of today, {gone}, and is there still")
 
 
-def check_same_batches(name: str, rule: str, batches: Sequence[LogBatch], committed: Mapping[int, LogBatch]) -> Iterator[Finding]:
+def check_same_batches(
+    name: str, rule: str, batches: Sequence[LogBatch], committed: Mapping[int, LogBatch]
+) -> Iterator[Finding]:
     """Where a log has something else than what is committed; above that it may have what it likes."""
     if not committed:
         return

@@ -11,7 +11,18 @@ import pytest
 
 from tests.sim.cluster import checkers
 from tests.sim.cluster.checkers import PartitionDump
-from tests.sim.cluster.history import CommitAttempt, EndOffsetReply, ClientHistory, Ownership, GroupOffsets, PollResult, ReadRecord, Send, SendVerdict, verdict_of
+from tests.sim.cluster.history import (
+    ClientHistory,
+    CommitAttempt,
+    EndOffsetReply,
+    GroupOffsets,
+    Ownership,
+    PollResult,
+    ReadRecord,
+    Send,
+    SendVerdict,
+    verdict_of,
+)
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
 from tests.sim.cluster.observer import Finding, has_boot_mark
 from tests.sim.harness.disk import SimDisk
@@ -35,7 +46,9 @@ def is_promised(send: Send) -> bool:
     return send.acks == -1
 
 
-def make_send(value: bytes, offset: int, *, sender: str = "s", number: int = 0, verdict: SendVerdict = SendVerdict.OK) -> Send:
+def make_send(
+    value: bytes, offset: int, *, sender: str = "s", number: int = 0, verdict: SendVerdict = SendVerdict.OK
+) -> Send:
     return Send(sender, number, T, (value,), -1, 0, done_ns=1, verdict=verdict, base_offset=offset)
 
 
@@ -58,7 +71,9 @@ def test_i1_i2_what_was_acknowledged_is_there_and_where_it_was_said() -> None:
     assert rules(checkers.check_acked_records(history, make_dump(b"a", b"x"), is_promised, never)) == ["I1"]
     assert rules(checkers.check_acked_records(history, make_dump(b"b", b"a"), is_promised, never)) == ["I2", "I2"]
     assert rules(checkers.check_acked_records(history, make_dump(b"a", b"x"), is_promised, always)) == []
-    assert rules(checkers.check_acked_records(history, make_dump(b"c", start=2), is_promised, never)) == [], "it has expired"
+    assert rules(checkers.check_acked_records(history, make_dump(b"c", start=2), is_promised, never)) == [], (
+        "it has expired"
+    )
 
 
 def test_i1_knows_what_was_promised() -> None:
@@ -129,7 +144,9 @@ def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
     assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, never)) == []
     batches = [(0, 7, 0, 2), (2, 7, 3, 1)]
     assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, never)) == ["I11"]
-    assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, always)) == [], "what came between was lost"
+    assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, always)) == [], (
+        "what came between was lost"
+    )
 
 
 def test_i12_a_sender_finds_its_records_in_order() -> None:
@@ -137,15 +154,23 @@ def test_i12_a_sender_finds_its_records_in_order() -> None:
     assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"a", b"b"))) == []
     assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"b", b"a"))) == ["I12"]
     unsure = [make_send(b"a", 0, verdict=SendVerdict.UNKNOWN), make_send(b"b", 1)]
-    assert rules(checkers.check_order(ClientHistory(unsure), make_dump(b"b", b"a"))) == [], "the first may have come late"
+    assert rules(checkers.check_order(ClientHistory(unsure), make_dump(b"b", b"a"))) == [], (
+        "the first may have come late"
+    )
     identity = [replace(each, producer_id=7) for each in unsure]
-    assert rules(checkers.check_order(ClientHistory(identity), make_dump(b"b", b"a"))) == ["I12"], "not under one identity"
+    assert rules(checkers.check_order(ClientHistory(identity), make_dump(b"b", b"a"))) == ["I12"], (
+        "not under one identity"
+    )
     together = [replace(identity[0], done_ns=9), replace(identity[1], invoked_ns=1, done_ns=8)]
     assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"))) == ["I12"]
-    assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"), [9])) == ["I12"], "it was forgotten later"
+    assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"), [9])) == ["I12"], (
+        "it was forgotten later"
+    )
     assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"), [0])) == []
     after = [together[0], replace(identity[1], invoked_ns=9, done_ns=12)]
-    assert rules(checkers.check_order(ClientHistory(after), make_dump(b"b", b"a"), [0])) == ["I12"], "one after the other"
+    assert rules(checkers.check_order(ClientHistory(after), make_dump(b"b", b"a"), [0])) == ["I12"], (
+        "one after the other"
+    )
 
 
 def test_i13_what_is_read_was_sent_and_not_refused() -> None:
@@ -153,7 +178,7 @@ def test_i13_what_is_read_was_sent_and_not_refused() -> None:
     assert rules(checkers.check_no_phantoms(ClientHistory(), make_dump(b"a"))) == ["I13"]
     refused = make_send(b"a", 0, verdict=SendVerdict.FAILED)
     assert rules(checkers.check_no_phantoms(ClientHistory([refused], [make_poll((0, b"a"))]), {})) == ["I13"]
-    elsewhere = replace(make_send(b"a", 0), where=TopicPartition("u", 0))
+    elsewhere = replace(make_send(b"a", 0), tp=TopicPartition("u", 0))
     assert rules(checkers.check_no_phantoms(ClientHistory([elsewhere]), make_dump(b"a"))) == ["I13"]
 
 
@@ -224,7 +249,9 @@ def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
     def said(after: int, gone_from: int) -> list[str]:
         shown = [(GroupOffsets("g", {T: 8}, 30, 31), False), (GroupOffsets("g", {T: after}, 50, 51), True)]
         return rules(
-            checkers.check_offsets_stable(commits, shown, (), lambda _, offset, since: offset >= gone_from and since == 0)
+            checkers.check_offsets_stable(
+                commits, shown, (), lambda _, offset, since: offset >= gone_from and since == 0
+            )
         )
 
     assert said(5, gone_from=5) == [], "the log ends at 5"

@@ -112,7 +112,9 @@ def test_deleted_records_are_answered_for_when_the_manifest_says_so() -> None:
 
 def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:
     said: dict[str, str] = {}
-    expected = ExpectedTopics(lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"})
+    expected = ExpectedTopics(
+        lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"}
+    )
     assert list(expected.check()) == []
     assert [each.rule for each in expected.on_cluster_configs_altered({"log.flush": "ack"}, OK)] == ["I24"]
     said["log.flush"] = "ack"
@@ -124,7 +126,9 @@ def test_what_is_set_for_all_brokers_is_there_from_its_answer_on() -> None:
 
 def test_a_broker_that_registers_may_say_again_for_all_what_was_taken_away() -> None:
     said = {"min.insync.replicas": "1"}
-    expected = ExpectedTopics(lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"})
+    expected = ExpectedTopics(
+        lambda name: None, cluster_configs=lambda: said, initial_configs={"min.insync.replicas": "2"}
+    )
     assert [each.rule for each in expected.on_cluster_configs_altered({"min.insync.replicas": None}, OK)] == ["I24"]
     for now in ({}, {"min.insync.replicas": "2"}):
         said.clear()

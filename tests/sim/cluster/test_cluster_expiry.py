@@ -26,10 +26,15 @@ LOG = [LogBatch(number, number, 0, 0, size=100, max_timestamp=NOW_MS - 400 + num
         (Retention(retention_bytes=201, retention_ms=250), 0, []),
     ],
 )
-def test_a_batch_goes_when_enough_is_above_it_or_it_is_old(keeps: Retention, tail_bytes: int, expected: list[int]) -> None:
+def test_a_batch_goes_when_enough_is_above_it_or_it_is_old(
+    keeps: Retention, tail_bytes: int, expected: list[int]
+) -> None:
     found = find_early_expiry(LOG, 2, keeps, tail_bytes=tail_bytes, now_ms=NOW_MS)
     assert [batch.base for batch in found] == expected
 
 
 def test_a_clock_that_is_wrong_may_take_what_it_takes_for_old() -> None:
-    assert list(find_early_expiry(LOG, 2, Retention(retention_ms=300), tail_bytes=0, now_ms=NOW_MS, max_clock_skew_ms=1)) == []
+    assert (
+        list(find_early_expiry(LOG, 2, Retention(retention_ms=300), tail_bytes=0, now_ms=NOW_MS, max_clock_skew_ms=1))
+        == []
+    )

@@ -47,7 +47,7 @@ def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
 def test_i6_a_follower_that_serves_all_it_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followers are looked at now and then: in some runs only when they have no more than is committed."""
     run(1, without_faults)
-    monkeypatch.setattr(follower_step, "high_watermark", lambda known, told, end: end)
+    monkeypatch.setattr(follower_step, "next_high_watermark", lambda known, told, end: end)
     with pytest.raises(BrokenRules, match="I6: t0-0: follower"):
         for seed in range(1, 6):
             run(seed, without_faults)

@@ -28,5 +28,7 @@ def test_who_returns_last_may_have_been_eligible_until_another_is_elected(winner
 def test_who_leads_alone_and_reports_a_loss_was_not_elected_for_it() -> None:
     told = make_three_copies(2)
     told.damage(1, batch(0))
-    told.copies.on_partition_change(PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ())
+    told.copies.on_partition_change(
+        PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ()
+    )
     assert "R4" not in told.broken_rules

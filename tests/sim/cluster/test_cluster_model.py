@@ -118,7 +118,9 @@ def test_i20_what_goes_up_is_what_is_committed() -> None:
     kept, one, two = make_cold()
     kept.write(20)
     kept.put_manifest(manifest(one, two, kept.upload(20, batch(20, size=50))))
-    assert kept.broken_rules == ["I20", "I20"], "the object is another one than that which went up, and holds something else"
+    assert kept.broken_rules == ["I20", "I20"], (
+        "the object is another one than that which went up, and holds something else"
+    )
 
 
 def test_i20_an_offset_stays_in_its_object() -> None:

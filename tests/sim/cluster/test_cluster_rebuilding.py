@@ -47,7 +47,7 @@ def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
 def test_i23_what_nothing_names_is_found_and_of_a_deleted_topic_where_no_clock_jumped(jumped: bool) -> None:
     kept, _, _ = make_cold()
     options = SimpleNamespace(troubles=("clock_jump",) if jumped else ())
-    run = cast(Any, SimpleNamespace(truth=kept.model, options=options))
+    run = cast(Any, SimpleNamespace(model=kept.model, options=options))
     assert rebuilding._unnamed_objects(run) == []
     unnamed = kept.upload(20, batch(20))
     assert rebuilding._unnamed_objects(run) == [unnamed.key]

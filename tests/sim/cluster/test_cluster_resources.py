@@ -18,13 +18,13 @@ from tests.sim.cluster.test_cluster_stored import without_faults
 def test_i30_a_broker_holds_no_more_than_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load = {name: LIMITS[name]}
     of = cast(Any, SimpleNamespace(high_load={}, findings=Findings(lambda what: None)))
-    monkeypatch.setattr(resources, "loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
+    monkeypatch.setattr(resources, "measure_loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
     resources.check_limits(of)
-    of.findings.check()
+    of.findings.raise_if_any()
     load[name] += 1
     resources.check_limits(of)
     with pytest.raises(BrokenRules, match=f"I30: b1 holds {load[name]} {name}"):
-        of.findings.check()
+        of.findings.raise_if_any()
     assert of.high_load == load
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.sim.cluster.options import SETTING_KINDS, ACTS_LATE, TROUBLES
+from tests.sim.cluster.options import ACTS_LATE, SETTING_KINDS, TROUBLES
 from tests.sim.cluster.run import run
 from tests.sim.scenarios.many import run_seeds
 from tests.sources import ROOT
@@ -16,7 +16,7 @@ from tests.sources import ROOT
 SEEDS = 200
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
-    "admin_create_NONE", "admin_cut_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
+    "admin_create_NONE", "admin_delete_records_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
     "bucket_snapshots", "bucket_spills", "bucket_collected_slots", "bucket_refused",
     *(f"trouble_{kind}" for kind in (*TROUBLES, ACTS_LATE, "rot")),
     *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in SETTING_KINDS), "unclean_elections",

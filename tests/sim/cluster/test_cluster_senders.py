@@ -48,7 +48,9 @@ def test_batches_are_under_way_together_and_one_that_gets_lost_is_sent_again(mon
     """I11 and I12 hold for the sake of the broker alone: it is found when it takes what does not follow."""
     assert count_concurrent(run(1, lambda drawn: without_faults(drawn).with_changes(in_flight=1)).history.sends) == 0
     sends = run(1, with_in_flight).history.sends
-    assert count_concurrent(sends) > 20 and all(send.verdict is SendVerdict.OK for send in sends if send.producer_id >= 0)
+    assert count_concurrent(sends) > 20 and all(
+        send.verdict is SendVerdict.OK for send in sends if send.producer_id >= 0
+    )
     original = SimProducer._produce
 
     async def lose(sender: SimProducer, send: Send, data: bytes, node: int) -> None:
@@ -57,7 +59,7 @@ def test_batches_are_under_way_together_and_one_that_gets_lost_is_sent_again(mon
         else:
             await original(sender, send, data, node)
 
-    monkeypatch.setattr(SimProducer, "_ask", lose)
+    monkeypatch.setattr(SimProducer, "_produce", lose)
     sends = run(1, with_in_flight).history.sends
     assert any(send.attempts > 1 and send.number % 7 for send in sends), "one behind was refused"
     monkeypatch.setattr(ProducerStates, "_check_follows", lambda states, batch, producer, tail: None)

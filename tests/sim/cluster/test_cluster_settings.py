@@ -12,7 +12,9 @@ def test_i10_where_flush_has_changed_a_log_that_lost_what_is_committed_counts_fo
     for kept, red in ((2, []), (1, ["I10"])):
         told = make_three_copies(2)
         told.change_partition(1, 0, (1,), (3,))
-        told.copies.on_damage(3, 0, [batch(10 * number) for number in range(kept)], 1, is_provable=False, is_partly_synced=True)
+        told.copies.on_damage(
+            3, 0, [batch(10 * number) for number in range(kept)], 1, is_provable=False, is_partly_synced=True
+        )
         told.change_partition(1, 0, (1,), (3,), lives={**LIVES, 3: 2})
         assert told.broken_rules == red
 

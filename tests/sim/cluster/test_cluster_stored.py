@@ -60,7 +60,7 @@ def test_what_is_spoilt_at_the_end_is_found(
         spoil(of)
         return original(of)
 
-    monkeypatch.setattr(stored, "everything", everything)
+    monkeypatch.setattr(stored, "check_stored", everything)
     with pytest.raises(BrokenRules) as broken:
         run(1, without_faults)
     assert broken.value.rules[0] == rule

@@ -75,7 +75,9 @@ def test_i11_a_retry_is_told_the_offset_of_its_first_try(
 ) -> None:
     """But where its batch is not here any more and this process may not have seen it, or it is not the leader that
     answers, or another batch stands there."""
-    assert [each.rule for each in retries.check_retry(make_committed(), node, first, crc, 0, code, offset)] == ["I11"] * wrong
+    assert [each.rule for each in retries.check_retry(make_committed(), node, first, crc, 0, code, offset)] == [
+        "I11"
+    ] * wrong
 
 
 def test_i11_a_log_that_began_behind_the_bucket_knows_all_that_the_bucket_does() -> None:
@@ -109,7 +111,10 @@ class ReplyRig:
     def check_fetch(self, part: PartitionData, asked_ns: int, *, offset: int = 0, node: int = 1) -> list[str]:
         asked = FetchRequest(topics=[FetchTopic("t", "", [FetchPartition(partition=0, fetch_offset=offset)])])
         answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
-        return [each.rule for each in self.checker.check_reply(asked, answer, node, self.checker.note_request(asked), asked_ns)]
+        return [
+            each.rule
+            for each in self.checker.check_reply(asked, answer, node, self.checker.note_request(asked), asked_ns)
+        ]
 
 
 def batch_head(base: int, count: int) -> bytes:
@@ -121,7 +126,13 @@ def test_i22_below_what_was_told_to_be_deleted_nobody_is_shown_anything_who_asks
     heard = ReplyRig()
     heard.checker.on_records_deleted(T, 50, 5)
     heard.checker.on_records_deleted(T, 80, 7)
-    assert heard.check_start(5, 60) == heard.check_start(4, 40) == heard.check_start(7, 90) == heard.check_start(0, 90, LATEST) == []
+    assert (
+        heard.check_start(5, 60)
+        == heard.check_start(4, 40)
+        == heard.check_start(7, 90)
+        == heard.check_start(0, 90, LATEST)
+        == []
+    )
     assert heard.check_start(4, 60) == heard.check_start(6, 90) == ["I22"]
     good = PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(6, 2))
     assert heard.check_fetch(good, 90) == []
@@ -183,9 +194,16 @@ def find_seed(how: str) -> int:
 @pytest.mark.parametrize(
     ("owner", "name", "make", "seed", "of", "rule"),
     [
-        (ProducerStateEntry, "find", find_last_only, 3, short_run, "I11"),
-        (CoordinatorRuntime, "_idle", lambda original: lambda self: True, 1, with_group, "I18"),
-        (BrokerHeartbeats, "expired", lambda original: lambda self, now_ns: [], find_seed("freeze"), short_run, "I19"),
+        (ProducerStateEntry, "find_batch", find_last_only, 3, short_run, "I11"),
+        (CoordinatorRuntime, "_is_idle", lambda original: lambda self: True, 1, with_group, "I18"),
+        (
+            BrokerHeartbeats,
+            "expired_sessions",
+            lambda original: lambda self, now_ns: [],
+            find_seed("freeze"),
+            short_run,
+            "I19",
+        ),
     ],
 )
 def test_a_broker_that_breaks_it_is_found(

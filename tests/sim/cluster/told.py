@@ -37,7 +37,9 @@ class DeletionReplies:
         """Returns the highest offset of a deletion that was answered by then and after the unclean election of that
         epoch. A leader of an unclean election may lack a deletion as it lacks records."""
         answers = self.replies
-        return max((offset for told_ns, offset, after in answers if told_ns <= at_ns and after >= unclean_epoch), default=0)
+        return max(
+            (offset for told_ns, offset, after in answers if told_ns <= at_ns and after >= unclean_epoch), default=0
+        )
 
 
 class ReplyChecker:
@@ -74,7 +76,9 @@ class ReplyChecker:
         if partition_id is None or known is None:
             return 0
         copies = self._copies(partition_id)
-        return known.start_before(at_ns, copies.parted if copies.cold_end == 0 else -1)  # a manifest keeps where a log starts
+        return known.start_before(
+            at_ns, copies.parted if copies.cold_end == 0 else -1
+        )  # a manifest keeps where a log starts
 
     def note_request(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
         """What is to be kept of the moment in which a client asks, for `heard`: of each partition that it asks for at
@@ -142,7 +146,11 @@ class ReplyChecker:
         if partition_id is None or sole < 0 or sole != self._sole_epoch(tp):
             return
         copies = self._copies(partition_id)
-        if copies.state is None or copies.state.leader != node or not copies.has_leader_begun(copies.state.leader_epoch):
+        if (
+            copies.state is None
+            or copies.state.leader != node
+            or not copies.has_leader_begun(copies.state.leader_epoch)
+        ):
             return
         if copies.log_start <= offset <= copies.committed_end and not copies.may_be_gone(offset, 0):
             start, end = copies.log_start, copies.committed_end

@@ -29,7 +29,7 @@ from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 A = TypeVar("A", bound=Message)
-C = TypeVar("C", bound="Listening")
+C = TypeVar("C", bound="ObservedClient")
 
 PORT = 9092
 LISTENER = "PLAINTEXT"
@@ -274,12 +274,12 @@ class ObservedClient(KafkaClient):
     on_request: Callable[[Message], Any] = staticmethod(lambda request: None)
     on_reply: OnReply = staticmethod(lambda *told: None)
 
-    async def ask(
-        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    async def send(
+        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
     ) -> A:
         before, asked_ns = self.on_request(request), self.clock.mono_ns()
-        got = await super().send(request, answer, node_id=node, timeout=timeout)
-        self.on_reply(request, got, node, before, asked_ns)
+        got = await super().send(request, response_type, node_id=node_id, timeout=timeout)
+        self.on_reply(request, got, node_id, before, asked_ns)
         return got
 
 

@@ -113,11 +113,17 @@ class BucketRules:
             return
         reach = manifest.log_start_offset, manifest.cold_end_offset
         start, end = self._cold_bounds.setdefault(manifest.partition_id, reach)
-        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.partition_id} shrinks from {start, end} to {reach}"
+        assert reach[0] >= start and reach[1] >= end, (
+            f"I21: {manifest.partition_id} shrinks from {start, end} to {reach}"
+        )
         self._cold_bounds[manifest.partition_id] = reach
         for entry in manifest.entries:
-            assert entry.key in self._bucket.objects, f"I23: {manifest.partition_id} names {entry.key}, which is not there"
-            home = self._segment_objects.setdefault((manifest.partition_id, entry.base_offset), (entry.next_offset, entry.key))
+            assert entry.key in self._bucket.objects, (
+                f"I23: {manifest.partition_id} names {entry.key}, which is not there"
+            )
+            home = self._segment_objects.setdefault(
+                (manifest.partition_id, entry.base_offset), (entry.next_offset, entry.key)
+            )
             assert home == (entry.next_offset, entry.key), f"I20: {entry} moved, it was {home}"
 
     def _check_boundary(self, boundary: Boundary) -> None:
@@ -150,4 +156,6 @@ class BucketRules:
             if node.next_offset > start:
                 yield node
                 if not isinstance(node, SegmentEntry):
-                    yield from self._live_nodes(decode_submanifest(self._bucket.objects[node.key].data, node.key), start)
+                    yield from self._live_nodes(
+                        decode_submanifest(self._bucket.objects[node.key].data, node.key), start
+                    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.sim.harness.durable_bytes import Folder, Inode, DurableBytes, Write, count_bytes
+from tests.sim.harness.durable_bytes import DurableBytes, Folder, Inode, Write, count_bytes
 from tiered.errors import Unavailable
 from tiered.ports import Buffer, Space
 

@@ -139,7 +139,7 @@ class DurableBytes:
             else:
                 waiting.append(naming)
         for naming in reversed(durable):
-            naming.settle()
+            naming.make_durable()
         self.journal = waiting[::-1]
 
     def crash_image(self, rng: random.Random) -> DurableBytes:
@@ -170,7 +170,9 @@ def _crash_image_of(
     made[id(folder)] = image
     for name, node in lasting.get(id(folder), folder.durable).items():
         if id(node) not in made:
-            made[id(node)] = _crash_image_of(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+            made[id(node)] = (
+                _crash_image_of(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+            )
         image.names[name] = made[id(node)]
     image.durable = dict(image.names)
     return image

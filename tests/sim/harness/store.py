@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.object_store.faulty import ALL_VERBS, FaultRule, Faults, FaultyStore, FaultKind, LateWrite
+from tiered.object_store.faulty import ALL_VERBS, FaultKind, FaultRule, Faults, FaultyStore, LateWrite
 from tiered.object_store.memory import MemoryStore, StoredObject
 from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, Ok, PutResult
 

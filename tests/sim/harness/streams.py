@@ -25,7 +25,7 @@ class StreamSignal(Enum):
 
 
 class SimStream:
-    """One end of a connection. What it sends waits in `_way` for its time, then in the far end's `_inbox`."""
+    """One end of a connection. What it sends waits in `_in_flight` for its time, then in the far end's `_inbox`."""
 
     far: SimStream
 

@@ -1,4 +1,5 @@
-"""The bugs themselves: each turns a function of production into one that has it. What they are for, `plants` says."""
+"""The bugs themselves: each turns a function of production into one that has it. What they are for, `mutants.py`
+says."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ LONG_MAX = 2**63 - 1
 REFUSE_AFTER_MS = 20_000
 SWEEP_SECONDS = 0.1
 LEAKED: list[Any] = []
-"""What a planted bug does not close; emptied when it is gone."""
+"""Files that a mutant does not close; emptied when it is gone."""
 
 
 class NoStream:
@@ -156,10 +157,10 @@ def put_manifest_first(original: Any) -> Any:
 
 
 def drop_unuploaded_segments(original: Any) -> Any:
-    def local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
+    def find_local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
         return original(closed, active, config, now_ms, cold_end=LONG_MAX)
 
-    return local_start
+    return find_local_start
 
 
 def keep_active_segment_only(original: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Bugs planted on purpose: each breaks one rule by putting another function in the place of a production one, in this
+"""Bugs put in on purpose: each breaks one rule by putting another function in the place of a production one, in this
 process and for a while. A simulator that does not find them proves nothing.
 
 `rules` are those that it breaks: a run that fails for anything else has not found it. `seeds` is within how many seeds
-a search must find it (`make sim-plants`), and `of` what makes the drawn options fit to show it: the rest stays as it is
-drawn.
+a search must find it (`make sim-mutants`), and `of` what makes the drawn options fit to show it: the rest stays as it
+is drawn.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SimMutant:
     seeds: int = 200
 
     def explains(self, failure: str) -> bool:
-        """Whether what a run failed for (`complaint`) is one of its rules."""
+        """Whether what a run failed for (`failure_reason`) is one of its rules."""
         return any(re.match(rf"{rule}\b", failure) for rule in self.rules)
 
     @contextmanager
@@ -140,8 +140,8 @@ def _forget_epochs(drawn: ClusterOptions) -> ClusterOptions:
     return drawn.with_changes(
         topics=(topic,), troubles=("power", "kill"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
         latency_seconds=0.001, worst_fault=0.0, bucket_rate=0.0, segment_bytes=1024, local_retention_bytes=1,
-        send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False, cuts=False, moves=False, members=0,
-        rot=False, retention_bytes=-1, retention_ms=-1,
+        send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False, admin_deletes=False, moves=False,
+        members=0, rot=False, retention_bytes=-1, retention_ms=-1,
     )  # fmt: skip
 
 
@@ -187,11 +187,11 @@ def _recreate_topics(drawn: ClusterOptions) -> ClusterOptions:
 
 
 MUTANTS = {
-    plant.name: plant
-    for plant in (
+    mutant.name: mutant
+    for mutant in (
         SimMutant(
             "no_epochs", "a follower's history is taken for the leader's own", ("I5", "I6", "I9", "I10"),
-            ((leader_replica, "judge", bugs.ignore_diverging_epochs),),
+            ((leader_replica, "validate_offset_and_epoch", bugs.ignore_diverging_epochs),),
         ),
         SimMutant(
             "unclean_election", "any replica leads", ("I9", "I10", "R4"),
@@ -199,7 +199,7 @@ MUTANTS = {
         ),
         SimMutant(
             "r1_keeps_leading", "a new incarnation keeps its place", ("I8", "R1"),
-            ((partition_transitions, "returned", bugs.keep_isr_after_restart),),
+            ((partition_transitions, "register_broker", bugs.keep_isr_after_restart),),
         ),
         SimMutant(
             "r4_first_leads", "no wait for the others", ("R4", "I9"),
@@ -207,9 +207,10 @@ MUTANTS = {
         ),
         SimMutant(
             "r2_joins_behind", "joins at a stale high watermark", ("I9", "I10"),
-            ((LeaderState, "may_join", bugs.join_at_stale_watermark),), _catch_up,
+            ((LeaderState, "should_join_isr", bugs.join_at_stale_watermark),), _catch_up,
         ),
-        SimMutant("r3_moves_below", "moves below min ISR", ("R3",), ((LeaderState, "_move", bugs.advance_below_min_isr),)),
+        SimMutant("r3_moves_below", "moves below min ISR", ("R3",), ((LeaderState, "_advance_high_watermark",
+            bugs.advance_below_min_isr),)),
         SimMutant(
             "slot_reuse", "a collected slot is taken for free", ("I8", "I9", "I24", "I25"),
             ((MetadataLog, "_check_boundary", bugs.skip_boundary_check),), _freeze_controllers,
@@ -220,7 +221,7 @@ MUTANTS = {
         ),
         SimMutant(
             "equal_epochs", "a candidate stands with the epoch that it read", ("I24", "I25"),
-            ((log_writer, "stand", bugs.reuse_controller_epoch),),
+            ((log_writer, "new_candidacy", bugs.reuse_controller_epoch),),
         ),
         SimMutant(
             "lost_reply", "an own lost reply is taken for a failure", ("I24",),
@@ -236,27 +237,28 @@ MUTANTS = {
         ),
         SimMutant(
             "manifest_first", "the manifest before the object", ("I23",),
-            ((Uploader, "_copy", bugs.put_manifest_first),),
+            ((Uploader, "_upload_object", bugs.put_manifest_first),),
         ),
         SimMutant(
             "local_delete_first", "a local delete before the manifest", ("I22",),
-            ((retention, "local_start", bugs.drop_unuploaded_segments),),
+            ((retention, "find_local_start", bugs.drop_unuploaded_segments),),
         ),
         SimMutant(
             "retention_too_greedy", "retention takes every closed segment", ("I22",),
-            ((retention, "plan", bugs.keep_active_segment_only),),
+            ((retention, "plan_retention", bugs.keep_active_segment_only),),
         ),
         SimMutant(
             "sweep_too_early", "the sweep takes what is being made", ("I23",),
             (
-                (collector, "garbage", bugs.sweep_unfinished_objects),
-                (Tiering, "tier", bugs.sweep_during_upload),
+                (collector, "find_garbage", bugs.sweep_unfinished_objects),
+                (Tiering, "run_steps", bugs.sweep_during_upload),
             ),
             _upload_only,
         ),
         SimMutant(
             "named_deleted", "the sweep takes what the manifest names", ("I23",),
-            ((collector, "garbage", bugs.sweep_named_objects), (Tiering, "_settled_ms", bugs.skip_settle_time)),
+            ((collector, "find_garbage", bugs.sweep_named_objects), (Tiering, "_sweep_delay_ms",
+             bugs.skip_settle_time)),
         ),
         SimMutant(
             "fenced_upload", "a manifest takes changes of any epoch", ("I16",),
@@ -276,28 +278,29 @@ MUTANTS = {
         ),
         SimMutant(
             "above_high_watermark", "readers get all there is", ("I4",),
-            ((LeaderReads, "ends", bugs.serve_to_log_end),),
+            ((LeaderReads, "offset_snapshot", bugs.serve_to_log_end),),
         ),
         SimMutant(
             "wrong_cold_epoch", "a cold epoch ends where the log does", ("I4",),
-            ((offset_lookup, "_end_of_cold_epoch", bugs.use_log_end_for_epoch),), _forget_epochs,
+            ((offset_lookup, "_cold_end_offset_for_epoch", bugs.use_log_end_for_epoch),), _forget_epochs,
         ),
         SimMutant(
             "rot_is_whole", "a log that has rotted counts", ("I9", "R1"),
-            ((LogStore, "is_doubted", bugs.never_suspect),), _flip_bits,
+            ((LogStore, "is_suspect", bugs.never_suspect),), _flip_bits,
         ),
         SimMutant(
             "old_generation", "a member that is out commits", ("I18",),
-            ((commits, "_refusal", bugs.accept_any_commit),), _with_group,
+            ((commits, "_validate_commit", bugs.accept_any_commit),), _with_group,
         ),
         SimMutant(
             "served_by_name", "a broker serves what it has not acted on yet", ("ID", "I5", "I6", "I16"),
-            ((HostedReplicas, "stop", bugs.skip_replica_stop), (HostedReplicas, "_is_deleted", bugs.keep_leading_deleted_topic)),
+            ((HostedReplicas, "stop_topics", bugs.skip_replica_stop), (HostedReplicas, "_is_deleted",
+             bugs.keep_leading_deleted_topic)),
             _recreate_topics,
         ),
         SimMutant(
             "streams_left", "a lost link leaves its stream open", ("I30",),
-            ((BrokerConnection, "_lose", bugs.leave_stream_open),), _lose_replies,
+            ((BrokerConnection, "_fail_connection", bugs.leave_stream_open),), _lose_replies,
         ),
         SimMutant(
             "files_left", "files are opened and never closed", ("I30",),
@@ -309,7 +312,7 @@ MUTANTS = {
         ),
         SimMutant(
             "nobody_joins", "after a while no group takes a member", ("every partition of the group has an owner",),
-            ((join, "_refusal", bugs.refuse_late_members),), _with_group,
+            ((join, "_validate_join", bugs.refuse_late_members),), _with_group,
         ),
     )
 }  # fmt: skip
@@ -347,4 +350,4 @@ FIRST_SEEDS = {
     "streams_left": 0,
     "wrong_cold_epoch": 4,
 }
-"""By plant: the first seed that shows it. Some have a story as well (`stories.py`)."""
+"""By mutant: the first seed that shows it. Some have a scenario as well (`scenarios.py`)."""

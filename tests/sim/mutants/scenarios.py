@@ -1,4 +1,4 @@
-"""Directed stories of planted bugs that a search finds rarely: each holds, and breaks while its bug is planted."""
+"""Directed scenarios of mutants that a search finds rarely: each holds, and breaks while its bug is in."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "wrong_cold_epoch": test_ends_of_epochs.test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments,
     "fenced_upload": test_uploader.test_a_fenced_leader_uploads_in_vain,
 }
-"""By plant."""
+"""By mutant."""

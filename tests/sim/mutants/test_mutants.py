@@ -1,5 +1,5 @@
 """Planted bugs, each at a seed that shows it: red with the bug and by a rule of its own, green without it. Those that
-seeds seldom showed have a story. (`make sim-plants` searches for all.)"""
+seeds seldom showed have a story. (`make sim-mutants` searches for all.)"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.__main__ import without_logs_and_gc, run_seed
+from tests.sim.__main__ import run_seed, without_logs_and_gc
 from tests.sim.cluster.run import run
 from tests.sim.cluster.world import EVENTS
-from tests.sim.mutants.mutants import MUTANTS, FIRST_SEEDS, failure_reason
+from tests.sim.mutants.mutants import FIRST_SEEDS, MUTANTS, failure_reason
 from tests.sim.mutants.scenarios import SCENARIOS
 
 EVENT = re.compile(r" *\d+\.\d{3} ")
@@ -53,10 +53,10 @@ def test_every_planted_bug_is_shown_here() -> None:
 def test_a_plant_is_shown_by_its_own_rules_alone() -> None:
     story = "Traceback (most recent call last):\n  1.0 b1: I4: no\na.Broken: I10: b1 lacks some; I4: t\n  seed=1\n"
     assert failure_reason(story) == "I10: b1 lacks some; I4: t" and failure_reason("") == ""
-    plant = MUTANTS["above_high_watermark"]
-    assert plant.rules == ("I4",) and plant.explains("I4: t0-0")
-    assert not replace(plant, rules=("I3",)).explains("I31: t0-0"), "another rule, whose number begins alike"
-    assert not plant.explains(failure_reason(story)) and not plant.explains("")
+    mutant = MUTANTS["above_high_watermark"]
+    assert mutant.rules == ("I4",) and mutant.explains("I4: t0-0")
+    assert not replace(mutant, rules=("I3",)).explains("I31: t0-0"), "another rule, whose number begins alike"
+    assert not mutant.explains(failure_reason(story)) and not mutant.explains("")
     late = failure_reason(
         "AssertionError: liveness: not within 15.0 s: I30: brokers come to rest once nobody asks them\nslot=1"
     )
@@ -64,11 +64,11 @@ def test_a_plant_is_shown_by_its_own_rules_alone() -> None:
 
 
 def test_a_plant_is_gone_when_it_is_over() -> None:
-    for plant in MUTANTS.values():
-        before = [owner.__dict__[attribute] for owner, attribute, _ in plant.patches]
-        with plant.apply():
+    for mutant in MUTANTS.values():
+        before = [owner.__dict__[attribute] for owner, attribute, _ in mutant.patches]
+        with mutant.apply():
             assert all(
                 owner.__dict__[attribute] is not original
-                for (owner, attribute, _), original in zip(plant.patches, before, strict=True)
-            ), plant.name
-        assert [owner.__dict__[attribute] for owner, attribute, _ in plant.patches] == before
+                for (owner, attribute, _), original in zip(mutant.patches, before, strict=True)
+            ), mutant.name
+        assert [owner.__dict__[attribute] for owner, attribute, _ in mutant.patches] == before

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.options import SETTINGS
-from tests.sim.scenarios.test_reassignments import read_log, is_leading, partition_image, write
+from tests.sim.scenarios.test_reassignments import is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
@@ -22,7 +22,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.metadata import layout
 from tiered.metrics import Metrics
-from tiered.peers import PartitionFetch, MetadataFetch, ReplicaFetch
+from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
@@ -31,7 +31,7 @@ NAMED = replace(QUICK, inter_broker_listener_name="BROKERS", broker_session_time
 
 
 def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(NAMED)
         ports = {"BROKERS": 9092, "CLIENTS": 9093}
         server = await serve_kafka(site.node, {name: Endpoint(name, "0.0.0.0", port) for name, port in ports.items()})
@@ -66,12 +66,12 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize(("version", "words"), [(2, "upgrade it"), (0, "use the program that wrote it")])
 def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words: str) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
         held = await site.machine.process().store.get(layout.FORMAT_KEY)
@@ -85,12 +85,12 @@ def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words
         await node.stop()
         assert site.bucket.objects == before and held is not None
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("reigns", [True, False])
 def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers(reigns: bool) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.controller if reigns else three.others()[0]
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
@@ -105,12 +105,12 @@ def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers
         await first.start()
         await three.wait_until(three.is_everyone_known, 20)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         wrong = three.others()[0]
         await wrong.stop()
         await wrong.clear()
@@ -130,7 +130,7 @@ def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytes
         acked += await write(three, 10)
         assert all(value in read_log(wrong) for value in acked)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("flush", ["hot", "cold"])
@@ -141,7 +141,7 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
     if flush == "hot":
         configs["remote.storage.enable"] = "false"
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         wrong = three.others()[0]
         await wrong.stop()
         await wrong.clear()
@@ -156,7 +156,9 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
             await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ACKS_ALL, timeout_ms=5_000)
         end = leader.log.end_offset
         await asyncio.sleep(minutes * 60 - 120)
-        assert (leader.leader_epoch, leader.log_start_offset) == (partition_image(three).leader_epoch, 0), "nothing is lost"
+        assert (leader.leader_epoch, leader.log_start_offset) == (partition_image(three).leader_epoch, 0), (
+            "nothing is lost"
+        )
         if flush == "cold":
             assert leader.cold_end_offset == end
         await three.wait_until(lambda: leader.log_start_offset == end, 300)
@@ -167,11 +169,11 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
         assert leader.log_start_offset == end
         await three.wait_until(lambda: leader.log_start_offset == end + 1, 300)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, *_ = three.others()
         cut = next(each for each in three.others() if each is not leader)
         order = [leader.node_id, three.controller.node_id, cut.node_id]
@@ -189,13 +191,13 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
         await three.wait_until(lambda: len(partition_image(three).isr) == 3, 30)
         assert not leader.node.health().problems
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> None:
     """Else it would lead what nobody could write to, read or copy. A way that comes to be open is waited for."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         astray = three.others()[0]
         await astray.stop()
         astray.advertised, start = "astray:9092", three.now
@@ -213,11 +215,11 @@ def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> 
         await asyncio.wait_for(starting, 2)
         assert three.controller.node.image.brokers[astray.node_id].listeners == {"PLAINTEXT": "astray:9092"}
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         one, other = three.others()
         before = three.controller.node.image.brokers[one.node_id].listeners
         with pytest.raises(Refused, match=rf"broker {other.node_id} is at {other.name}:9092") as refused:
@@ -225,4 +227,4 @@ def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
         assert refused.value.code is Code.INVALID_REGISTRATION
         assert three.controller.node.image.brokers[one.node_id].listeners == before
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -18,14 +18,14 @@ from tiered_api.kafka.server.server import serve_kafka
 def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the leader counts a record more than there is."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(CreateTopic("t"))
         replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         replica.state._is_sole_member = False
-        monkeypatch.setattr(LeaderState, "_position", lambda partition, _: partition.end + 1)
+        monkeypatch.setattr(LeaderState, "_position_of", lambda partition, _: partition.end + 1)
         with pytest.raises(Unavailable):
             await link.send(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
         assert site.node.ended.is_set() and replica.high_watermark == 0
@@ -34,4 +34,4 @@ def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyP
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -38,13 +38,15 @@ async def create_topic(three: ThreeBrokers, name: str, *replicas: int) -> None:
 def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         others = [each.node_id for each in three.brokers.values() if each is not late]
         await create_topic(three, "t", late.node_id, *others)
         await late.node.leader_replica("t", 0).append(batch([b"before"]))
         await late.kill()
-        await three.wait_until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
+        await three.wait_until(
+            lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10
+        )
         set_bucket_outage(three, is_unreachable=True)
         caplog.clear()
         starting = asyncio.create_task(late.start())
@@ -64,12 +66,12 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         await late.node.leader_replica("t", 0).append(batch([b"after"]))
         assert late.node.health().ok and "waits" not in problems(late)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             await each.kill()
         set_bucket_outage(three, is_unreachable=True)
@@ -80,12 +82,12 @@ def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
         await asyncio.wait_for(asyncio.gather(*starting), SOON_SECONDS)
         await three.wait_until(three.is_everyone_known, SOON_SECONDS)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
 def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.first_byte_seconds = 0.1
         starting = asyncio.create_task(site.start())
         await asyncio.sleep(seconds)
@@ -100,11 +102,11 @@ def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -
         assert site.node.health().ok
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.outage = True
         starting = asyncio.create_task(site.start())
         await asyncio.sleep(1000)
@@ -117,20 +119,20 @@ def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCa
         said = [each for each in caplog.messages if "waits for the bucket" in each]
         assert 2 <= len(said) <= 6, "rarely"
 
-    run(story)
+    run(scenario)
 
 
 def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         monkeypatch.setattr(MeteredStore, "get", denied)
         with pytest.raises(Unavailable, match="AccessDenied"):
             await asyncio.wait_for(site.start(), 1)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
@@ -144,13 +146,15 @@ async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         stays, dies = three.others()
         await create_topic(three, "all", leader.node_id, stays.node_id, dies.node_id)
         await create_topic(three, "two", leader.node_id, stays.node_id)
         both = ("all", "two")
-        await three.wait_until(lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20)
+        await three.wait_until(
+            lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20
+        )
         set_bucket_outage(three, is_unreachable=True)
         for _ in range(10):
             assert [await is_acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
@@ -169,16 +173,18 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON_SECONDS)
         assert [await is_acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
-        assert leader.node.leader_replica("all", 0).high_watermark == leader.node.leader_replica("all", 0).log.end_offset
+        assert (
+            leader.node.leader_replica("all", 0).high_watermark == leader.node.leader_replica("all", 0).log.end_offset
+        )
 
     sets = (("all", 3), ("two", 2))
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> None:
     """Rule R6: it cannot know whom its partitions were given to, and nobody can take the controller's place."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         dies = three.controller
         leader, follower = three.others()
         await create_topic(three, "t", leader.node_id, follower.node_id)
@@ -192,7 +198,9 @@ def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> 
         assert (await leader.node.leader_replica("t", 0).read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
         set_bucket_outage(three, is_unreachable=False)
-        await three.wait_until(lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS)
+        await three.wait_until(
+            lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS
+        )
         assert await is_acked(leader, "t", ACKS_ALL)
 
-    run_scenario(story)
+    run_scenario(scenario)

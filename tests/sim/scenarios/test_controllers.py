@@ -27,16 +27,16 @@ from tiered_api.kafka.client.group_offsets import commit_offsets
 
 @pytest.mark.parametrize("seed", range(12))
 def test_three_that_start_together_have_one_controller_and_keep_it(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await asyncio.sleep(30)
         assert len(three.controller_ids()) == 1
         assert {each.node.image.controller_epoch for each in three.brokers.values()} == {1}
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for number, each in enumerate(three.brokers.values()):
             made = await each.node.submit(CreateTopic(f"t{number}", 3))
             assert each.node.image.topics[made.name] == made
@@ -46,23 +46,23 @@ def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> 
             assert [replica.partition for replica in each.node.leader_replicas()].count(0) == 1
         assert {p.leader for p in made.partitions} == {1, 2, 3}
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         start = three.now
         made = await three.others()[0].node.submit(CreateTopic("t", 6))
         assert three.now - start < 0.5, "nobody was waited for in vain"
         for p, partition in enumerate(made.partitions):
             assert three.brokers[partition.leader].node.leader_replica("t", p).leader_epoch == 0
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         await old.kill()
         survivors = [each for each in three.brokers.values() if each is not old]
@@ -76,11 +76,11 @@ def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
         await three.wait_until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
         assert old.node.cluster.active_controller is None, "who comes back follows"
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_session() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller
         first, second = three.others()
         await controller.node.submit(CreateTopic("t", assignments=[[second.node_id, controller.node_id]]))
@@ -103,16 +103,18 @@ def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_
         await three.wait_until(lambda: second.node.cluster.has_controller_contact, 5)
         await three.wait_until(lambda: controller.node.image.brokers[second.node_id].live, 5)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         three.loop.freeze(old.process)
         survivors = [each for each in three.brokers.values() if each is not old]
-        took = await three.wait_until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
+        took = await three.wait_until(
+            lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION
+        )
         took += await three.wait_until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
         assert took < 1.5 * SESSION, "its silence was counted twice"
         await survivors[0].node.submit(CreateTopic("while-asleep"))
@@ -125,14 +127,14 @@ def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
         assert len(three.controller_ids()) == 1
         assert len({each.node.image.slot for each in three.brokers.values()}) == 1
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> None:
     """The old one has nobody to tell it but those that it misses, where it does not reach the bucket either."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         for other in three.others():
             three.network.cut(old.name, other.name)
@@ -147,11 +149,11 @@ def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> N
         old.machine.faults.outage = False
         await three.wait_until(three.is_everyone_known, SESSION)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_new_controller_is_followed_without_the_bucket() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         first, second = three.others()
         second.machine.faults.outage = True
@@ -161,11 +163,11 @@ def test_a_new_controller_is_followed_without_the_bucket() -> None:
         await three.wait_until(lambda: "t" in second.node.image.topics, SESSION)
         assert second.node.image.brokers[second.node_id].live
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         epoch = three.controller.node.image.controller_epoch
         for each in three.brokers.values():
             each.machine.faults.outage = True
@@ -187,13 +189,13 @@ def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None
         await three.wait_until(three.is_everyone_known, 5)
         await three.wait_until(lambda: all("later" in each.node.image.topics for each in three.brokers.values()), 5)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
     """It cannot fence who no longer follows it, so it has to ask those that it only misses."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         dead, heir = three.others()
         old.machine.faults.outage = True
@@ -203,11 +205,11 @@ def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
         old.machine.faults.outage = False
         await three.wait_until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_alone_cannot_write_makes_room() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         old.machine.faults.outage = True
         with suppress(Refused):
@@ -215,16 +217,18 @@ def test_a_controller_that_alone_cannot_write_makes_room() -> None:
         survivors = [each for each in three.brokers.values() if each is not old]
         await three.wait_until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
         old.machine.faults.outage = False
-        await three.wait_until(lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30)
+        await three.wait_until(
+            lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30
+        )
         await three.wait_until(three.is_everyone_known, 10)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None:
     """M3: a put that lands late takes the place of a slot that was collected."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, away = three.controller, three.others()[0]
         for source, target in ((controller, away), (away, controller)):
             three.network.cut(source.name, target.name)
@@ -251,11 +255,11 @@ def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None
         await three.wait_until(lambda: "c" in heard, 10)
         assert "late" not in heard
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_committed() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, slow = three.controller, three.others()[0]
         for source, target in ((controller, slow), (slow, controller)):
             three.network.cut(source.name, target.name)
@@ -263,13 +267,15 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
         async with slow.node.hosted_replicas._role_change_lock:
             await controller.node.submit(CreateTopic("t"))
             three.network.heal()
-            await three.wait_until(lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION)
+            await three.wait_until(
+                lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
+            )
             await asyncio.sleep(SESSION)
             assert slow.node.cluster.applied_slot < slow.node.image.slot
             assert controller.node.image.brokers[slow.node_id].fenced
         await three.wait_until(three.is_everyone_known, 5)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 SETTLE_SECONDS = 180.0
@@ -280,7 +286,7 @@ SETTLE_SECONDS = 180.0
 def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
     """Also one that holds records, hot and cold, and a group: each broker asks once a minute."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         if filled:
             await fill(three)
             await asyncio.sleep(SETTLE_SECONDS)
@@ -293,7 +299,7 @@ def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
             asked = {verb: count - before[i][verb] for verb, count in store.calls.items()}
             assert sum(asked.values()) <= minutes, f"broker {i}: {asked}"
 
-    run_scenario(story, replica_fetch_wait_max_ms=5_000)  # copies that wait longer ask nothing else
+    run_scenario(scenario, replica_fetch_wait_max_ms=5_000)  # copies that wait longer ask nothing else
 
 
 async def fill(three: ThreeBrokers) -> None:
@@ -309,7 +315,9 @@ async def fill(three: ThreeBrokers) -> None:
     client = KafkaClient(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
     assert await commit_offsets(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
     await client.close()
-    await three.wait_until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led_replicas(b)), 60)
+    await three.wait_until(
+        lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led_replicas(b)), 60
+    )
 
 
 def led_replicas(broker: SimBroker) -> list[LeaderReplica]:
@@ -317,7 +325,7 @@ def led_replicas(broker: SimBroker) -> list[LeaderReplica]:
 
 
 def test_a_clean_stop_is_no_death() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await three.controller.node.submit(CreateTopic("t", 6))
         await first.stop()
@@ -327,13 +335,13 @@ def test_a_clean_stop_is_no_death() -> None:
         await three.wait_until(three.is_everyone_known, 5)
         assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> None:
     """The end of its reign and its own end come in one turn: neither may hide the other."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         async def another() -> None:
             raise Fenced("a newer controller is there")
 
@@ -344,4 +352,4 @@ def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> 
         main.cancel()
         await three.wait_until(main.done, 5)
 
-    run_scenario(story)
+    run_scenario(scenario)

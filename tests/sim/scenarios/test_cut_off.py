@@ -65,7 +65,7 @@ async def wait_all_writable(three: ThreeBrokers, known_by: SimBroker, seconds: f
 def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> None:
     """A client may go on asking it: it has to hear from the bucket who leads now."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three)
         old = three.controller
         others = isolate(three, old)
@@ -74,13 +74,13 @@ def test_a_controller_that_is_cut_off_is_replaced_and_knows_it(seed: int) -> Non
         assert old.node.cluster.active_controller is None
         assert leaders(old) <= {each.node_id for each in others}
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("whom", ["controller", "follower"])
 def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three)
         lost = three.controller if whom == "controller" else three.others()[0]
         others = isolate(three, lost)
@@ -97,7 +97,7 @@ def test_who_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> Non
         await three.wait_until(three.is_everyone_known, SESSION)
         assert three.controller in others and others[0].node.image.controller_epoch == epoch
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,7 +105,7 @@ def test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_si
     """The bucket was away for all, and the controller said so. One broker is cut off, and then the bucket is back for
     that one and for the controller."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old, lost = three.controller, three.others()[0]
         epoch = old.node.image.controller_epoch
         for each in three.brokers.values():
@@ -122,12 +122,12 @@ def test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_si
             assert three.controller_ids() == [old.node_id]
         assert old.node.image.controller_epoch == epoch and not old.node.image.brokers[lost.node_id].live
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         lost = three.others()[0]
         others = isolate(three, lost)
         await three.wait_until(lambda: not others[0].node.image.brokers[lost.node_id].live, 2 * SESSION)
@@ -139,13 +139,13 @@ def test_who_was_cut_off_takes_over_where_the_others_are_silent_for_long(seed: i
         for each in others:
             three.loop.resume(each.process)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_there() -> None:
     """It goes on to take records and to upload them, with acks=1, until it hears; the topic is forgotten long after."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         lonely, _ = three.others()
         control = three.controller
         configs = {"segment.bytes": "1024", "retention.ms": "-1"}
@@ -174,13 +174,13 @@ def test_who_is_cut_off_hears_of_a_deletion_from_the_bucket_and_leaves_nothing_t
         await asyncio.sleep(60)
         assert not lonely.node.cluster.has_controller_contact and stored() == []
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign() -> None:
     """Its outcome is settled then, though not known here; who waits may ask the next one."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         asking = three.others()[0]
         three.loop.freeze(old.process)
@@ -192,13 +192,13 @@ def test_a_request_that_the_last_controller_has_not_answered_ends_with_its_reign
         await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
         three.loop.resume(old.process)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another() -> None:
     """It misses nobody: who follows it does, and to the others it says that they left long ago."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old, asker = three.controller, three.others()[0]
         slot, epoch = old.node.image.slot + 1, old.node.image.controller_epoch
         elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
@@ -212,12 +212,12 @@ def test_a_controller_that_is_asked_whom_it_hears_looks_whether_there_is_another
         await three.wait_until(lambda: old.node.cluster.active_controller is None, 1)
         assert three.bucket.memory.requests - before < 10
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("ends", ["killed", "frozen"])
 def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         starting, heir = three.others()
         await starting.kill()
@@ -235,13 +235,13 @@ def test_a_broker_starts_although_the_controller_changes_while_it_registers(ends
         if ends == "frozen":
             three.loop.resume(old.process)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the_next() -> None:
     """It learns that another one reigns by a slot that it does not get: that is no word from that one (rule R6)."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         isolate(three, old)
         await three.wait_until(lambda: not old.node.cluster.is_controller, 30)
@@ -252,18 +252,20 @@ def test_a_controller_that_was_replaced_is_in_touch_with_none_until_it_hears_the
         three.network.heal()
         await three.wait_until(lambda: old.node.cluster.has_controller_contact, 10)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> None:
     """The controller answers it, but has nothing of what it missed in memory; and the bucket is away for it."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         victim = three.others()[0]
         others = isolate(three, victim)
         victim.machine.faults.outage = True
         await three.wait_until(lambda: not victim.node.cluster.has_controller_contact, 2 * SESSION)
-        await three.wait_until(lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION)
+        await three.wait_until(
+            lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION
+        )
         for each in others:
             await each.kill()
         for each in others:
@@ -277,13 +279,13 @@ def test_a_broker_is_in_touch_only_once_it_knows_what_the_controller_knows() -> 
         await three.wait_until(lambda: victim.node.cluster.has_controller_contact, 30)
         assert victim.node.image.slot >= known.slot
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> None:
     """It is slow to act: until then it would acknowledge what the next leader, who was elected uncleanly, lacks."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         slow, quick = three.others()
         tp = TopicPartition("t", 0)
         await three.controller.node.submit(
@@ -313,4 +315,4 @@ def test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn() -> 
         assert slow.node.hosted_replicas.find_leader(tp) is None
         slow.node.hosted_replicas._role_change_lock.release()
 
-    run_scenario(story)
+    run_scenario(scenario)

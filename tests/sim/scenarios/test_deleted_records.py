@@ -8,7 +8,15 @@ import pytest
 
 from tests.e2e.site import numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, isr_brokers, leader_of, wait_leader, write_records
+from tests.sim.scenarios.test_what_an_ack_survives import (
+    COUNT,
+    SECONDS,
+    crash,
+    isr_brokers,
+    leader_of,
+    wait_leader,
+    write_records,
+)
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.errors import Unavailable
 from tiered.ids import TopicPartition
@@ -32,7 +40,7 @@ async def wait_next_leader(three: ThreeBrokers, former: SimBroker) -> LeaderRepl
 
 @TIERED
 def test_deletion_outlives_the_leaders_process(tiered: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
         leader, hit = await wait_leader(three), leader_of(three)
         assert await leader.delete_records(DELETED) == DELETED
@@ -42,12 +50,12 @@ def test_deletion_outlives_the_leaders_process(tiered: str) -> None:
         assert again.log_start_offset == DELETED
         assert await read_values(again, DELETED) == numbers(DELETED, COUNT)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @TIERED
 def test_deletion_outlives_all_processes(tiered: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
         assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
         await crash(list(three.brokers.values()), SimMachine.kill)
@@ -57,11 +65,11 @@ def test_deletion_outlives_all_processes(tiered: str) -> None:
         await three.wait_until(lambda: again.high_watermark == COUNT, SECONDS)
         assert await read_values(again, DELETED) == numbers(DELETED, COUNT)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_deletion_with_flush_ack_outlives_the_power_of_all() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable="false", flush="ack")
         assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
         await crash(list(three.brokers.values()), SimMachine.power_cut)
@@ -70,11 +78,11 @@ def test_deletion_with_flush_ack_outlives_the_power_of_all() -> None:
         assert again.log_start_offset == DELETED
         await three.wait_until(lambda: again.high_watermark == COUNT, SECONDS)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_deletion_of_the_only_replica_outlives_its_process() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 1, remote_storage_enable="false")
         hit = leader_of(three)
         assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
@@ -82,13 +90,13 @@ def test_deletion_of_the_only_replica_outlives_its_process() -> None:
         await hit.start()
         assert (await wait_leader(three)).log_start_offset == DELETED
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_deletion_is_answered_before_a_followers_fetch_would_end() -> None:
     """The leader's answer to a fetch that waits carries the new log start at once."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, remote_storage_enable="false")
         leader = await wait_leader(three)
         await asyncio.sleep(2)  # all fetches wait at the leader
@@ -97,12 +105,12 @@ def test_deletion_is_answered_before_a_followers_fetch_would_end() -> None:
         wait = leader_of(three).node.settings.replica_fetch_wait_max_ms / 1000
         assert three.now - began < wait / 4
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @TIERED
 def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_the_in_sync_set(tiered: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
         leader, leads = await wait_leader(three), leader_of(three)
         cut = next(each for each in three.others() if each is not leads)
@@ -120,13 +128,13 @@ def test_deletion_waits_for_an_in_sync_follower_that_is_cut_off_until_it_left_th
         back = cut.node.hosted_replicas.find_follower(AT)
         assert back is not None and back.log.start_offset == DELETED
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_follower_that_joins_the_isr_later_cannot_bring_deleted_records_back() -> None:
     """The follower was away while records were deleted; then it alone is left."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, remote_storage_enable="false")
         leads = leader_of(three)
         away, other = [each for each in three.brokers.values() if each is not leads]
@@ -141,7 +149,7 @@ def test_follower_that_joins_the_isr_later_cannot_bring_deleted_records_back() -
         again = await wait_next_leader(three, leads)
         assert leader_of(three) is away and again.log_start_offset == DELETED
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @TIERED
@@ -149,7 +157,7 @@ def test_deletion_below_min_insync_replicas_is_not_answered(tiered: str) -> None
     """A replica that left the in-sync set below that number may lead, and was not told. It may have read the manifest
     before the deletion: then it shows what lies below until it takes the manifest over."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, in_sync=2, min_insync_replicas="2", remote_storage_enable=tiered)
         leader, leads = await wait_leader(three), leader_of(three)
         (other,) = [each for each in isr_brokers(three) if each is not leads]
@@ -164,11 +172,11 @@ def test_deletion_below_min_insync_replicas_is_not_answered(tiered: str) -> None
         start = (await wait_leader(three)).log_start_offset
         assert start == (DELETED if tiered == "true" else 0), "so nobody may have been told where no manifest has it"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3, min_insync_replicas="2", remote_storage_enable="true")
         leader, hit = await wait_leader(three), leader_of(three)
         hit.machine.faults.outage = True
@@ -183,4 +191,4 @@ def test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync
         await three.wait_until(lambda: back in isr_brokers(three), SECONDS)
         assert await leader.delete_records(DELETED) == DELETED == leader.log_start_offset
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -25,7 +25,9 @@ NOT_NEEDED = Code.ELECTION_NOT_NEEDED.number
 Results = dict[tuple[str, int], int]
 
 
-async def elect(link: BrokerConnection, kind: int, named: dict[str, list[int]] | None, version: int = 2) -> tuple[int, Results]:
+async def elect(
+    link: BrokerConnection, kind: int, named: dict[str, list[int]] | None, version: int = 2
+) -> tuple[int, Results]:
     """The code of the whole answer, and of each partition in it."""
     wanted = None if named is None else [TopicPartitions(*each) for each in named.items()]
     answer = await link.send(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
@@ -52,7 +54,7 @@ async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) 
 
 
 def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
@@ -85,4 +87,4 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -39,7 +39,7 @@ def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
 
 
 def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         host = site.network.host("one")
         site.node = Broker(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
         await site.node.start()
@@ -48,7 +48,9 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
         await other.start(site.network.host("two"), "two", 9092)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await site.wait_until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas()))
+        await site.wait_until(
+            lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas())
+        )
 
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
@@ -63,13 +65,13 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
         other.stop()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
     """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         site.machine.disk._failed = "sync failed"
@@ -78,4 +80,4 @@ def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -
         assert any("data directory" in each for each in site.node.health().problems)
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.harness.loop import SimLoop
-from tests.sim.scenarios.test_reassignments import read_log, is_leading, write
+from tests.sim.scenarios.test_reassignments import is_leading, read_log, write
 from tests.sim.scenarios.three import ThreeBrokers
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -12,7 +12,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> None:
     loop = SimLoop(1, seconds_max=1_000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         three = ThreeBrokers(loop)
         for each in three.brokers.values():
             each.overrides |= {"default_replication_factor": 3}
@@ -39,4 +39,4 @@ def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> 
             if each.node_id != 1:
                 await each.stop()
 
-    loop.run(story())
+    loop.run(scenario())

@@ -11,21 +11,21 @@ import pytest
 from tests.e2e.site import SimBrokerRig, fill, run
 from tests.sim.groups import (
     GROUP_SETTINGS,
-    heartbeat,
     commit,
-    fetch_committed,
     describe,
-    snapshots,
+    fetch_committed,
+    heartbeat,
     join,
-    wait_groups_loaded,
     offsets_replica,
+    snapshots,
     sync,
+    wait_groups_loaded,
 )
 from tests.sim.harness.machine import SimMachine
 from tiered.broker.group_coordinators import partition_of
 from tiered.cold.layout import manifest_key
 from tiered.errors import Code
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 G = "g"
 P = partition_of(G, 2)
@@ -43,7 +43,7 @@ def test_a_group_has_the_place_that_kafka_gives_it(group: str, of_50: int) -> No
 
 
 def test_a_killed_process_loses_no_commit_and_no_member() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         joined = await join(site, G)
@@ -62,11 +62,11 @@ def test_a_killed_process_loses_no_commit_and_no_member() -> None:
         assert await heartbeat(site, G, joined) is Code.UNKNOWN_MEMBER_ID
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_commits_in_one_turn_share_a_batch_and_stand_in_their_order() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 0)
@@ -83,11 +83,11 @@ def test_commits_in_one_turn_share_a_batch_and_stand_in_their_order() -> None:
         assert await fetch_committed(site, G) == 99
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_fsynced_survives_a_power_cut() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
         await fill(replica, 20)
@@ -103,13 +103,13 @@ def test_what_was_fsynced_survives_a_power_cut() -> None:
         await site.stop()
 
     for seed in range(8):
-        run(story, seed)
+        run(scenario, seed)
 
 
 def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
     """With flush=ack an answer waits for the disk; many that wait share one fsync, and keep their order."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         settings = replace(GROUP_SETTINGS, log_flush="ack")
         site.machine.disk.sync_seconds = lambda: 0.05
         await site.start(settings)
@@ -124,14 +124,14 @@ def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
         await site.stop()
 
     for seed in range(4):
-        run(story, seed)
+        run(scenario, seed)
 
 
 # -- lost disks -------------------------------------------------------------------------------------------------------
 
 
 def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         joined = await join(site, G, session_ms=300_000)
@@ -157,11 +157,11 @@ def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None
         assert await fetch_committed(site, G) == 9
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothing_follows() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
         await fill(replica, 20)
@@ -179,11 +179,11 @@ def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothi
         assert await fetch_committed(site, G) == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
@@ -194,11 +194,11 @@ def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
         assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
@@ -216,13 +216,13 @@ def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
         assert await fetch_committed(site, G) == 8
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
     """Rule R5: a consumer goes on where the partition ends now instead of starting over."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 20)
@@ -242,28 +242,30 @@ def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
         assert await fetch_committed(site, "h") == 30, "nothing was lost this time"
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 20)
         await commit(site, G, 20)
         await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.partition_id), seconds=10))
+        site.machine.faults.rules.append(
+            FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.partition_id), seconds=10)
+        )
         await site.start(GROUP_SETTINGS)
         await wait_groups_loaded(site)
         assert await fetch_committed(site, G) == site.node.leader_replica("t", 0).log.end_offset == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_image_that_rots_makes_way_for_the_one_before_it() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
@@ -280,7 +282,7 @@ def test_an_image_that_rots_makes_way_for_the_one_before_it() -> None:
         assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- others who write -------------------------------------------------------------------------------------------------
@@ -290,7 +292,7 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
     """A broker that is frozen while another takes its place goes on for a while: it writes images and deletes older
     ones. Whatever it does, its successor's commits stay."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
@@ -320,4 +322,4 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
         await site.stop()
         await frozen.stop(clean=False)
 
-    run(story)
+    run(scenario)

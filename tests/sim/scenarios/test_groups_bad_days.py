@@ -10,29 +10,29 @@ import pytest
 from tests.e2e.site import SimBrokerRig, fill, run
 from tests.sim.groups import (
     GROUP_SETTINGS,
-    heartbeat,
     commit,
-    fetch_committed,
     describe,
-    snapshots,
+    fetch_committed,
+    heartbeat,
     join,
-    wait_groups_loaded,
     offsets_replica,
+    snapshots,
     sync,
+    wait_groups_loaded,
 )
 from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 G = "g"
 P = partition_of(G, 2)
 
 
 def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
@@ -53,11 +53,11 @@ def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
         assert await fetch_committed(site, G) == 7 and node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
@@ -73,11 +73,11 @@ def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> N
         assert await fetch_committed(site, G) == -1
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
@@ -95,11 +95,11 @@ def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
         assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_groups_go_on_while_the_bucket_is_away() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 0)
@@ -114,11 +114,11 @@ def test_groups_go_on_while_the_bucket_is_away() -> None:
         assert snapshots(site, P)[-1].offset == offsets_replica(site, P).log.end_offset
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         joined = await join(site, G)
@@ -136,11 +136,11 @@ def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
         assert await fetch_committed(site, G) == 3
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
         await sync(site, G, joined)
@@ -152,11 +152,11 @@ def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
             await waiting
         assert refused.value.code is Code.NOT_COORDINATOR
 
-    run(story)
+    run(scenario)
 
 
 def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
         await sync(site, G, joined)
@@ -170,11 +170,11 @@ def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
             assert refused.value.code is Code.NOT_COORDINATOR
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         await site.create("u")
@@ -188,11 +188,11 @@ def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> 
         assert (await fetch_committed(site, G), await fetch_committed(site, G, "u")) == (-1, 8)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_that_nobody_uses_expire() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(GROUP_SETTINGS, offsets_retention_minutes=30))
         await site.create("t")
         await commit(site, G, 7)
@@ -203,12 +203,12 @@ def test_offsets_that_nobody_uses_expire() -> None:
         assert (await describe(site, G)).code is Code.GROUP_ID_NOT_FOUND
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("with_groups", [False, True])
 def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(GROUP_SETTINGS)
         await site.create("t")
         if with_groups:
@@ -219,4 +219,4 @@ def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
         assert site.node.store.request_count() - before <= 60
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -72,7 +72,7 @@ def run_with_reader(
 
 
 def test_a_partition_of_another_broker_is_written_and_read() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         assert await reader.remote_partition.fetch_bounds() == (0, 0)
         assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
         assert await reader.values() == [b"a", b"b", b"c"]
@@ -83,11 +83,11 @@ def test_a_partition_of_another_broker_is_written_and_read() -> None:
             await reader.remote_partition.read(9, 100)
         assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
 
-    run_with_reader(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         start = three.now
         await reader.remote_partition.wait_for_more(0, 12_000)
         assert 12 <= three.now - start < 13
@@ -97,11 +97,11 @@ def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
         await asyncio.sleep(0.1)
         assert waiting.done()
 
-    run_with_reader(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_a_leader_that_dies_is_followed_by_the_next() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         waiting = asyncio.create_task(reader.remote_partition.wait_for_more(1, 60_000))
         await asyncio.sleep(1)
@@ -113,11 +113,11 @@ def test_a_leader_that_dies_is_followed_by_the_next() -> None:
         await asyncio.sleep(0.1)
         assert waiting.done()
 
-    run_with_reader(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         three.loop.freeze(held[0].process)
         start = three.now
@@ -126,11 +126,11 @@ def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
         three.loop.resume(held[0].process)
         await three.wait_until(three.is_everyone_known, 30)
 
-    run_with_reader(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_what_may_have_been_written_is_not_written_again() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         leader, heir = held
         await reader.write(b"a")
         three.network.cut(leader.name, heir.name)
@@ -142,11 +142,11 @@ def test_what_may_have_been_written_is_not_written_again() -> None:
         await three.wait_until(lambda: heir.node.hosted_replicas.find_leader(AT) is not None, 5 * SESSION)
         assert await reader.values() == [b"a"], "nor is it sent to the next one"
 
-    run_with_reader(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         await held[0].kill()
         image = three.controller.node.image
@@ -161,11 +161,11 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
         await held[0].start()
         assert await writing == 1
 
-    run_with_reader(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_another_topic_of_that_name_is_another_partition() -> None:
-    async def story(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         again = CreateTopic("t", assignments=[[held[0].node_id]])
         await three.controller.node.submit(DeleteTopic("t"))
@@ -176,7 +176,7 @@ def test_another_topic_of_that_name_is_another_partition() -> None:
             assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         assert held[0].node.leader_replica("t", 0).high_watermark == 0
 
-    run_with_reader(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:

@@ -25,7 +25,7 @@ def incoming(value: bytes) -> ProducerRecord:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(append_ms=2_000))
         before = node.image.topics["t"]
@@ -49,11 +49,11 @@ def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) ->
         (outcome,) = await append_many(site, after, [incoming(b"new")])
         assert not isinstance(outcome, Exception) and outcome.offset == 0
 
-    run_recreated(story, replicas)
+    run_recreated(scenario, replicas)
 
 
 def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))
         before = node.image.topics["t"]
@@ -83,4 +83,4 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
             find_partition(site, before, 0)
         assert (await fresh.read(0, 1 << 20)).size > 0
 
-    run_recreated(story)
+    run_recreated(scenario)

@@ -21,7 +21,7 @@ from tiered.controller.requests import CreateTopic, FenceBroker, HandOver, Regis
 from tiered.errors import Code, Refused
 from tiered.ids import decode_uuid, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
-from tiered.peers import PartitionFetch, MetadataFetch, ReplicaFetch
+from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
@@ -81,7 +81,16 @@ class UntrustedClient:
         incarnation, public = self.leader.node.incarnation, self.cluster_id
         made = hashlib.sha256(f"tiered brokers {public} ".encode()).digest()[:16]
         digest = bytes.fromhex(incarnation_digest(incarnation))
-        guesses = (b"", bytes(16), made, digest, digest[:16], decode_uuid(incarnation), decode_uuid(public), public.encode())
+        guesses = (
+            b"",
+            bytes(16),
+            made,
+            digest,
+            digest[:16],
+            decode_uuid(incarnation),
+            decode_uuid(public),
+            public.encode(),
+        )
         for cluster_id in ("", public):
             for guess in guesses:
                 net = self.three.network.host("far")
@@ -89,7 +98,9 @@ class UntrustedClient:
 
     def fetch(self, node_id: int, offset: int) -> ReplicaFetch:
         number = incarnation_number(self.image.brokers[node_id].incarnation)
-        where = PartitionFetch(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0)
+        where = PartitionFetch(
+            self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0
+        )
         return ReplicaFetch(node_id, number, 0, 1 << 20, 1 << 20, [where])
 
     def forged_requests(self) -> list[Request]:
@@ -132,7 +143,7 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
 
 
 def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
         acked = await write(three, 5)
         await three.wait_until(lambda: stranger.replica.high_watermark == 5, 5)
@@ -151,16 +162,18 @@ def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
         with pytest.raises(Refused):
             await waiting
         three.network.heal()
-        await three.wait_until(lambda: len(partition_image(three).isr) == 3 and stranger.replica.high_watermark == 6, 20)
+        await three.wait_until(
+            lambda: len(partition_image(three).isr) == 3 and stranger.replica.high_watermark == 6, 20
+        )
         stranger.link.close()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
     """A follower's question is also its sign of life."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
         dead = stranger.followers()[0]
         for name in (stranger.leader.name, stranger.followers()[1].name):
@@ -176,11 +189,11 @@ def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
         await peers.close()
         stranger.link.close()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         stranger = await create_untrusted_client(three)
         acked = await write(three, 3)
         for each in stranger.followers():
@@ -212,14 +225,14 @@ def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() ->
         assert stranger.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
         link.close()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("key", sorted(INTER_BROKER_APIS))
 def test_every_request_among_brokers_says_the_credential(key: int) -> None:
     """Those to come as well: their table has it, and their handler looks at it."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(QUICK)
         server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
@@ -242,4 +255,4 @@ def test_every_request_among_brokers_says_the_credential(key: int) -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

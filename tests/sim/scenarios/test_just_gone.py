@@ -20,7 +20,9 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 ANSWER_SECONDS = 5.0
 
 
-def run_with_follower(scenario: Callable[[ThreeBrokers, SimBroker, SimBroker, BrokerConnection], Awaitable[None]]) -> None:
+def run_with_follower(
+    scenario: Callable[[ThreeBrokers, SimBroker, SimBroker, BrokerConnection], Awaitable[None]],
+) -> None:
     """(the three, the leader of `t`, a follower of it, a client's connection to that one). Neither controls, and all
     three have a record of `t`."""
 
@@ -44,7 +46,7 @@ async def find_coordinator(link: BrokerConnection, group: str) -> int:
 
 
 def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_the_last_one_was() -> None:
-    async def story(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         three.controller.machine.faults.first_byte_seconds = 0.1  # what it decides is known a little later
         leader.machine.kill()
         started = three.now
@@ -60,11 +62,11 @@ def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_
         assert three.now - started < 1
         await leader.clear()
 
-    run_with_follower(story)
+    run_with_follower(scenario)
 
 
 def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -> None:
-    async def story(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         await find_coordinator(link, "any")  # `__consumer_offsets` is there
         (group,) = [each for each in map(str, range(50)) if await find_coordinator(link, each) == leader.node_id][:1]
         await asyncio.sleep(5)  # its replicas are in sync
@@ -72,14 +74,14 @@ def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -
         assert await find_coordinator(link, group) in {follower.node_id, three.controller.node_id}
         await leader.clear()
 
-    run_with_follower(story)
+    run_with_follower(scenario)
 
 
 def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_connection_ends() -> None:
     """Long before its session is over, and not only when it has been silent: it was answered just now, so that no
     question of its was under way, whose end would have told the same."""
 
-    async def story(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         seen = three.controller.node
         answered = asyncio.create_task(seen.submit(CreateTopic("u")))
         while "u" not in seen.image.topics:
@@ -90,11 +92,11 @@ def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_conne
         await leader.clear()
         await answered
 
-    run_with_follower(story)
+    run_with_follower(scenario)
 
 
 def test_a_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         one, _ = three.others()
         held = [[one.node_id], [three.controller.node_id]]
         await three.controller.node.submit(CreateTopic("t", assignments=held))
@@ -107,4 +109,4 @@ def test_a_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
         assert [(row["leader"] >= 0, row["high_watermark"]) for row in rows] == [(False, None), (True, 0)]
         await client.close()
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -67,7 +67,7 @@ class RemoteClient:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(seed: int) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(
             CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "segment.bytes": "400000"})
@@ -103,13 +103,13 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
         await server.close()
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None:
     """Else a client would be told of no broker at all, and some ask again only after minutes."""
 
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
         client = KafkaClient(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
@@ -124,4 +124,4 @@ def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

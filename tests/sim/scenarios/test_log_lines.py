@@ -26,7 +26,7 @@ def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
 ) -> None:
     caplog.set_level(logging.INFO, "tiered")
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3))
         await three.wait_until(lambda: all_in_sync(three), 20)
         away = three.others()[0]
@@ -40,14 +40,14 @@ def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
         assert "NOT_LEADER_OR_FOLLOWER" not in caplog.text, "a leader that is not ready yet is no news"
 
     lines: list[str] = []
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
     joined = [re.search(r"joined=\d( left=\S+)? partitions=(\d+) first=", line) for line in lines]
     assert sum(int(found[2]) for found in joined if found) >= PARTITIONS // 2
     assert sum("in-sync set" in line for line in lines) <= 10, "of two leaders, in one or two seconds"
 
 
 def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             each.machine.faults.outage = True
         caplog.clear()
@@ -56,7 +56,7 @@ def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pyte
         for each in three.brokers.values():
             each.machine.faults.outage = False
 
-    run_scenario(story)
+    run_scenario(scenario)
     lines = [each.getMessage() for each in caplog.records]
     for words, brokers in (("metadata put undecided", 1), ("the metadata log cannot be read", 2)):
         some = [line for line in lines if words in line]

@@ -14,7 +14,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 
 def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         number = await three.controller.node.group_coordinators.partition_for("g")
         known = three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number]
         assert len(known.replicas) == 3
@@ -34,7 +34,7 @@ def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         three.network.heal()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def _leader(three: ThreeBrokers, number: int) -> int:

@@ -12,11 +12,19 @@ import pytest
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_cut_off import isolate
-from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, isr_brokers, leader_of, wait_leader, write_records
+from tests.sim.scenarios.test_what_an_ack_survives import (
+    COUNT,
+    SECONDS,
+    crash,
+    isr_brokers,
+    leader_of,
+    wait_leader,
+    write_records,
+)
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
-from tiered.groups.requests import PartitionOffset, CommitOffsets
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -39,7 +47,7 @@ def is_leading(broker: SimBroker, controller: SimBroker) -> bool:
 
 @pytest.mark.parametrize("reached", [is_registered, is_leading])
 def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: StartStage) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
 
         def now() -> PartitionImage:
@@ -65,14 +73,14 @@ def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: StartStage) 
         assert loss is not None and loss.from_offset == 0
         await starting
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole(acks: int) -> None:
     """Its next start would tell the loss from an offset behind the records that it wrote."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.wait_until(lambda: is_leading(broker, controller), 5)
@@ -98,11 +106,11 @@ def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole
         assert [each.from_offset for each in told] == [0]
         assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
         await three.wait_until(lambda: is_leading(broker, controller), 5)
@@ -121,11 +129,11 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
         with pytest.raises(Refused, match="another one leads it"):
             await late
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         group = CommitOffsets("g", (PartitionOffset("t", 0, 0),))
         assignments = [[broker.node_id]]
@@ -157,13 +165,13 @@ def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
         await asyncio.sleep(1)
         await broker.node.group_coordinators.ask("g", group)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
     """Who joined could lead when this one dies, and would not know that there was a loss."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, other = three.others()
         await three.controller.node.submit(CreateTopic("t", assignments=[[leader.node_id, other.node_id]]))
         await three.wait_until(lambda: is_leading(leader, three.controller), 5)
@@ -174,7 +182,7 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
         await other.kill()
         await three.wait_until(lambda: in_sync() == {leader.node_id}, 10)
         lost = leader.node.leader_replica("t", 0)
-        with patch.object(leader.node.registration, "_is_unheard", lambda replica: True):
+        with patch.object(leader.node.registration, "_is_unreported", lambda replica: True):
             leader.node.hosted_replicas.unreported_losses.append(lost)
             await other.start()
             await three.wait_until(lambda: bool(other.node.hosted_replicas.list_replicas()), 5)
@@ -183,14 +191,14 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
         await three.wait_until(lambda: len(in_sync()) == 2, 15)
         assert not leader.node.hosted_replicas.unreported_losses
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> None:
     """Both followers left the in-sync set with all that was acknowledged then. The leader acknowledges more alone and
     comes back to an empty disk: what the copies have stays, and the rest is told as a loss."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
@@ -210,13 +218,13 @@ def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> 
         assert await read_values(again, 0) == numbers(0, COUNT)
         assert again.explain()["possible_loss"]["from_offset"] == COUNT
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
     """It lost its unsynced records and still ends behind the others, which are asked."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
@@ -235,14 +243,14 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
     """The leader takes no records until then. It was elected once the third broker, which was asked for its end, was
     fenced."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
@@ -264,13 +272,13 @@ def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
         await three.wait_until(lambda: not again.has_unreported_loss, 0.1)
         assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records() -> None:
     """The power failed, so that nothing is sure; and the controller heard of the move before it heard of the log."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller
         hit, target = three.others()
         topic = await controller.node.submit(CreateTopic("t", assignments=[[hit.node_id]]))
@@ -294,4 +302,4 @@ def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_r
         await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
 
-    run_scenario(story)
+    run_scenario(scenario)

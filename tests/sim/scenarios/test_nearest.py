@@ -60,7 +60,9 @@ class RackReader:
 async def create_led_topic(three: ThreeBrokers, *replicas: int) -> SimBroker:
     """The leader of a topic that is led by the first of `replicas`, in sync with all."""
     await three.controller.node.submit(CreateTopic("t", assignments=[list(replicas)]))
-    await three.wait_until(lambda: set(partition_image(three).isr) == set(replicas) and is_leading(three.brokers[replicas[0]]), 10)
+    await three.wait_until(
+        lambda: set(partition_image(three).isr) == set(replicas) and is_leading(three.brokers[replicas[0]]), 10
+    )
     return three.brokers[replicas[0]]
 
 
@@ -82,7 +84,7 @@ async def restart_with_racks(three: ThreeBrokers) -> None:
 
 
 def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
         acked = await write(three, 5)
@@ -106,11 +108,11 @@ def test_a_consumer_is_sent_to_its_rack_and_reads_all_that_is_committed_there() 
         assert values_of((await waiting).records or b"") == [b"new"]
         assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2, 3)
         await write(three, 3)
@@ -130,11 +132,11 @@ def test_one_that_is_not_in_sync_sends_its_consumers_back_to_the_leader() -> Non
         assert (await near.ask(1, 4)).preferred_read_replica == 2
         assert (await near.ask(2, 4)).error_code == 0
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
         await write(three, 3)
@@ -146,13 +148,13 @@ def test_nobody_is_sent_to_a_broker_that_is_fenced() -> None:
         part = await near.ask(1, 0)
         assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
     """Who asks it takes it for the leader, and would begin anew where it finds nothing."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
         await write(three, 3)
@@ -167,11 +169,11 @@ def test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads() -> None:
         await three.wait_until(lambda: is_leading(three.brokers[2]), 10)
         assert len(values_of((await near.ask(2, 0)).records or b"")) == 3
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await restart_with_racks(three)
         leader = await create_led_topic(three, 1, 2)
         await write(three, 3)
@@ -203,13 +205,13 @@ def test_what_a_follower_does_not_have_is_asked_of_the_leader() -> None:
         part = await near.ask(2, 11)
         assert (part.error_code, part.records) == (0, b"")
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> None:
     """It is gone when the one that lacks it leads."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader = await create_led_topic(three, 1, 2, 3)
         reader = RackReader(three, "z", three.controller.node.image.topics["t"].topic_id)
         copy = three.brokers[2].node.hosted_replicas.find_follower(AT)
@@ -217,27 +219,29 @@ def test_what_a_follower_has_and_not_all_in_sync_have_is_not_read_there() -> Non
         three.network.cut("b1", "b3")
         leader.node.leader_replica("t", 0).append_now(batch([b"lost"]), 1)
         await three.wait_until(lambda: copy.log.end_offset == 1, 5)
-        assert decode_records(await reader.ask(2, 0)) == []
+        assert offsets_and_values(await reader.ask(2, 0)) == []
         for node in (1, 2):
             await three.brokers[node].kill()
         three.network.heal()
         await three.wait_until(lambda: is_leading(three.brokers[3]), 30)
         for node in (1, 2):
             await three.brokers[node].start()
-        await three.wait_until(lambda: len(three.controller_ids()) == 1 and set(partition_image(three).isr) == {1, 2, 3}, 60)
+        await three.wait_until(
+            lambda: len(three.controller_ids()) == 1 and set(partition_image(three).isr) == {1, 2, 3}, 60
+        )
         (kept,) = await write(three, 1)
         await asyncio.sleep(1)
         for node in (1, 2, 3):
-            assert decode_records(await RackReader(three, "z").ask(node, 0)) == [(0, kept)]
+            assert offsets_and_values(await RackReader(three, "z").ask(node, 0)) == [(0, kept)]
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None:
     """Brokers are killed, frozen and cut off meanwhile."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         chance = random.Random(seed)
         await three.controller.node.submit(
             CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
@@ -260,7 +264,7 @@ def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None
                     continue
                 if part.error_code:
                     await asyncio.sleep(0.02)
-                for at, value in decode_records(part):
+                for at, value in offsets_and_values(part):
                     assert seen.setdefault(at, value) == value, at
                     served[node] += 1
 
@@ -287,10 +291,10 @@ def test_what_was_read_at_any_replica_is_what_all_end_up_with(seed: int) -> None
         assert {at: last[at] for at in seen} == seen and set(acked) <= set(last.values())
         assert len(served) == 3 and min(served.values()) > 20, served
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
-def decode_records(part: PartitionData) -> list[tuple[int, bytes]]:
+def offsets_and_values(part: PartitionData) -> list[tuple[int, bytes]]:
     """Offsets and values of an answer."""
     data = part.records or b""
     walked = walk(data)
@@ -301,13 +305,13 @@ def decode_records(part: PartitionData) -> list[tuple[int, bytes]]:
 async def read_all_values(three: ThreeBrokers, node: int, topic_id: TopicId) -> list[bytes]:
     """All values, from the leader."""
     reader, values = RackReader(three, "z", topic_id), list[bytes]()
-    while some := [value for at, value in decode_records(await reader.ask(node, len(values))) if at >= len(values)]:
+    while some := [value for at, value in offsets_and_values(await reader.ask(node, len(values))) if at >= len(values)]:
         values += some
     return values
 
 
 def test_a_cluster_of_leaders_only_prefers_nobody() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             each.overrides["replica_selector_class"] = LEADERS_ONLY
         await restart_with_racks(three)
@@ -316,4 +320,4 @@ def test_a_cluster_of_leaders_only_prefers_nobody() -> None:
         part = await RackReader(three, "b").ask(1, 0)
         assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
 
-    run_scenario(story)
+    run_scenario(scenario)

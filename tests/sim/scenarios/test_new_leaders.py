@@ -43,7 +43,7 @@ async def send_fetch(link: BrokerConnection, where: LedPartition, version: int) 
 
 @pytest.mark.parametrize("other", [True, False])
 def test_who_asks_the_wrong_broker_is_told_the_right_one(other: bool) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         listeners = {"PLAINTEXT": "two:9099"} if other else {}
         await site.node.submit(RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "east", True, listeners))
@@ -69,4 +69,4 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one(other: bool) -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

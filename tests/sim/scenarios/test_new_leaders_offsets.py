@@ -30,7 +30,7 @@ OTHER = RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "", True)
     [(4, Code.LEADER_NOT_AVAILABLE), (5, Code.OFFSET_NOT_AVAILABLE), (9, Code.OFFSET_NOT_AVAILABLE)],
 )
 def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: int, code: Code) -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(OTHER)
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
@@ -65,4 +65,4 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -11,8 +11,8 @@ from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.test_replica_fetch import make_peers
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.peers import MetadataFetchReply, MetadataFetch, ControllerView, ForwardReply
-from tiered_api.kafka.client.peers import IN_FLIGHT_MAX, IDLE_CONNECTIONS_MAX
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -93,9 +93,11 @@ def run_with_peers(scenario: Callable[[PeerSession], Awaitable[None]], seed: int
 
 
 def test_questions_and_answers_arrive_as_they_are() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         peers = talk.peers
-        assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(
+            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200
+        )
         assert talk.stub.requests == [ASK]
         going: list[str] = []
         answer = await peers.forward(THERE, b"request", 5, lambda: going.append("it leaves"))
@@ -103,11 +105,11 @@ def test_questions_and_answers_arrive_as_they_are() -> None:
         assert talk.stub.requests[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
         assert await peers.get_controller_view(THERE, 5) == ControllerView(6, 1, -1)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_a_refusal_comes_with_its_code_and_its_words() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.refused = Refused(Code.NOT_CONTROLLER, "it is broker 3")
         for ask in (
             talk.peers.fetch_metadata(THERE, ASK, 5),
@@ -119,21 +121,21 @@ def test_a_refusal_comes_with_its_code_and_its_words() -> None:
             assert caught.value.code is Code.NOT_CONTROLLER
         assert talk.connections == 1, "a refusal is an answer like any other"
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         with pytest.raises(Refused, match="not a message") as caught:
             await talk.peers.forward(THERE, ClusterStub.NONSENSE, 5)
         assert caught.value.code is Code.INVALID_REQUEST
         assert talk.connections == 1
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.wait_until(lambda: talk.stub.waiting == 1)
@@ -144,11 +146,11 @@ def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
             await following
         assert talk.stub.waiting == 0
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_a_broker_of_another_cluster_refuses() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         await talk.peers.get_controller_view(THERE, 5)
         talk.peers.cluster_id = "another"
         for ask in (
@@ -161,11 +163,11 @@ def test_a_broker_of_another_cluster_refuses() -> None:
             assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
         assert talk.stub.requests == []
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_who_follows_holds_up_nobody() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.wait_until(lambda: talk.stub.waiting == 1)
@@ -175,11 +177,11 @@ def test_who_follows_holds_up_nobody() -> None:
         talk.stub.may_reply.set()
         await following
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection_with_it() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         began = talk.site.loop.time()
         with pytest.raises(Unavailable) as caught:
@@ -190,18 +192,18 @@ def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection
         assert talk.connections == 0
         await talk.peers.get_controller_view(THERE, 1)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_who_gives_up_ends_what_was_asked() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
         await talk.site.wait_until(lambda: talk.stub.waiting == 1)
         following.cancel()
         await talk.site.wait_until(lambda: talk.stub.waiting == 0)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def fail_if_called() -> None:
@@ -209,7 +211,7 @@ def fail_if_called() -> None:
 
 
 def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         assert not await talk.peers.is_gone(THERE, 1)
         talk.site.network.cut("one", "two")
         assert not await talk.peers.is_gone(THERE, 1)
@@ -223,11 +225,11 @@ def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
         assert caught.value.refused
         assert not await talk.peers.is_gone("nonsense", 1)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_connections_that_broke_are_not_used_again() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(3)]
         await talk.site.wait_until(lambda: talk.stub.waiting == 3)
@@ -242,11 +244,11 @@ def test_connections_that_broke_are_not_used_again() -> None:
             await talk.peers.get_controller_view(THERE, 1)
         await talk.site.wait_until(lambda: talk.connections == 1)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
         await talk.site.wait_until(lambda: talk.stub.waiting == IN_FLIGHT_MAX)
@@ -256,12 +258,12 @@ def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() ->
         await asyncio.gather(*following)
         await talk.site.wait_until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
 
-    run_with_peers(story)
+    run_with_peers(scenario)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) -> None:
-    async def story(talk: PeerSession) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.site.network.chunk_bytes_max = 500
         answered = lost = 0
 
@@ -284,4 +286,4 @@ def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) ->
         harming.cancel()
         assert answered and lost
 
-    run_with_peers(story, seed)
+    run_with_peers(scenario, seed)

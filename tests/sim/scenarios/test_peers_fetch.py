@@ -27,7 +27,8 @@ THERE = "leader:9092"
 ORDERS, PARCELS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), TopicId("AAAAAAAAAAAAAAAAAAAAAg")
 ASK = ReplicaFetch(
     2, (1 << 62) + 1, 500, 10 << 20, 1 << 20,
-    [PartitionFetch(ORDERS, 0, 4, 100, 3, 7, 9), PartitionFetch(PARCELS, 5, 1, 0, -1, 0, 0), PartitionFetch(ORDERS, 9, 4, 8, 4, 0, 0)],
+    [PartitionFetch(ORDERS, 0, 4, 100, 3, 7, 9), PartitionFetch(PARCELS, 5, 1, 0, -1, 0, 0),
+        PartitionFetch(ORDERS, 9, 4, 8, 4, 0, 0)],
 )  # fmt: skip
 
 

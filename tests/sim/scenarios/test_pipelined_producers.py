@@ -31,7 +31,9 @@ class PipelinedProducer(NamedTuple):
         """A record under each of these numbers, the next before the last one is answered; the codes of the answers."""
         codes = []
         for sequence in sequences:
-            data = encode_batch([(1000, b"k", b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            data = encode_batch(
+                [(1000, b"k", b"v", ())], producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+            )
             topic = TopicProduceData("t", self.topic_id, [PartitionProduceData(0, bytes(data))])
             asked = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
             answer = await self.link.send(asked, ProduceResponse, 10, VERSION)
@@ -44,11 +46,13 @@ OK, MOVED, GAP = Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.OUT_OF_ORDER_SEQUE
 
 
 def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_then() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old, heir = three.others()
         assignment = [[old.node_id, heir.node_id, three.controller.node_id]]
         made = await three.controller.node.submit(CreateTopic("t", assignments=assignment))
-        links = [await open_connection(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, heir)]
+        links = [
+            await open_connection(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, heir)
+        ]
         at_old, at_heir = (PipelinedProducer(link, made.topic_id) for link in links)
         assert await at_old.send(0, 1) == [OK, OK]
         assert await at_heir.send(2, 3) == [MOVED, MOVED]
@@ -61,4 +65,4 @@ def test_what_follows_a_refused_batch_is_refused_like_it_also_by_who_leads_by_th
         for link in links:
             link.close()
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -27,7 +27,7 @@ async def create_topic(three: ThreeBrokers, first: int, count: int = 4) -> None:
 
 
 def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await create_topic(three, first.node_id)
         await first.kill()
@@ -41,11 +41,11 @@ def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
         assert three.controller.node.image.slot - slot < 12, "leaderships come back together"
         await three.wait_until(lambda: all(first.node.leader_replica("t", p).leader_epoch == 2 for p in range(4)), 2)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await create_topic(three, first.node_id)
         await first.node.hand_over()
@@ -57,11 +57,11 @@ def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
         await first.start()
         await three.wait_until(lambda: leaders(three) == [first.node_id] * 4, 20)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_an_operator_may_forbid_it() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         for each in three.brokers.values():
             each.overrides = {"auto_leader_rebalance_enable": False}
@@ -76,11 +76,11 @@ def test_an_operator_may_forbid_it() -> None:
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert first.node_id not in leaders(three)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
         await create_topic(three, leader.node_id)
         await first.node.hand_over()
@@ -93,11 +93,11 @@ def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync(
         await first.start()
         await three.wait_until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
         both, two = [leader.node_id, first.node_id], {"min.insync.replicas": "2"}
         await three.controller.node.submit(CreateTopic("t", assignments=[both, both[::-1]], configs=two))
@@ -108,4 +108,4 @@ def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> N
                 await leader.node.leader_replica("t", p).append(batch(0), acks=ACKS_ALL)
         assert all(set(each.isr) == {*both} for each in partitions(three))
 
-    run_scenario(story)
+    run_scenario(scenario)

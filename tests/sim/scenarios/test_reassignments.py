@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import ReplicaPlacement, alter_reassignments, fetch_reassignments, fetch_placement
+from tiered_api.cli.cluster.moves import ReplicaPlacement, alter_reassignments, fetch_placement, fetch_reassignments
 from tiered_api.kafka.client.client import Address, KafkaClient
 
 AT = TopicPartition("t", 0)
@@ -68,7 +68,7 @@ async def move(three: ThreeBrokers, *target: int) -> Refused | None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         writing = asyncio.create_task(write(three, 100))
         await asyncio.sleep(0.5)
@@ -84,13 +84,13 @@ def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> Non
         acked += await write(three, 10)
         assert all(value in read_log(three.brokers[1]) for value in acked)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clean_stop() -> None:
     """What this broker led before, it left cleanly. What another one led until now, that one may still write."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         here = next(each for each in three.others() if each.node_id != 1)
         other = next(each for each in three.others() if each is not here)
         await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
@@ -108,9 +108,11 @@ def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clea
         await three.wait_until(lambda: partition_image(three).leader == here.node_id and is_leading(here), 30)
         moved = here.node.leader_replica("t", 0)
         assert moved.manifest is not None
-        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
+        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, (
+            "the change of another may still land"
+        )
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def has_replica(broker: SimBroker) -> bool:
@@ -118,7 +120,7 @@ def has_replica(broker: SimBroker) -> bool:
 
 
 def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         stays, goes = three.controller.node_id, three.others()[0].node_id
         await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
         acked = await write(three, 5)
@@ -144,12 +146,12 @@ def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
         acked += await write(three, 5)
         assert all(value in read_log(three.brokers[stays]) for value in acked)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         gone = three.others()[0].node_id
         one, two = sorted({1, 2, 3} - {gone})
         await three.controller.node.submit(CreateTopic("t", assignments=[[one, gone]]))
@@ -159,7 +161,9 @@ def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(see
         image = three.controller.node.image
         asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
         assert (await three.controller.node.submit(asked)) == (None,)
-        await three.wait_until(lambda: not partition_image(three).is_reassigning and partition_image(three).leader == two, 20)
+        await three.wait_until(
+            lambda: not partition_image(three).is_reassigning and partition_image(three).leader == two, 20
+        )
         acked += await write(three, 10)
         await three.brokers[gone].start()
         await three.wait_until(three.is_everyone_known, 5)
@@ -170,13 +174,13 @@ def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(see
         await three.wait_until(lambda: is_leading(three.brokers[gone]), 5)
         assert all(value in read_log(three.brokers[gone]) for value in acked)
 
-    run_scenario(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
     """By what the commands plan and ask for, over the wire."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         made = await three.controller.node.submit(CreateTopic("t", 6, 2))
         acked = await write(three, 10)
         gone = three.others()[0].node_id
@@ -195,7 +199,7 @@ def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
         assert all(value in read_log(leader) for value in acked)
         await client.close()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 async def reassign_and_wait(client: KafkaClient, moves: dict[PartitionName, tuple[int, ...]]) -> None:

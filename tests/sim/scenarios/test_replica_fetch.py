@@ -98,7 +98,7 @@ def append_locally(leader: LeaderReplica, *values: bytes) -> None:
 
 
 def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b", b"c")
         assert leader.high_watermark == 0
@@ -113,11 +113,11 @@ def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() 
         (part,) = await it.fetch(3)
         assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a", b"b", b"c")
@@ -131,11 +131,11 @@ def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> No
         assert answer.responses[0].partition_responses[0].error_code == 0
         link.close()
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a")
@@ -145,11 +145,11 @@ def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
             assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
         link.close()
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, other = it.leaders
         loop = it.site.loop
         began = loop.time()
@@ -164,11 +164,11 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
         assert not leader._end_listeners and not other._end_listeners
 
-    run_with_rig(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
         append_locally(leader, b"a", b"b")
         assert len(await it.fetch(2, 0)) == 2
@@ -188,11 +188,11 @@ def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
         (part,) = await it.fetch(4, 0)
         assert (part.high_watermark, part.log_start_offset) == (4, 2)
 
-    run_with_rig(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
         for _ in range(20):
@@ -207,22 +207,22 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
         with pytest.raises(Refused):
             await it.fetch(1)
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_a_leader_that_resigns_answers_those_who_wait() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
         await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         it.site.node.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b")
         (part,) = await it.fetch(5)
@@ -241,11 +241,11 @@ def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> N
         assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
         assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_only_the_registered_incarnation_is_heard() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
 
@@ -265,11 +265,11 @@ def test_only_the_registered_incarnation_is_heard() -> None:
         await it.fetch(1)
         assert leader.high_watermark == 1
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_a_broker_that_has_stopped_copies_nothing() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
         image = it.site.node.image
@@ -280,11 +280,11 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
         assert caught.value.code is Code.STALE_BROKER_EPOCH
         assert leader.state.follower_offset(2) is None
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         node, topic_id = it.site.node, it.leaders[0].topic_id
         append_locally(it.leaders[0], b"a")
         await it.fetch(1)
@@ -297,7 +297,7 @@ def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None
         (part,) = await it.fetch(1, epoch=again.leader_epoch)
         assert (part.code, part.high_watermark) == (0, 1)
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def is_leading_as(site: SimBrokerRig, expected: bool) -> bool:
@@ -306,7 +306,7 @@ def is_leading_as(site: SimBrokerRig, expected: bool) -> bool:
 
 
 def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
         append_locally(leader, b"a")
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
@@ -317,13 +317,13 @@ def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
         assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
         assert await it.fetch(1, 0) == []
 
-    run_with_rig(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process_nothing() -> None:
     """The earlier process ended with its machine: its request still waits here."""
 
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
         append_locally(leader, b"a")
         copies = it.server.dispatch.fetch_handler.replica_fetches
@@ -339,11 +339,11 @@ def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process
             told = await later
         assert [(part.partition, part.high_watermark) for part in told] == [(0, 1), (1, 0)]
 
-    run_with_rig(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
         await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
@@ -355,11 +355,11 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
             await waiting
         assert caught.value.code is Code.STALE_BROKER_EPOCH
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b")
         await it.fetch(1)
@@ -378,11 +378,11 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
         assert leader.state.follower_offset(2) == 1 and leader.high_watermark == 1
         link.close()
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         for leader in it.leaders:
             append_locally(leader, b"x" * 3_000, b"y" * 3_000)
         (alone,) = (part for part in await it.fetch(0, 0, 0, 0, max_bytes=0) if part.records)
@@ -395,7 +395,7 @@ def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
         assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
         assert [leader.state.follower_offset(2) for leader in it.leaders] == [0] * 4
 
-    run_with_rig(story, partitions=4)
+    run_with_rig(scenario, partitions=4)
 
 
 def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(SimStream, "send_file", noted)
 
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, *(bytes((n,)) * 3_000 for n in range(8)))
         (part,) = await it.fetch(0)
@@ -416,4 +416,4 @@ def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> No
         assert sent and sent[0].length == len(part.records) > 8 * KIB
         assert it.server.context.replicated_bytes == len(part.records) and it.server.context.fetched_bytes == 0
 
-    run_with_rig(story)
+    run_with_rig(scenario)

@@ -9,7 +9,15 @@ import pytest
 
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, isr_brokers, leader_of, wait_leader, write_records
+from tests.sim.scenarios.test_what_an_ack_survives import (
+    COUNT,
+    SECONDS,
+    crash,
+    isr_brokers,
+    leader_of,
+    wait_leader,
+    write_records,
+)
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.broker.data_directory import ROOT
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
@@ -62,7 +70,9 @@ def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
 async def change_flush(three: ThreeBrokers, value: str, *, everywhere: bool = False) -> None:
     """Sets `flush` of the topic, or of all topics."""
     asked = (
-        AlterBrokerConfigs(ALL_BROKERS, {"log.flush": value}) if everywhere else AlterTopicConfigs("t", {"flush": value})
+        AlterBrokerConfigs(ALL_BROKERS, {"log.flush": value})
+        if everywhere
+        else AlterTopicConfigs("t", {"flush": value})
     )
     await three.controller.node.submit(asked)
 

@@ -42,7 +42,7 @@ def join_problems(found: dict[str, Any]) -> str:
 
 
 def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         before = await fetch_health(three)
         assert before["healthy"] and before["broker_problems"] == [], before
@@ -63,11 +63,11 @@ def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> 
         after = await fetch_health(three)
         assert after["healthy"], after
 
-    run_scenario(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
 def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         leader = three.brokers[1].node.leader_replica("t", 0)
         await leader.append(batch([b"v" * 1000]))
@@ -79,13 +79,13 @@ def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more(
         local, remote = found[TopicPartition("t", 0)]
         assert local >= leader.local_bytes and remote == leader.cold_bytes > 0
 
-    run_scenario(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
 def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
     """A store that sends wrong answers to some requests."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         leader = three.brokers[1].node
         leader.leader_replica("t", 0).upload_problem = "the body breaks off"
@@ -93,15 +93,15 @@ def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
         assert not found["healthy"] and found["reasons"] == ["broker problems"]
         assert found["broker_problems"] == ["broker 1: tiering of t-0 fails: the body breaks off"]
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_records_that_stay_out_of_the_bucket_for_too_long_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await create_topic(three, "t")
         leader = three.brokers[1].node
         monkeypatch.setattr(leader.tiering, "wake", lambda replica: None)
-        monkeypatch.setattr(leader.tiering, "closed", lambda replica: None)
+        monkeypatch.setattr(leader.tiering, "on_segment_closed", lambda replica: None)
         await leader.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(2 * LAG)
         assert (await fetch_health(three))["healthy"], "an upload may take a while"
@@ -109,4 +109,4 @@ def test_records_that_stay_out_of_the_bucket_for_too_long_are_a_reason(monkeypat
         found = await fetch_health(three)
         assert not found["healthy"] and "tiered.upload.max.lag.ms" in join_problems(found), found
 
-    run_scenario(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)

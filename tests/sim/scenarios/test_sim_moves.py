@@ -46,7 +46,9 @@ async def alter_reassignments(
 
 async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]] | None = None) -> Moving:
     topics = None if named is None else [ListPartitionReassignmentsTopics(*each) for each in named.items()]
-    answer = await link.send(ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0)
+    answer = await link.send(
+        ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0
+    )
     return {
         (topic.name, each.partition_index): (each.replicas, each.adding_replicas, each.removing_replicas)
         for topic in answer.topics
@@ -55,7 +57,7 @@ async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]]
 
 
 def test_moves_are_begun_listed_and_called_off() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
@@ -74,7 +76,11 @@ def test_moves_are_begun_listed_and_called_off() -> None:
         fewer = Code.INVALID_REPLICATION_FACTOR.number
         assert await alter_reassignments(link, {"t": {2: [1, 2]}}, other_counts=False) == {("t", 2): fewer}
         none = Code.NO_REASSIGNMENT_IN_PROGRESS.number
-        assert await alter_reassignments(link, {"t": {0: None, 1: None, 2: None}}) == {("t", 0): 0, ("t", 1): 0, ("t", 2): none}
+        assert await alter_reassignments(link, {"t": {0: None, 1: None, 2: None}}) == {
+            ("t", 0): 0,
+            ("t", 1): 0,
+            ("t", 2): none,
+        }
         assert await list_reassignments(link) == {}
         assert {each.replicas for each in site.node.image.topics["t"].partitions} == {(1,)}
         await site.node.submit(FenceBroker(2, TWO))
@@ -84,4 +90,4 @@ def test_moves_are_begun_listed_and_called_off() -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -55,7 +55,7 @@ async def create_filled_topic(three: ThreeBrokers, replicas: list[SimBroker], mi
 def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> None:
     """All are killed, none loses its power. The rotten one is back before the last that was in sync."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
         await create_filled_topic(three, [a, b, c], 2)
         intact = read_log_file(b)
@@ -77,7 +77,7 @@ def test_one_rotten_replica_takes_no_acknowledged_record_from_the_others() -> No
         for each in (a, b, c):
             assert read_log_file(each) == intact, f"{each.name} has all that was acknowledged"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def is_registered(three: ThreeBrokers, broker: SimBroker) -> bool:
@@ -91,11 +91,13 @@ def is_registered(three: ThreeBrokers, broker: SimBroker) -> bool:
 def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
     """Else its next start would find a log that looks well."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
         await b.kill()
-        await three.wait_until(lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30)
+        await three.wait_until(
+            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
+        )
         await a.kill()
         await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
         assert {*partition_image(three).elr} == {a.node_id, b.node_id}
@@ -113,19 +115,25 @@ def test_a_rotten_replica_that_dies_after_its_cut_is_still_doubted() -> None:
         await a.start()
         await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
         assert partition_image(three).loss is None
-        assert a.node.leader_replica(*AT).log.end_offset == b.node.hosted_replicas.list_replicas()[0].log.end_offset == RECORDS
+        assert (
+            a.node.leader_replica(*AT).log.end_offset
+            == b.node.hosted_replicas.list_replicas()[0].log.end_offset
+            == RECORDS
+        )
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_rot_that_a_full_disk_has_no_room_to_note_is_told_all_the_same() -> None:
     """Nothing is cut then; the log is opened once there is room."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
         await b.kill()
-        await three.wait_until(lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30)
+        await three.wait_until(
+            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
+        )
         await a.kill()
         await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
         flip_record_bit(b, 5)
@@ -140,13 +148,13 @@ def test_rot_that_a_full_disk_has_no_room_to_note_is_told_all_the_same() -> None
         assert partition_image(three).loss is None
         assert read_log_file(a) == read_log_file(b)
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
     """And what lies below the rot is kept."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         a = three.others()[0]
         await create_filled_topic(three, [a], 1)
         intact = read_log_file(a)
@@ -163,13 +171,13 @@ def test_what_rotted_where_nobody_else_has_it_is_told() -> None:
         await asyncio.sleep(5)
         assert partition_image(three).loss == loss, "once"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:
     """From then on the directory is trusted as if the start had opened all of it."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         a = three.others()[0]
         await create_filled_topic(three, [a], 1)
         await a.kill()
@@ -191,13 +199,13 @@ def test_what_a_full_disk_could_not_open_is_told_once_when_there_is_room(caplog:
         assert partition_image(three).leader == a.node_id
         assert partition_image(three).loss == loss, "once"
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_the_partition() -> None:
     """The rotten batch is served as it is, with the CRC that shows it. Who leads does not know; who copies says so."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
         await create_filled_topic(three, [a, b, c], 2)
         intact = read_log_file(b)
@@ -218,7 +226,7 @@ def test_a_follower_takes_nothing_that_rotted_and_a_restart_of_the_leader_heals_
         assert partition_image(three).loss is None
         assert read_log_file(a) == read_log_file(b) == read_log_file(c) == intact
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def is_in_sync(three: ThreeBrokers, nodes: tuple[int, ...]) -> bool:
@@ -229,7 +237,7 @@ def is_in_sync(three: ThreeBrokers, nodes: tuple[int, ...]) -> bool:
 def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
     """What docs/OPERATIONS.md says."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
         await create_filled_topic(three, [a, b, c], 2)
         intact, topic_id = read_log_file(b), c.node.image.topics[AT.topic].topic_id
@@ -241,19 +249,21 @@ def test_a_leader_that_rotted_unread_is_healed_by_a_move_off_and_back() -> None:
         assert partition_image(three).loss is None
         assert read_log_file(a) == read_log_file(b) == read_log_file(c) == intact
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_a_full_disk() -> None:
     """There is no room to note it, and room again later: the other one is waited for."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
         await create_filled_topic(three, [a, b], 2)
         intact = read_log_file(a)
         await b.stop()
         await b.clear()
-        await three.wait_until(lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30)
+        await three.wait_until(
+            lambda: partition_image(three).leader == a.node_id and len(partition_image(three).isr) == 1, 30
+        )
         await a.stop()
         await a.clear()
         await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
@@ -270,4 +280,4 @@ def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_
         topic_id = a.node.image.topics["t"].topic_id
         assert [each.node.hosted_replicas.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -16,12 +16,14 @@ def cut_from_controller(three: ThreeBrokers, broker: SimBroker) -> SimBroker:
     return controller
 
 
-async def wait_known(controller: SimBroker, broker: SimBroker, three: ThreeBrokers, *, live: bool, seconds: float) -> None:
+async def wait_known(
+    controller: SimBroker, broker: SimBroker, three: ThreeBrokers, *, live: bool, seconds: float
+) -> None:
     await three.wait_until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
 
 
 def test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         await late.kill()
         await wait_known(three.controller, late, three, live=False, seconds=10)
@@ -33,13 +35,13 @@ def test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended() -> N
         await wait_known(controller, late, three, live=True, seconds=5)
         await starting
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_request_that_finds_no_way_to_the_controller_is_asked_again_and_done_soon_after_it_is_mended() -> None:
     """Nobody heard it: it is not taken for one that may have been done."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         asker = three.others()[0]
         cut_from_controller(three, asker)
         await three.wait_until(lambda: not asker.node.cluster.has_controller_contact, 30)
@@ -50,4 +52,4 @@ def test_a_request_that_finds_no_way_to_the_controller_is_asked_again_and_done_s
         await three.wait_until(asked.done, 5)
         assert (await asked).name == "t"
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.test_reassignments import AT, read_log, is_leading, partition_image, write
+from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, ReplicaFetchRig, run_with_rig
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
@@ -25,7 +25,7 @@ from tiered.controller.requests import (
 from tiered.errors import Refused
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import alter_reassignments, fetch_reassignments, fetch_placement
+from tiered_api.cli.cluster.moves import alter_reassignments, fetch_placement, fetch_reassignments
 from tiered_api.cli.cluster.throttle import RATES, cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.kafka.client.client import Address, KafkaClient
 
@@ -33,7 +33,9 @@ LARGE = b"x" * 8_000
 
 
 def make_client(three: ThreeBrokers) -> KafkaClient:
-    return KafkaClient(three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)])
+    return KafkaClient(
+        three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)]
+    )
 
 
 async def throttle_leader(it: ReplicaFetchRig, rate: int, words: str) -> None:
@@ -51,7 +53,7 @@ async def remove_from_isr(it: ReplicaFetchRig) -> None:
 
 @pytest.mark.parametrize("words", ["*", "0:1,1:7"])
 def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         await remove_from_isr(it)
         (leader,) = it.leaders
         for _ in range(40):
@@ -67,11 +69,11 @@ def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> Non
         assert 7 < it.site.loop.time() - began < 11
         assert answers < 80, "it waits at the leader"
 
-    run_with_rig(story)
+    run_with_rig(scenario)
 
 
 def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
-    async def story(it: ReplicaFetchRig) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         held, _ = it.leaders
         for leader in it.leaders:
             leader.append_now(batch([LARGE, LARGE]), 1)
@@ -87,11 +89,11 @@ def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
         assert parts[0].records == b"" and len(parts[1].records) > 16_000, "one that is held keeps no other"
         assert it.site.loop.time() - began < 1
 
-    run_with_rig(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         (leader,) = (each for each in three.brokers.values() if is_leading(each))
         for _ in range(60):
@@ -123,7 +125,7 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
         assert three.controller.node.image.topics["t"].configs == {}
         await client.close()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def has_replica(broker: SimBroker) -> bool:
@@ -131,7 +133,7 @@ def has_replica(broker: SimBroker) -> bool:
 
 
 def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         node, client = three.controller.node, make_client(three)
         await node.submit(CreateTopic("t", 6, 2))
         assert await fetch_cordoned(client, [1, 2, 3]) == set()
@@ -162,4 +164,4 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
         await node.submit(CreateTopic("three", 1, 3))
         await client.close()
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -20,7 +20,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import crash
 from tests.sim.scenarios.three import SimBroker
 from tiered.controller.requests import CreateTopic, DeleteTopic, FenceBroker
 from tiered.errors import Code, Refused
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, FetchOffsets
+from tiered.groups.requests import NO_OFFSET, CommitOffsets, FetchOffsets, PartitionOffset
 from tiered.ids import TopicPartition, decode_uuid
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
@@ -59,7 +59,7 @@ GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged_of_the_second() -> None:
     """The follower has acted, and asks a leader that has not."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         await again.recreate()
         quick = again.quick.node
 
@@ -85,13 +85,13 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
         data = heir.log.read(0, 1 << 20, end_offset=heir.log.end_offset)
         assert data is not None and values_of(data.file.pread(data.start, data.length)) == values
 
-    run_recreated(story, 2)
+    run_recreated(scenario, 2)
 
 
 def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -> None:
     """It was asked for the first topic, and waits for more of it while the second one begins."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         await asyncio.sleep(1)
         await again.recreate()
         new = await again.release_slow()
@@ -101,7 +101,7 @@ def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -
         copy = again.quick.node.hosted_replicas.find_follower(AT)
         assert copy is not None and copy.topic_id == again.new_id and copy.log.end_offset == 1
 
-    run_recreated(story, 2)
+    run_recreated(scenario, 2)
 
 
 # -- clients of Kafka's protocol --------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ EVERY_REFERENCE = pytest.mark.parametrize("how", REFUSED)
 def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
     """What the same connection sent before is remembered, up to the records."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         for topic_id in (again.old_replica.topic_id, ""):
             for _ in range(3):
                 assert (await again.produce(topic_id, acks=acks))[0] is Code.NONE
@@ -140,12 +140,12 @@ def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks
             (Code.NONE, 0) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, -1)
         )
 
-    run_recreated(story, replicas)
+    run_recreated(scenario, replicas)
 
 
 @EVERY_REFERENCE
 def test_records_of_another_topic_are_not_read(how: str) -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         for topic_id in (again.old_replica.topic_id, ""):
             for _ in range(3):
                 assert len((await again.fetch(topic_id, 0))[1]) == OLD
@@ -158,12 +158,12 @@ def test_records_of_another_topic_are_not_read(how: str) -> None:
             (Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, [])
         )
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 @EVERY_REFERENCE
 def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how: str) -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         quick = again.quick
         await again.three.wait_until(lambda: again.quick.node.hosted_replicas.find_follower(AT) is not None, SECONDS)
         await asyncio.sleep(1)
@@ -175,7 +175,7 @@ def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how:
         assert await again.fetch(topic_id_for(again, how), 0, broker=quick) == (REFUSED[how], [])
         quick.node.hosted_replicas._role_change_lock.release()
 
-    run_recreated(story, 2)
+    run_recreated(scenario, 2)
 
 
 async def list_offsets(link: BrokerConnection) -> int:
@@ -200,7 +200,7 @@ async def describe_producers(link: BrokerConnection) -> int:
 
 @pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
 def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         link = await again.link(again.slow)
         assert code_of(await ask(link)) is Code.NONE
         await again.recreate()
@@ -208,7 +208,7 @@ def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerCon
         await again.release_slow()
         assert code_of(await ask(link)) is Code.NONE
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 # -- who waits --------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerCon
 def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bool) -> None:
     """Also where the second topic is led, and has records at that offset, before the fetch looks again."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         asked = again.old_replica.topic_id if by_id else ""
         waiting = asyncio.create_task(again.fetch(asked, OLD, wait_ms=20_000))
         await asyncio.sleep(1)
@@ -240,11 +240,11 @@ def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bo
         assert again.three.now - began < 10 and values == []
         assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> None:
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         for each in (again.three.controller, again.slow):
             again.three.network.cut(again.quick.name, each.name)
         waiting = asyncio.create_task(again.produce(again.old_replica.topic_id, timeout_ms=30_000))
@@ -255,7 +255,7 @@ def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> 
         again.three.network.heal()
         assert (await again.release_slow()).log.end_offset == 0
 
-    run_recreated(story, 2)
+    run_recreated(scenario, 2)
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -264,10 +264,12 @@ def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> 
 def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
     """Those of the first one go before any can come for the second."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
-        await again.three.wait_until(lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS)
+        await again.three.wait_until(
+            lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS
+        )
 
         async def committed() -> int:
             fetched = await node.group_coordinators.ask("g", FetchOffsets("g", (AT,)))
@@ -282,7 +284,7 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
         await asyncio.sleep(1)
         assert await committed() == 1
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 # -- what has the name is not enough ----------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
 def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     """By name, too: the second topic is led by the time the fetch looks again."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         fetches = again.slow.server.dispatch.fetch_handler
         asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
         before = fetches.find_source(version, asked, 0, "")
@@ -305,13 +307,13 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
             fetches.find_same_topic(version, asked, 0, "", before)
         assert caught.value.code in GONE
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> None:
     """The leader leads again, and the bucket is slow to say what of the partition is cold."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         three, slow = again.three, again.slow
         partitions, led = slow.node.hosted_replicas, list[str]()
         begun = partitions._on_lead
@@ -330,7 +332,7 @@ def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> No
         await three.wait_until(again.is_led, SECONDS)
         assert led == [again.new_id]
 
-    run_recreated(story)
+    run_recreated(scenario)
 
 
 def is_leader(broker: SimBroker) -> bool:
@@ -342,7 +344,7 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
     """A broker that starts tells where its logs end, by which a leader may be found; it opened them by an older
     image."""
 
-    async def story(again: RecreatedTopic) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         partitions = again.slow.node.hosted_replicas
         assert partitions.end_of(AT, again.old_replica.topic_id) == (0, OLD)
         await again.recreate()
@@ -351,4 +353,4 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
         await new.append(batch([b"new"]), acks=ACKS_ALL)
         assert partitions.end_of(AT, again.new_id) == (0, 1)
 
-    run_recreated(story)
+    run_recreated(scenario)

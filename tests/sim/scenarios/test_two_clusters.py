@@ -48,7 +48,7 @@ def reports_shared_prefix(node: Broker) -> bool:
 
 
 def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_there() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         for number in range(20):
             await site.create(f"early-{number}")
@@ -56,7 +56,9 @@ def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_the
         start = site.loop.now_ns
         number = 0
         while not first.ended.is_set():
-            assert site.loop.now_ns - start < WRITE_SECONDS * 1e9, f"{count_entries(site, first.cluster_id)} entries written"
+            assert site.loop.now_ns - start < WRITE_SECONDS * 1e9, (
+                f"{count_entries(site, first.cluster_id)} entries written"
+            )
             number += 1
             with suppress(Refused):
                 await first.submit(CreateTopic(f"late-{number}"), timeout=5)
@@ -73,11 +75,11 @@ def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_the
         await site.stop()
         await other.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_idle_cluster_ends_by_what_it_asks_once_a_minute() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await site.create()
         other = await start_other_cluster(site)
@@ -86,22 +88,24 @@ def test_an_idle_cluster_ends_by_what_it_asks_once_a_minute() -> None:
         await site.stop()
         await other.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_every_broker_of_a_cluster_notices_also_who_only_follows() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         followers = three.others()
         other = await start_other_cluster(three)
         await three.wait_until(lambda: all(each.node.ended.is_set() for each in followers), 65)
-        await three.wait_until(lambda: all(reports_shared_prefix(each.node) for each in three.brokers.values()), NOTICE_SECONDS)
+        await three.wait_until(
+            lambda: all(reports_shared_prefix(each.node) for each in three.brokers.values()), NOTICE_SECONDS
+        )
         await other.stop()
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_a_slot_that_another_cluster_has_written_ends_the_one_that_wants_it() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         slot = first.image.slot + 1
         theirs = layout.Entry(slot, 1, "n", (), "another-cluster")
@@ -116,11 +120,11 @@ def test_a_slot_that_another_cluster_has_written_ends_the_one_that_wants_it() ->
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("old")
         await site.stop()
@@ -136,13 +140,13 @@ def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
         assert "new" in (await load_metadata(site.machine.store, node.cluster_id)).image.topics
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one() -> None:
     """`meta/FORMAT` alone was deleted, by accident: a start refuses until it is put back, those that run write on."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
         held = three.bucket.memory._objects.pop(layout.FORMAT_KEY)
         await asyncio.sleep(NOTICE_SECONDS)
@@ -158,4 +162,4 @@ def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one
         await a.start()
         await three.wait_until(three.is_everyone_known, 30)
 
-    run_scenario(story)
+    run_scenario(scenario)

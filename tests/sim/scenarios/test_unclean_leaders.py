@@ -23,7 +23,9 @@ async def strand_last_record(three: ThreeBrokers, switch: str) -> tuple[SimBroke
     await three.controller.node.submit(
         CreateTopic("t", assignments=[[first.node_id, last.node_id]], configs={UNCLEAN: switch})
     )
-    await three.wait_until(lambda: partition_image(three).leader == first.node_id and len(partition_image(three).isr) == 2, 10)
+    await three.wait_until(
+        lambda: partition_image(three).leader == first.node_id and len(partition_image(three).isr) == 2, 10
+    )
     await first.node.leader_replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
     await last.kill()
     await three.wait_until(lambda: partition_image(three).isr == (first.node_id,), 30)
@@ -40,7 +42,7 @@ def partition_image(three: ThreeBrokers) -> PartitionImage:
 
 @pytest.mark.parametrize("how", ["the topic has the switch", "the topic gets the switch", "an operator says so"])
 def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: str) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, last = await strand_last_record(three, "true" if how == "the topic has the switch" else "false")
         node = three.controller.node
         if how != "the topic has the switch":
@@ -51,7 +53,9 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
         if how == "an operator says so":
             await node.submit(ElectLeaders(False, ((node.image.topics["t"].topic_id, 0),)))
         await three.wait_until(lambda: partition_image(three).leader == last.node_id, 30)
-        await three.wait_until(lambda: partition_image(three).loss is not None and last.node.hosted_replicas.list_leaders() != [], 30)
+        await three.wait_until(
+            lambda: partition_image(three).loss is not None and last.node.hosted_replicas.list_leaders() != [], 30
+        )
         loss = partition_image(three).loss
         assert loss is not None and loss.from_offset <= 1
         await last.node.leader_replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
@@ -60,11 +64,11 @@ def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: 
         (copy,) = [each for each in first.node.hosted_replicas.list_replicas() if each.tp.topic == "t"]
         assert copy.log.end_offset == last.node.leader_replica("t", 0).log.end_offset == 2
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, _ = await strand_last_record(three, "false")
         await asyncio.sleep(30)
         assert partition_image(three).leader == NO_LEADER
@@ -72,13 +76,13 @@ def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost(
         await three.wait_until(lambda: partition_image(three).leader == first.node_id, 60)
         assert first.node.leader_replica("t", 0).log.end_offset == 2 and partition_image(three).loss is None
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
     """Also after another broker has become the controller."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, last = await strand_last_record(three, "true")
         await three.wait_until(lambda: partition_image(three).leader == last.node_id, 30)
         await first.start()
@@ -102,4 +106,4 @@ def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
         await before.start()
         await three.wait_until(lambda: named() == [{}] * 3, 30)
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -30,7 +30,7 @@ async def operator_client(three: ThreeBrokers) -> AsyncIterator[KafkaClient]:
 
 
 def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leaving = three.others()[0]
         rest = [each for each in three.brokers.values() if each is not leaving]
         one = three.controller.node
@@ -53,11 +53,11 @@ def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
         await leaving.start()
         assert one.image.brokers[leaving.node_id].live and leaving.node_id not in one.image.broker_configs
 
-    run_scenario(story)
+    run_scenario(scenario)
 
 
 def test_broker_that_was_unregistered_while_nobody_heard_it_ends_and_says_why() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leaving = three.others()[0]
         isolate(three, leaving)
         one = three.controller.node
@@ -69,4 +69,4 @@ def test_broker_that_was_unregistered_while_nobody_heard_it_ends_and_says_why() 
         why = f"the broker failed: broker {leaving.node_id} was unregistered while it was not heard"
         assert why in leaving.node.health().problems
 
-    run_scenario(story)
+    run_scenario(scenario)

@@ -39,7 +39,7 @@ def read_copy_lag(site: SimBrokerRig, topic: str) -> float:
 
 
 def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_be() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await asyncio.sleep(7)
@@ -50,11 +50,11 @@ def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_
             assert took > LAG - 1, "a segment is not closed before its time"
             await asyncio.sleep(11)
 
-    run(story)
+    run(scenario)
 
 
 def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await site.create("empty", segment_bytes="1048576")
@@ -71,13 +71,13 @@ def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> Non
         await asyncio.sleep(3 * LAG)
         assert 3 * LAG - 1 <= read_copy_lag(site, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
 
-    run(story)
+    run(scenario)
 
 
 def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None:
     """Where other replicas have them too, several wait for one change of the manifest."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         nodes = [leader.node_id, *(each.node_id for each in three.others())]
         await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
@@ -88,12 +88,12 @@ def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None
         assert replica.cold_end_offset == 0
         await wait_cold(replica, replica.log.end_offset, LAG + UPLOAD)
 
-    run_scenario(story, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+    run_scenario(scenario, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_leads_next_goes_on_counting(seed: int) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, heir, third = three.others()[0], three.controller, three.others()[1]
         nodes = [leader.node_id, heir.node_id, third.node_id]
         await heir.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
@@ -104,11 +104,11 @@ def test_who_leads_next_goes_on_counting(seed: int) -> None:
         await three.wait_until(lambda: heir.node.hosted_replicas.list_leaders() != [], 10)
         await wait_cold(heir.node.leader_replica("t", 0), 1, 8 + UPLOAD)
 
-    run_scenario(story, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+    run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
 def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
-    async def story(site: SimBrokerRig) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await replica.append(batch([b"v"]))
@@ -118,4 +118,4 @@ def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
         await asyncio.sleep(600)
         assert site.node.store.request_count() - before <= 10, "a request a minute"
 
-    run(story)
+    run(scenario)

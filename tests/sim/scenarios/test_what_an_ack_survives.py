@@ -1,4 +1,4 @@
-"""The table of docs/GUARANTEES.md, a story for each row: what is acknowledged is there after what the row names.
+"""The table of docs/GUARANTEES.md, a scenario for each row: what is acknowledged is there after what the row names.
 
 Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync,
 the third has all that is acknowledged as well: only with two, as few as acknowledge, is the promise at its edge.
@@ -51,7 +51,9 @@ async def crash(brokers: Sequence[SimBroker], how: Crash) -> None:
         await each.clear()
 
 
-async def write_records(three: ThreeBrokers, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str) -> None:
+async def write_records(
+    three: ThreeBrokers, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
+) -> None:
     """`COUNT` records are acknowledged in the topic `t`, none of them by a closed segment. With two in sync the third
     broker has none of them: it went before."""
     dotted = {name.replace("_", "."): value for name, value in configs.items()}
@@ -66,9 +68,13 @@ async def write_records(three: ThreeBrokers, replicas: int, acks: int = ACKS_ALL
 
 
 def run_with_records(
-    replicas: int, scenario: Callable[[ThreeBrokers], Awaitable[None]], acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
+    replicas: int,
+    scenario: Callable[[ThreeBrokers], Awaitable[None]],
+    acks: int = ACKS_ALL,
+    in_sync: int = 3,
+    **configs: str,
 ) -> None:
-    """Records are acknowledged (`written`); `story` brings trouble; then all are there."""
+    """Records are acknowledged (`written`); `scenario` brings trouble; then all are there."""
 
     async def run_all(three: ThreeBrokers) -> None:
         await write_records(three, replicas, acks, in_sync, **configs)
@@ -91,18 +97,18 @@ def isr_brokers(three: ThreeBrokers) -> list[SimBroker]:
 
 
 def test_acks_1_of_the_only_replica_outlives_its_process() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         await crash([hit], SimMachine.kill)
         await hit.start()
 
-    run_with_records(1, story, acks=1)
+    run_with_records(1, scenario, acks=1)
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
 def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: Crash, leads: bool) -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         if not leads:
             hit = next(each for each in three.brokers.values() if each is not hit)
@@ -110,7 +116,7 @@ def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: C
         await hit.start()
         await three.wait_until(three.is_everyone_known, SECONDS)
 
-    run_with_records(3, story, min_insync_replicas="2")
+    run_with_records(3, scenario, min_insync_replicas="2")
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
@@ -118,7 +124,7 @@ def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: C
 def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(how: Crash, leads: bool) -> None:
     """Of the three the one that is left has the records, and the one that comes back first has none."""
 
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         hit = next(each for each in both if (each is leader_of(three)) is leads)
@@ -128,7 +134,7 @@ def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(
         await hit.start()
         await three.wait_until(three.is_everyone_known, SECONDS)
 
-    run_with_records(3, story, in_sync=2, min_insync_replicas="2")
+    run_with_records(3, scenario, in_sync=2, min_insync_replicas="2")
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
@@ -154,19 +160,19 @@ def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_
 
 
 def test_acks_all_outlives_all_processes() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.kill)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
-    run_with_records(3, story, min_insync_replicas="2")
+    run_with_records(3, scenario, min_insync_replicas="2")
 
 
 def test_acks_all_with_flush_ack_outlives_the_power_of_all() -> None:
-    async def story(three: ThreeBrokers) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.power_cut)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
-    run_with_records(3, story, min_insync_replicas="2", flush="ack")
+    run_with_records(3, scenario, min_insync_replicas="2", flush="ack")
 
 
 def test_what_is_in_the_bucket_outlives_all_brokers_and_disks() -> None:

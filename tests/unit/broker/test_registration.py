@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.hot.fixtures import TOPIC_ID
 from tiered.broker.data_directory import DirectoryState
-from tiered.broker.registration import discard_untrusted, can_lead
+from tiered.broker.registration import can_lead, discard_untrusted
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.segments import Segment
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
@@ -34,7 +34,9 @@ CLEAN = CleanLogEntry(TOPIC_ID, 0, False, (), Segment(0, 0, 0, 0), b"", b"", 0)
 
 
 def found(**changes: object) -> DirectoryState:
-    made = DirectoryState("d", True, True, {AT: 5}, {}, {AT: CLEAN}, SyncedLogsContent(("last",), {AT: TopicId(TOPIC_ID)}))
+    made = DirectoryState(
+        "d", True, True, {AT: 5}, {}, {AT: CLEAN}, SyncedLogsContent(("last",), {AT: TopicId(TOPIC_ID)})
+    )
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -56,5 +58,7 @@ def test_nothing_that_another_directory_says_of_its_logs_is_believed() -> None:
 def test_note_of_synced_logs_is_void_once_another_process_ran_that_did_not_write_it() -> None:
     """As one of an older version does, under which the setting may have changed."""
     what, known = discard_untrusted(of("d", incarnation="older"), found())
-    assert known and what == found(synced=NO_SYNCED_LOGS)
-    assert discard_untrusted(None, found()) == (found(synced=NO_SYNCED_LOGS), True), "nobody of this node ever registered"
+    assert known and what == found(synced_logs=NO_SYNCED_LOGS)
+    assert discard_untrusted(None, found()) == (found(synced_logs=NO_SYNCED_LOGS), True), (
+        "nobody of this node ever registered"
+    )

@@ -61,7 +61,11 @@ def test_the_ends_of_ranges_are_taken() -> None:
 
 @pytest.mark.parametrize("number", [str(INT32 + 1), MANY], ids=["33 bits", "5000 digits"])
 def test_partitions_and_brokers_that_cannot_be_are_refused(number: str, tmp_path: Path) -> None:
-    for read in (lambda: parse_target(f"t/0=1,{number}"), lambda: parse_partition(f"t/{number}"), lambda: parse_numbers(number, "-p")):
+    for read in (
+        lambda: parse_target(f"t/0=1,{number}"),
+        lambda: parse_partition(f"t/{number}"),
+        lambda: parse_numbers(number, "-p"),
+    ):
         with pytest.raises(Refused):
             read()
     file = tmp_path / "offsets"
@@ -87,6 +91,6 @@ def test_what_no_request_has_room_for_is_said_in_one_line(
 ) -> None:
     """Whatever the arguments let through: a name may be too long, or a sum too large."""
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", replication_factor=1 << 15)])
-    monkeypatch.setattr(command_line, "_loaded", lambda command: lambda args: encode(request, 7))
+    monkeypatch.setattr(command_line, "_load_command", lambda command: lambda args: encode(request, 7))
     assert main(["topic", "create", "t"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("tiered: the request cannot be made: CreateTopicsRequest")

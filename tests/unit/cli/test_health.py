@@ -8,7 +8,13 @@ import pytest
 
 from tiered_api.cli.cluster.brokers import broker_rows
 from tiered_api.cli.cluster.health import print_health
-from tiered_api.cli.cluster.health_verdict import EligibleReplicas, UnhealthyPartition, summarize_health, topics_to_examine, find_unhealthy
+from tiered_api.cli.cluster.health_verdict import (
+    EligibleReplicas,
+    UnhealthyPartition,
+    find_unhealthy,
+    summarize_health,
+    topics_to_examine,
+)
 from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, ClusterView, build_view
 from tiered_api.cli.exits import Exit
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
@@ -20,7 +26,9 @@ from tiered_api.kafka.protocol.messages.metadata import (
 )
 
 
-def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)) -> ClusterView:
+def seen(
+    *partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)
+) -> ClusterView:
     """Brokers 1 and 2 are live, 4 is fenced, 5 has stopped; a topic whose partitions have leader, replicas, ISR."""
     made = [
         MetadataResponsePartition(partition_index=number, leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
@@ -40,8 +48,10 @@ def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, nam
 
 
 def found(known: ClusterView, min_isr: int = 1, **eligible: EligibleReplicas) -> list[UnhealthyPartition]:
-    """`p0=Eligible(...)` is that of partition 0."""
-    return list(find_unhealthy(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {}))
+    """`p0=EligibleReplicas(...)` is that of partition 0."""
+    return list(
+        find_unhealthy(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {})
+    )
 
 
 def test_a_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
@@ -131,7 +141,9 @@ def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
         ((-1, [4], []), EligibleReplicas(), "no broker is known that has its records; broker 4 is fenced"),
     ],
 )
-def test_each_partition_says_why(partition: tuple[int, list[int], list[int]], eligible: EligibleReplicas, why: str) -> None:
+def test_each_partition_says_why(
+    partition: tuple[int, list[int], list[int]], eligible: EligibleReplicas, why: str
+) -> None:
     [one] = found(seen(partition), 2, p0=eligible)
     assert (one.name, one.why) == ("t/0", why)
 

@@ -7,7 +7,7 @@ import pytest
 from tiered.errors import Refused
 from tiered_api.cli.group.seek import parse_target_point
 from tiered_api.cli.reach import parse_addresses, parse_numbers, parse_pairs
-from tiered_api.cli.text.offset_range import PointKind, Point, Range, parse_range, parse_point
+from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_point, parse_range
 
 NOW = 1_700_000_000_000
 DAY = 1_644_796_800_000  # 2022-02-14

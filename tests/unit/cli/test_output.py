@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tiered_api.cli.output import print_rows, print_lines, print_error, text_or_base64, format_size
+from tiered_api.cli.output import format_size, print_error, print_lines, print_rows, text_or_base64
 
 ROWS = [{"topic": "a", "cold_bytes": 5, "key": None}, {"topic": "long", "cold_bytes": 1234, "key": "k"}]
 
@@ -41,7 +41,11 @@ def test_no_rows_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bytes_are_shown_as_text_where_they_are_text() -> None:
-    assert (text_or_base64(None), text_or_base64(b"h\xc3\xa9"), text_or_base64(b"\xff\x00")) == (None, "hé", "base64:/wA=")
+    assert (text_or_base64(None), text_or_base64(b"h\xc3\xa9"), text_or_base64(b"\xff\x00")) == (
+        None,
+        "hé",
+        "base64:/wA=",
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
 from tiered.config.settings import broker_rows
 from tiered.errors import Refused
-from tiered_api.cli.broker.sources import parse_properties, load_settings, environment_variable
+from tiered_api.cli.broker.sources import environment_variable, load_settings, parse_properties
 
 KAFKAS_FILE = """\
 # Kafka's own server.properties, without its comments

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_api.cli.broker.supervise import LINE_MAX, Supervisor, Program, describe_exit, read_lines, next_pause
+from tiered_api.cli.broker.supervise import LINE_MAX, Program, Supervisor, describe_exit, next_pause, read_lines
 
 STAYS = """
 import os, signal, sys

@@ -9,7 +9,7 @@ import pytest
 
 from tiered.errors import Refused
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.up import ClusterPlan, broker_command, ready_addresses, plan_cluster, ready_line
+from tiered_api.cli.broker.up import ClusterPlan, broker_command, plan_cluster, ready_addresses, ready_line
 
 LINE = "tiered is ready: http://127.0.0.1:{http} (health ...) kafka=127.0.0.1:{kafka} store=file:///b"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, entry, manifest
 from tiered.cold.layout import manifest_key, segment_key
 from tiered.cold.manifest import Manifest, SubmanifestNeeded
-from tiered.cold.planner import UploadPlan, Expiry, find_dropped_keys, find_expiry, find_garbage, next_upload
+from tiered.cold.planner import Expiry, UploadPlan, find_dropped_keys, find_expiry, find_garbage, next_upload
 from tiered.errors import Corrupt
 from tiered.ports import ListedObject
 

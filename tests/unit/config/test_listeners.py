@@ -17,7 +17,10 @@ def bound(**given: str) -> tuple[Endpoint, ...]:
 def told(hostname: str = "here", **given: str) -> list[str]:
     """What its clients are told."""
     settings = Settings.from_strings({name.replace("_", "."): text for name, text in given.items()})
-    return [f"{each.name} {each.address}" for each in settings.resolve_advertised_listeners(settings.effective_listeners(), hostname)]
+    return [
+        f"{each.name} {each.address}"
+        for each in settings.resolve_advertised_listeners(settings.effective_listeners(), hostname)
+    ]
 
 
 def test_the_short_form_is_one_listener() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
-from tiered.config.settings import Settings, TopicConfig, parse_address, broker_rows, topic_rows
+from tiered.config.settings import Settings, TopicConfig, broker_rows, parse_address, topic_rows
 from tiered.errors import Code, Refused
 
 

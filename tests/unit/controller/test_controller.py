@@ -142,7 +142,9 @@ def test_settings_change_and_return_to_the_default() -> None:
 def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))
-    assert refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    assert (
+        refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    )
     decision = shard.decide(requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "6000"}), 1000)
     assert decision.changes == (BrokerConfigChanged(ALL_BROKERS, {"log.retention.bytes": "6000"}),)
 

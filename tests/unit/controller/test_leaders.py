@@ -15,7 +15,7 @@ from tiered.controller import leaders, requests
 from tiered.controller.controller import Controller
 from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, incarnation_number, encode_uuid
+from tiered.ids import TopicId, encode_uuid, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.effective_config import broker_settings, topic_config

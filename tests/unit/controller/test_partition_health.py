@@ -8,7 +8,12 @@ from collections.abc import Mapping
 import pytest
 
 from tiered.broker.cluster_metrics import ClusterMetrics
-from tiered.controller.partition_health import describe_out_of_sync, count_isr_changes, assess_partitions, describe_leaderless
+from tiered.controller.partition_health import (
+    assess_partitions,
+    count_isr_changes,
+    describe_leaderless,
+    describe_out_of_sync,
+)
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
@@ -43,7 +48,13 @@ ELSEWHERE, NOBODY, DEAD = made(2, (2, 3), (2,)), made(NO_LEADER, (3,), (), elr=(
 def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -> None:
     image = cluster(WHOLE, LACKS, ALONE, ELSEWHERE, NOBODY, DEAD, configs={"min.insync.replicas": "2"})
     one = assess_partitions(image, 1)
-    assert (one.partition_count, one.leader_count, one.replica_count, one.not_preferred_count, one.at_min_isr_count) == (6, 3, 4, 3, 1)
+    assert (
+        one.partition_count,
+        one.leader_count,
+        one.replica_count,
+        one.not_preferred_count,
+        one.at_min_isr_count,
+    ) == (6, 3, 4, 3, 1)
     assert [tp.partition for tp in one.under_replicated] == [1, 2]
     assert [tp.partition for tp in one.under_min_isr] == [2]
     assert [tp.partition for tp in one.leaderless] == [4, 5]
@@ -60,7 +71,9 @@ def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])
 def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: str, under: int) -> None:
     by_topic = cluster(WHOLE, LACKS, ALONE, configs={"min.insync.replicas": asked})
-    by_all = cluster(WHOLE, LACKS, ALONE).apply([kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1)
+    by_all = cluster(WHOLE, LACKS, ALONE).apply(
+        [kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1
+    )
     assert [len(assess_partitions(image, 1).under_min_isr) for image in (by_topic, by_all)] == [under, under]
 
 

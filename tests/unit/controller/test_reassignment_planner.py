@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.controller.reassignment_planner import PartitionName, Assignments, plan_balance, plan_drain
+from tiered.controller.reassignment_planner import Assignments, PartitionName, plan_balance, plan_drain
 from tiered.errors import Code, Refused
 
 FLAT = {1: "", 2: "", 3: "", 4: ""}

@@ -8,13 +8,13 @@ from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName, parse_key
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
-from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
+from tiered.coordinator.snapshotter import CoordinatorPartition, CoordinatorSnapshotter
 from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import OffsetValue, CoordinatorRecord, offset_record
+from tiered.groups.records import CoordinatorRecord, OffsetValue, offset_record
 from tiered.groups.shard import GroupShard
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -48,7 +48,7 @@ async def led(rig: ReplicationRig, records: int = 10, epoch: int = 0) -> LeaderR
 def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_image(kind: FaultKind) -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await led(rig)
         place, keeping = CoordinatorPartition(replica), CoordinatorSnapshotter(images(rig))
         await keeping.write(place, 2, [record(1)])
@@ -58,41 +58,43 @@ def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_ima
             await keeping.write(place, 8, [record(3)])
         assert replica.log_start_offset == 4 and stored(rig) == [(0, 2), (0, 4)]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_newest_image_and_the_one_before_it_stay() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         place, keeping = CoordinatorPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
         for offset in (2, 4, 6, 8):
             await keeping.write(place, offset, [record(offset)])
         assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_leader_deletes_no_image_of_a_later_one() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica, own = await led(rig), images(rig)
-        names = [SnapshotName(replica.partition_id, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
+        names = [
+            SnapshotName(replica.partition_id, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))
+        ]
         for name in names:
             await own.write(name, [record(1)])
         await own.delete_older(names, names[1])
         await own.delete_older(names, names[0])
         assert {(3, 5), (3, 7)} < set(stored(rig)) and replica.log_start_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_those_of_the_image() -> None:
     """Offsets that an image covers are never given again."""
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await led(rig)
         await images(rig).write(SnapshotName(first.partition_id, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
@@ -105,20 +107,20 @@ def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_th
         kept = shard.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await led(rig)
         own = images(rig)
         name = SnapshotName(replica.partition_id, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(replica, shard, own, SnapshotBase(name, None, (name,)), rig.clock)
+        loaded = await load_shard(replica, shard, own, PreviousSnapshot(name, None, (name,)), rig.clock)
         assert loaded.lost_below_offset == 5
 
-    rig.run(story)
+    rig.run(scenario)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.groups.rig import G, Rig
-from tiered.groups.classic import ClassicGroup, InitialRebalanceDelay, ClassicGroupState
+from tiered.groups.classic import ClassicGroup, ClassicGroupState, InitialRebalanceDelay
 from tiered.groups.decision import JOIN, MEMBER, SYNC, ParkedRequest
 
 Break = Callable[[Rig, ClassicGroup], object]
@@ -71,12 +71,12 @@ BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
     (stable, lambda _, group: group.static_members.update(i="c-id1"), "static members"),
     (stable, lambda _, group: group.pending_members.add("c-id1"), "members to be"),
     (stable, lambda _, group: group.pending_sync_members.add("x"), "or to sync"),
-    (stable, lambda _, group: setattr(group, "joined", 1), "1 are counted"),
+    (stable, lambda _, group: setattr(group, "awaiting_join_count", 1), "1 are counted"),
     (stable, lambda _, group: setattr(group, "leader", None), "leader None"),
     (stable, lambda _, group: setattr(group, "leader", "x"), "leader 'x'"),
     (stable, lambda _, group: setattr(group, "state", ClassicGroupState.EMPTY), "2 members"),
     (stable, lambda _, group: setattr(group, "state", ClassicGroupState.DEAD), "2 members"),
-    (stable, lambda _, group: setattr(group, "gathering", InitialRebalanceDelay(1, 1)), "nobody prepares"),
+    (stable, lambda _, group: setattr(group, "initial_delay", InitialRebalanceDelay(1, 1)), "nobody prepares"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "sync_token", 5), "nobody makes"),
     (completing, lambda _, group: group.pending_sync_members.clear(), "nothing came of it"),
     (stable, lambda _, group: setattr(group, "protocol", "x"), "not all support"),

@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups import join
 from tiered.groups.join import GROUP_BYTES_MAX, NEW_MEMBER_MS
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import JoinGroupReply, JoinedMember, SyncGroupReply
+from tiered.groups.requests import JoinedMember, JoinGroupReply, SyncGroupReply
 
 ROUND_ROBIN = (("roundrobin", subscription("t")),)
 
@@ -312,7 +312,7 @@ def test_an_assignment_that_the_broker_has_no_room_for_is_not_made() -> None:
 
 
 def test_of_ids_that_nobody_uses_the_oldest_is_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "GIVEN_MAX", 3)
+    monkeypatch.setattr(join, "ISSUED_IDS_MAX", 3)
     used = joined(rig, rig.join(group="used")).member_id
     rig.join(used, group="used")
     ids = [joined(rig, rig.join(group=f"g{number}")).member_id for number in range(4)]

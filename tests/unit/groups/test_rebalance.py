@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups.classic import REASON_MAX
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import GroupValue, read_group
-from tiered.groups.requests import JoinGroupReply, JoinGroup, LeavingMember, SyncGroupReply
+from tiered.groups.requests import JoinGroup, JoinGroupReply, LeavingMember, SyncGroupReply
 
 
 @pytest.fixture

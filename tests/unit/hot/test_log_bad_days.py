@@ -18,7 +18,7 @@ from tests.unit.hot.fixtures import (
     offsets,
     open_log,
     read_all,
-    story,
+    scenario,
 )
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -277,4 +277,4 @@ def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tupl
         assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
         assert again.end_offset == 6
 
-    story(told)
+    scenario(told)

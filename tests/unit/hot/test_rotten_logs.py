@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, story
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, scenario
 from tiered.errors import Corrupt
 from tiered.hot import recovery
 from tiered.hot.disk_log import DiskLog
@@ -34,7 +34,9 @@ SIZE = len(batch(0))
         ("a line of the segment that was not fsynced itself", False, TruncationPoint(7, 8, False), False, 7),
     ],
 )
-def test_what_no_crash_explains_is_rot(what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int) -> None:
+def test_what_no_crash_explains_is_rot(
+    what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int
+) -> None:
     assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
 
 
@@ -143,7 +145,7 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
             after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
             assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -159,7 +161,7 @@ def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
         again = await open_log(after, same_boot=False, recovery_point=10)
         assert (again.end_offset, again.suspect) == (4, True)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
@@ -169,7 +171,7 @@ def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
         log = await open_log(on)
         assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
@@ -179,7 +181,7 @@ def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
         log = await open_log(on, same_boot=False)
         assert (log.end_offset, log.suspect) == (4, False)
 
-    story(told)
+    scenario(told)
 
 
 def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
@@ -191,7 +193,7 @@ def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
         on.open(LOG).append([b"x"])
         assert (await open_log(on, clean=True, recovery_point=9)).suspect
 
-    story(told)
+    scenario(told)
 
 
 def test_a_base_offset_that_does_not_follow_is_rot() -> None:
@@ -203,7 +205,7 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
         log = await open_log(on)
         assert (log.end_offset, log.suspect) == (9, True)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one() -> None:
@@ -220,7 +222,7 @@ def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one(
         assert found is not None and found.length == 4 * SIZE
         assert log.read(12, 1 << 20, end_offset=20) is not None
 
-    story(told)
+    scenario(told)
 
 
 def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
@@ -233,7 +235,7 @@ def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None
         with pytest.raises(Corrupt, match="is of another segment"):
             log.read(0, 1 << 20, end_offset=20)
 
-    story(told)
+    scenario(told)
 
 
 async def filled_twice(on: SimDisk) -> DiskLog:

@@ -2,11 +2,11 @@ import asyncio
 
 import pytest
 
-from tiered_api.http.server.limits import MemoryBudget, Exhausted
+from tiered_api.http.server.limits import Exhausted, MemoryBudget
 
 
 def test_takers_get_room_in_the_order_in_which_they_asked() -> None:
-    async def story() -> list[str]:
+    async def scenario() -> list[str]:
         budget, order = MemoryBudget(10), []
 
         async def taker(name: str, size: int) -> None:
@@ -24,11 +24,11 @@ def test_takers_get_room_in_the_order_in_which_they_asked() -> None:
         assert budget.free == budget.size
         return order
 
-    assert asyncio.run(story()) == ["large", "small", "other"]
+    assert asyncio.run(scenario()) == ["large", "small", "other"]
 
 
 def test_a_taker_that_gives_up_or_is_cancelled_leaves_nothing_behind() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         budget = MemoryBudget(10)
         held = await budget.acquire(10, 5)
         with pytest.raises(Exhausted):
@@ -42,4 +42,4 @@ def test_a_taker_that_gives_up_or_is_cancelled_leaves_nothing_behind() -> None:
         assert budget.free == 10
         assert await budget.acquire(1000, 5) == 10
 
-    asyncio.run(story())
+    asyncio.run(scenario())

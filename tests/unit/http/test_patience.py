@@ -13,7 +13,7 @@ from tiered_api.http.server.limits import HttpLimits
 
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])
 def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_time_is_up(closes: float) -> None:
-    async def story(there: brokers.SimBrokerRig) -> None:
+    async def scenario(there: brokers.SimBrokerRig) -> None:
         site = HttpContext(there.node, HttpLimits())
         ended: list[float] = []
 
@@ -31,4 +31,4 @@ def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_t
         assert ended == [pytest.approx(began + min(closes, 0.05))]
         await site.close()
 
-    brokers.run(story)
+    brokers.run(scenario)

@@ -6,7 +6,7 @@ import pytest
 
 from tiered.errors import Corrupt
 from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode_batch
-from tiered_api.http.partitions.reads import OBJECTS_MAX, max_decoded_size, decode_memory, decode_batches
+from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
 
 PLAIN = encode_batch([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20

@@ -1,6 +1,12 @@
 import pytest
 
-from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp, parse_record_v2, parse_record_v3, parse_timestamp
+from tiered_api.http.partitions.record_formats import (
+    ProducerRecord,
+    format_timestamp,
+    parse_record_v2,
+    parse_record_v3,
+    parse_timestamp,
+)
 from tiered_api.http.server.errors import HttpError
 
 NOW = 1_700_000_000_123
@@ -21,7 +27,9 @@ def test_a_v3_record_says_everything_by_its_types() -> None:
 
 def test_what_a_v3_record_leaves_out_is_null_and_now() -> None:
     assert parse_record_v3({}, NOW) == ProducerRecord(None, NOW, None, None, ())
-    tombstone = parse_record_v3({"key": {"type": "BINARY", "data": "aw=="}, "value": {"type": "BINARY", "data": None}}, NOW)
+    tombstone = parse_record_v3(
+        {"key": {"type": "BINARY", "data": "aw=="}, "value": {"type": "BINARY", "data": None}}, NOW
+    )
     assert (tombstone.key, tombstone.value) == (b"k", None)
 
 
@@ -64,7 +72,9 @@ def test_json_nested_too_deeply_to_be_kept_is_refused() -> None:
 
 def test_v2_records_are_base64_or_json_by_the_content_type() -> None:
     assert parse_record_v2({"key": "aw==", "value": "dg=="}, "binary", NOW) == ProducerRecord(None, NOW, b"k", b"v", ())
-    assert parse_record_v2({"value": {"a": 1}, "partition": 2}, "json", NOW) == ProducerRecord(2, NOW, None, b'{"a":1}', ())
+    assert parse_record_v2({"value": {"a": 1}, "partition": 2}, "json", NOW) == ProducerRecord(
+        2, NOW, None, b'{"a":1}', ()
+    )
     for wrong in ({"value": {"a": 1}}, {"value": "?"}, "text", {"key": 1}):
         with pytest.raises(HttpError):
             parse_record_v2(wrong, "binary", NOW)

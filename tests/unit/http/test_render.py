@@ -2,7 +2,7 @@ import orjson
 import pytest
 
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.partitions.record_json import encode_json, encode_events, encode_v2
+from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
 from tiered_api.http.server.errors import HttpError
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)

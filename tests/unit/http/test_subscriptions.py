@@ -36,17 +36,17 @@ def known(*names: str) -> dict[str, int]:
 
 
 def test_pattern_names_topics_in_order_and_no_internal_ones() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         matches = PatternCache(Thread().work, SystemClock()).get_matches("a.*|__.*")
         assert await matches.matching_names(known("b", "ac", "__a", "ab", "a")) == ("a", "ab", "ac")
         assert await matches.matching_names(known("b", "ac")) == ("ac",)
         assert await matches.matching_names(known()) == ()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_new_topic_is_matched_once_for_each_pattern_and_no_other_topic_again() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         thread = Thread()
         patterns = PatternCache(thread.work, SystemClock())
         consumers = [patterns.get_matches(f".*-{number % 4}") for number in range(20)]
@@ -60,11 +60,11 @@ def test_new_topic_is_matched_once_for_each_pattern_and_no_other_topic_again() -
         assert ["new-1" in names for names in found] == [number % 4 == 1 for number in range(20)]
         assert thread.most == 1, "patterns leave a thread to others"
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_many_topics_are_matched_in_jobs_of_bounded_size() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         thread = Thread()
         names = known(*(f"{'x' * 240}{number:05}" for number in range(5_000)))
         matched = await PatternCache(thread.work, SystemClock()).get_matches(".*0.{9}").matching_names(names)
@@ -72,13 +72,13 @@ def test_many_topics_are_matched_in_jobs_of_bounded_size() -> None:
         assert max(steps for steps, _ in thread.jobs) <= JOB_STEPS
         assert sum(count for _, count in thread.jobs) == 5_000
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_work_that_is_refused_is_tried_again() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         thread = Thread(refuses=1)
         assert await PatternCache(thread.work, SystemClock()).get_matches("a").matching_names(known("a", "b")) == ("a",)
         assert thread.refuses == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())

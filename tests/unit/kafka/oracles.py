@@ -26,7 +26,7 @@ from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
 from tiered.ids import encode_uuid
-from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, Message, FieldSpec, field_specs
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, Message, field_specs
 
 Answer = tuple[Any, bytes]
 """The plain value that was read, and the bytes written for it."""

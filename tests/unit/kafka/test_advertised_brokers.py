@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
-from tiered_api.kafka.server.advertised_brokers import advertised_controller, live_brokers, advertised_brokers
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
 from tiered_api.kafka.server.handlers.describe_topic_partitions import make_page
 
 OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"
@@ -37,7 +37,14 @@ def test_clients_are_told_of_live_brokers_by_the_listener_they_use() -> None:
 
 
 def test_a_controller_that_is_away_is_none() -> None:
-    assert [advertised_controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [1, -1, -1, 4, -1, -1]
+    assert [advertised_controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [
+        1,
+        -1,
+        -1,
+        4,
+        -1,
+        -1,
+    ]
 
 
 def test_a_partition_says_who_leads_who_may_and_who_is_away() -> None:

@@ -22,7 +22,7 @@ from tiered.ports import Clock, Net
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, KafkaClient
-from tiered_api.kafka.client.leader_routing import LATEST, send_to_coordinator, list_offsets
+from tiered_api.kafka.client.leader_routing import LATEST, list_offsets, send_to_coordinator
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
@@ -58,7 +58,9 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 @asynccontextmanager
-async def cluster(world: World, brokers: int = 1, **options: float) -> AsyncIterator[tuple[KafkaClient, list[Scripted]]]:
+async def cluster(
+    world: World, brokers: int = 1, **options: float
+) -> AsyncIterator[tuple[KafkaClient, list[Scripted]]]:
     """Brokers of which the first is known to a client and leads partition 0, the second partition 1, and so on."""
     made = [Scripted(number + 1) for number in range(brokers)]
     for each in made:
@@ -260,7 +262,7 @@ def test_one_broker_of_those_named_is_enough(world: World) -> None:
 
 def test_a_broker_that_was_there_is_sought_until_it_is_back(world: World) -> None:
     async def test() -> None:
-        async with cluster(world, patience=20) as (client, [broker]):
+        async with cluster(world, retry_seconds=20) as (client, [broker]):
             await client.fetch_metadata([])
             broker.stop()
             asked = asyncio.ensure_future(client.fetch_metadata([]))
@@ -309,7 +311,7 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
     """Whoever tries again asks the cluster who leads now."""
 
     async def test() -> None:
-        async with cluster(world, 2, patience=0.1) as (client, [first, second]):
+        async with cluster(world, 2, retry_seconds=0.1) as (client, [first, second]):
             first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
             tp = TopicPartition(TOPIC, 1)
             await client.group_by_leader([tp])
@@ -331,7 +333,7 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
 
 def test_a_partition_without_a_leader_has_its_own_refusal(world: World) -> None:
     async def test() -> None:
-        async with cluster(world, patience=0.1) as (client, [broker]):
+        async with cluster(world, retry_seconds=0.1) as (client, [broker]):
             broker.script[ListOffsetsRequest] = _offsets(Code.NONE, 3)
             missing = TopicPartition(TOPIC, 5)
             got = await list_offsets(client, {TopicPartition(TOPIC, 0): LATEST, missing: LATEST})

@@ -48,7 +48,7 @@ class Breaking:
 
 
 def test_a_request_on_a_connection_that_broke_unseen_is_unavailable() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = Breaking()
         link = await open_connection(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
         broker.end()  # the loop does not run meanwhile: nobody has read that the connection is gone
@@ -56,4 +56,4 @@ def test_a_request_on_a_connection_that_broke_unseen_is_unavailable() -> None:
             await link.send(MetadataRequest([]), MetadataResponse, SECONDS)
         assert link.closed is not None
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -15,7 +15,7 @@ from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode_batch, decode_header
+from tiered.records.batch import decode_header, encode_batch
 from tiered.records.model import Codec
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
@@ -343,7 +343,7 @@ def test_reading_ends_when_patience_does() -> None:
                 await consumer.poll()
         assert client.clock.mono_ns() >= 10e9
 
-    simulate(test, patience=10)
+    simulate(test, retry_seconds=10)
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------

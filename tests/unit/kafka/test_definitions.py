@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.schemas import load_json
 
 from tests.unit.kafka.values import KIO_ONLY, TABLES
-from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldType, FieldSpec, Versions, field_specs
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, FieldType, Versions, field_specs
 
 NEWER = {"DescribeLogDirsRequest": "1-5", "DescribeLogDirsResponse": "1-5"}
 """Tables whose definition there is of a Kafka after 4.2, which has one version more."""

@@ -159,7 +159,9 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
                 part.fetch_offset, part.partition_max_bytes = part.fetch_offset ^ 77, 5
         moved = b"head" + tags(version, 12) + encode(asked, version)
         assert moved[: first.rows_at] == frame[: first.rows_at]
-        assert request_cache.parse_cached(memoryview(moved), head) == fetch_frames.parse_request(memoryview(moved), version, 4)
+        assert request_cache.parse_cached(memoryview(moved), head) == fetch_frames.parse_request(
+            memoryview(moved), version, 4
+        )
         chance = Random(seed)
         for _ in range(40):
             behind = bytearray(moved)

@@ -49,7 +49,9 @@ EXCHANGES = {f"{each.api.name} {each.header.version}": each for each in (exchang
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_a_clients_request_is_written_again_to_the_byte(name: str) -> None:
     each = EXCHANGES[name]
-    header = headers.encode_request_header(each.api, each.header.version, each.header.correlation_id, each.header.client_id)
+    header = headers.encode_request_header(
+        each.api, each.header.version, each.header.correlation_id, each.header.client_id
+    )
     assert header + codec.encode(each.asked, each.header.version) == each.request
 
 

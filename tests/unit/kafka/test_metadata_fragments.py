@@ -58,7 +58,9 @@ def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() 
     answer = decode(MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [after]))
     assert answer.topics[0].partitions[0].offline_replicas == [2]
     fragments.use_image(image(2))
-    orphan = decode(MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(other, 12, False)]))
+    orphan = decode(
+        MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(other, 12, False)])
+    )
     assert (orphan.topics[0].partitions[0].error_code, orphan.topics[0].partitions[0].leader_id) == (5, -1)
 
 
@@ -67,7 +69,9 @@ def test_a_broker_that_is_not_heard_is_away() -> None:
     fragments.use_image(heard)
     before = fragments.get_fragment(one, 12, False)
     fragments.use_image(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
-    answer = decode(MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(one, 12, False)]))
+    answer = decode(
+        MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(one, 12, False)])
+    )
     assert before != fragments.get_fragment(one, 12, False)
     assert answer.topics[0].partitions[0].offline_replicas == [2]
 

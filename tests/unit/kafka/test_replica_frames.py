@@ -104,7 +104,10 @@ def test_a_leaders_answer_is_what_the_codec_says() -> None:
     rows = [
         (PartitionData(0, 0, 90, log_start_offset=5, local_start_offset=40, cold_end_offset=60), None),
         (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), DivergingEpoch(2, 6)),
-        (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), DivergingEpoch(-1, 0)),
+        (
+            PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3),
+            DivergingEpoch(-1, 0),
+        ),
         (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
     ]
     founds: list[frames.PartitionResult | bytes] = []

@@ -7,7 +7,13 @@ from functools import partial
 
 import pytest
 
-from tiered_api.kafka.server.request_buffers import FIRST_BUFFER_BYTES, POOL_BYTES, POOLED_MIN_BYTES, RequestBuffers, Frame
+from tiered_api.kafka.server.request_buffers import (
+    FIRST_BUFFER_BYTES,
+    POOL_BYTES,
+    POOLED_MIN_BYTES,
+    Frame,
+    RequestBuffers,
+)
 
 MIB = 1 << 20
 

@@ -83,7 +83,7 @@ def answered(number: int, *records: bytes) -> bytes:
 
 
 def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         rng, memory = random.Random(1), ResponseBuffers()
         stream = Fed(rng)
         link = BrokerConnection(cast(Stream, stream), "there", "test", memory)
@@ -101,4 +101,4 @@ def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> No
                 del held[rng.randrange(len(held))]
         assert memory.pooled_bytes <= 32 * MIB
 
-    asyncio.run(story())
+    asyncio.run(scenario())

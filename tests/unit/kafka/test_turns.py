@@ -10,8 +10,8 @@ from typing import Any
 from tiered_api.kafka.server.turns import TURN_SECONDS, Turns
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
 
 
 def busy(seconds: float) -> None:
@@ -28,7 +28,7 @@ async def turns_of(loop_turns: list[int], ended: asyncio.Event) -> None:
 
 
 def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, ended, seen, loop_turns = Turns(), asyncio.Event(), list[int](), [0]
 
         async def work() -> None:
@@ -43,11 +43,11 @@ def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> No
         await counting
         assert len(seen) == 12 and len(set(seen)) == 12, "no two pieces in one turn"
 
-    run(story())
+    run(scenario())
 
 
 def test_short_pieces_share_a_turn() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, loop_turns, ended = Turns(), [0], asyncio.Event()
         counting = asyncio.create_task(turns_of(loop_turns, ended))
         await asyncio.sleep(0)
@@ -58,11 +58,11 @@ def test_short_pieces_share_a_turn() -> None:
         ended.set()
         await counting
 
-    run(story())
+    run(scenario())
 
 
 def test_work_goes_on_in_the_order_in_which_it_came() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, order = Turns(), list[str]()
         assert turns.has_time()
         for name in "abc":
@@ -71,11 +71,11 @@ def test_work_goes_on_in_the_order_in_which_it_came() -> None:
         await turns.wait_turn()
         assert order == ["a", "b", "c"]
 
-    run(story())
+    run(scenario())
 
 
 def test_work_that_was_cancelled_holds_up_nobody() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns = Turns()
         assert turns.has_time()
         busy(TURN_SECONDS)
@@ -86,4 +86,4 @@ def test_work_that_was_cancelled_holds_up_nobody() -> None:
             await asyncio.gather(*waits[1:])
         assert turns.has_time()
 
-    run(story())
+    run(scenario())

@@ -11,7 +11,7 @@ from tiered_api.kafka.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldType, Message, FieldSpec, field_specs
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldSpec, FieldType, Message, field_specs
 
 TABLES: dict[str, type[Message]] = {
     table.__name__: table

@@ -87,7 +87,9 @@ def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
         (image(broker(2, "before")), old.apply([elected], 1), "another incarnation was in sync"),
         (later, old.apply([elected], 1), "nothing is known of before"),
     ):
-        assert [each.was_in_sync for each in compute_delta(before, after, 2, "i2").leaders if each.tp == FIRST] == [False], why
+        assert [each.was_in_sync for each in compute_delta(before, after, 2, "i2").leaders if each.tp == FIRST] == [
+            False
+        ], why
 
 
 def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
@@ -116,7 +118,9 @@ def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
     """Also what the step does not change, and never as if no copy existed."""
     old = image(broker(2, "gone"))
     new = old.apply([broker(1, "new"), led(0, 1, 1, 1)], 1)
-    assert compute_delta(old, new, 1, "new") == Delta(leaders=(Lead(FIRST, T, 1, False),), followers=(Follow(SECOND, T, 2, 0),))
+    assert compute_delta(old, new, 1, "new") == Delta(
+        leaders=(Lead(FIRST, T, 1, False),), followers=(Follow(SECOND, T, 2, 0),)
+    )
     assert compute_delta(old, old.apply([broker(1, "new")], 1), 1, "new").leaders == (Lead(FIRST, T, 0, False),)
 
 

@@ -70,7 +70,8 @@ def test_lengths_that_snappy_states_count() -> None:
     assert decompressed_size(Codec.SNAPPY, framed, MIB) > 200 * MIB
     block = bytes(cramjam.snappy.compress_raw(b"x" * 100))
     assert (
-        decompressed_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB) == 3 * BLOCK_BYTES_MIN
+        decompressed_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB)
+        == 3 * BLOCK_BYTES_MIN
     )
 
 

@@ -10,7 +10,15 @@ from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
-from tiered.replication.follower_step import Append, FollowerLog, RestartAtLogStart, FollowerStep, Truncate, next_high_watermark, decide_step
+from tiered.replication.follower_step import (
+    Append,
+    FollowerLog,
+    FollowerStep,
+    RestartAtLogStart,
+    Truncate,
+    decide_step,
+    next_high_watermark,
+)
 
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 
@@ -115,7 +123,11 @@ class ReplicaTranscript:
 
     @staticmethod
     def _fetch(replica: ModelReplica, leader: ModelReplica) -> str:
-        request_text = f"asks for {replica.end} after epoch {replica.epochs.latest}" if replica.epochs.latest != NO_EPOCH else "asks"
+        request_text = (
+            f"asks for {replica.end} after epoch {replica.epochs.latest}"
+            if replica.epochs.latest != NO_EPOCH
+            else "asks"
+        )
         try:
             part = leader.reply(replica.build_fetch())
         except Refused as refused:

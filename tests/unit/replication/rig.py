@@ -27,20 +27,20 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
-    FetchedPartition,
-    PartitionFetch,
-    MetadataFetchReply,
-    MetadataFetch,
     ControllerView,
-    ReplicaFetch,
+    FetchedPartition,
     ForwardReply,
+    MetadataFetch,
+    MetadataFetchReply,
+    PartitionFetch,
+    ReplicaFetch,
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
+from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
@@ -104,15 +104,20 @@ class BrokerRig:
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
         hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
-        start = LeaderStart(None, None) if previous_leader is PreviousLeader.NONE else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader)
+        start = (
+            LeaderStart(None, None)
+            if previous_leader is PreviousLeader.NONE
+            else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader)
+        )
         state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
         return LeaderReplica(
             tp, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
-            on_segment_closed=self.with_closed_segments.append, on_follower_caught_up=self.with_caught_up_followers.append,
-            has_controller_contact=lambda: True, save_offsets=self.save_offsets,
+            on_segment_closed=self.with_closed_segments.append,
+            on_follower_caught_up=self.with_caught_up_followers.append, has_controller_contact=lambda: True,
+            save_offsets=self.save_offsets,
         )  # fmt: skip
 
 
@@ -179,13 +184,17 @@ class DirectPeers:
             await asyncio.sleep(timeout)
             raise Unavailable(f"{address} does not answer")
         progress = _ProgressEvent()
-        replicas = [found for each in request.partitions if (found := self.find_replica(address, request, each)) is not None]
+        replicas = [
+            found for each in request.partitions if (found := self.find_replica(address, request, each)) is not None
+        ]
         for replica in replicas:
             if not replica.is_stopped:
                 replica.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
-                while not any(part.records or part.code or part.diverging_epoch for part in self._parts(address, request)):
+                while not any(
+                    part.records or part.code or part.diverging_epoch for part in self._parts(address, request)
+                ):
                     progress.event.clear()
                     await progress.event.wait()
         except TimeoutError:
@@ -212,7 +221,9 @@ class DirectPeers:
         if replica is None:
             return nothing
         try:
-            found = replica.handle_follower_fetch(request.node_id, request.incarnation, partition, request.partition_max_bytes)
+            found = replica.handle_follower_fetch(
+                request.node_id, request.incarnation, partition, request.partition_max_bytes
+            )
         except Refused as refused:
             return nothing._replace(code=refused.code.number)
         return FetchedPartition(
@@ -257,17 +268,21 @@ class RunningFetchers:
         self.contact_events: list[tuple[str, int]] = []
         ports = FetcherPorts(
             peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken_logs.append(broken),
-            lambda node: self.contact_events.append(("lost", node)), lambda node: self.contact_events.append(("heard", node)),
+            lambda node: self.contact_events.append(("lost", node)),
+            lambda node: self.contact_events.append(("heard", node)),
         )  # fmt: skip
         made = FetcherSettings(broker.node_id, INCARNATIONS[broker.node_id], **settings)
         self._fetchers = ReplicaFetchers(lambda: made, ports, broker.rng, broker.metrics)
         self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")
 
-    async def follow(self, leader: int, epoch: int, tp: TopicPartition = TP, *, high_watermark: int = 0) -> FollowerReplica:
+    async def follow(
+        self, leader: int, epoch: int, tp: TopicPartition = TP, *, high_watermark: int = 0
+    ) -> FollowerReplica:
         hot = await self._broker.open_log(tp)
         replica = FollowerReplica(
             tp, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, save_offsets=self._broker.save_offsets,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state,
+            save_offsets=self._broker.save_offsets,
         )  # fmt: skip
         self._fetchers.follow(replica)
         return replica

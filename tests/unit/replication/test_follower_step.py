@@ -15,15 +15,15 @@ from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.follower_step import (
     Append,
-    RestoreFromBucket,
     FollowerLog,
-    NoAction,
-    Retry,
-    RestartAtLogStart,
     FollowerStep,
+    NoAction,
+    RestartAtLogStart,
+    RestoreFromBucket,
+    Retry,
     Truncate,
-    next_high_watermark,
     decide_step,
+    next_high_watermark,
 )
 
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
@@ -34,8 +34,8 @@ def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> PartitionFe
 
 
 def does(
-    asked: PartitionFetch, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0, base: int = -1,
-    diverging: DivergingEpoch | None = None,
+    asked: PartitionFetch, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0,
+    base: int = -1, diverging: DivergingEpoch | None = None,
 ) -> FollowerStep:  # fmt: skip
     records = base.to_bytes(8, "big") + bytes(60) if base >= 0 else b""
     return decide_step(
@@ -87,7 +87,9 @@ def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, part
 
 def test_what_is_not_here_is_told_apart() -> None:
     assert validate_offset_and_epoch(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
-    assert validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert (
+        validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    )
     assert validate_offset_and_epoch(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import TP, TOPIC_ID, ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.config.settings import Settings
 from tiered.errors import Code, Unavailable
-from tiered.ids import incarnation_number, encode_uuid
+from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.changes import BrokerRegistered
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
@@ -61,7 +61,7 @@ class Asked:
 def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
         asked = Asked(rig, replica)
@@ -76,14 +76,14 @@ def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable 
         assert replica.high_watermark == committed
         asked.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
     """Who joined could lead next, and would know of no loss."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
         untold = [replica]
@@ -95,4 +95,4 @@ def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
         assert len(asked.requests) == 1
         asked.stop()
 
-    rig.run(story)
+    rig.run(scenario)

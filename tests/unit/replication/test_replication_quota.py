@@ -7,11 +7,18 @@ import random
 
 import pytest
 
-from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, append_batch
+from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, append_batch
 from tests.unit.replication.test_replica_fetcher import same, until
 from tiered.config.settings import TopicConfig
 from tiered.ids import TopicPartition
-from tiered.replication.replication_quota import PAUSE_MAX_NS, BURST_NS, UNLIMITED, ThrottledReplicas, ReplicationQuota, list_throttled_replicas
+from tiered.replication.replication_quota import (
+    BURST_NS,
+    PAUSE_MAX_NS,
+    UNLIMITED,
+    ReplicationQuota,
+    ThrottledReplicas,
+    list_throttled_replicas,
+)
 
 SECOND = 1_000_000_000
 
@@ -73,7 +80,7 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
     listed = TopicConfig(segment_bytes=1 << 20, follower_replication_throttled_replicas=("0:2",))
     rig = ReplicationRig(config=listed)
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         held = await rig.brokers[1].lead(0, [1], [1, 2])
         free = await rig.brokers[1].lead(0, [1], [1, 2], tp=TopicPartition("t", 1))
@@ -83,7 +90,9 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
         peers.add_leader(held)
         peers.add_leader(free)
         size = held.log.size_bytes
-        following = RunningFetchers(rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40)
+        following = RunningFetchers(
+            rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40
+        )
         slow = await following.follow(1, 0)
         quick = await following.follow(1, 0, TopicPartition("t", 1))
         await until(lambda: same(quick, free))
@@ -97,4 +106,4 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
         await until(lambda: same(slow, held))
         assert rig.clock.mono_ns() - began_ns < SECOND // 2, "who has all is not held"
 
-    rig.run(story)
+    rig.run(scenario)

@@ -52,7 +52,7 @@ async def written(town: ThreeBrokers) -> LeaderReplica:
 
 def nobody_found(town: ThreeBrokers) -> contextlib.AbstractContextManager[object]:
     """No broker finds another one: nothing is copied meanwhile."""
-    return patch.object(town.peers, "find", lambda *_: None)
+    return patch.object(town.peers, "find_replica", lambda *_: None)
 
 
 def alike(town: ThreeBrokers, *nodes: int) -> bool:
@@ -64,7 +64,7 @@ def alike(town: ThreeBrokers, *nodes: int) -> bool:
 def test_all_copies_of_a_new_topic_are_in_sync() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(min_insync_replicas="3")
         leader = await led(town)
         for number in range(20):
@@ -72,13 +72,13 @@ def test_all_copies_of_a_new_topic_are_in_sync() -> None:
         assert set(town.partition.isr) == {1, 2, 3}
         assert alike(town, 1, 2, 3)
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_dead_follower_leaves_and_comes_back() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
@@ -92,13 +92,13 @@ def test_a_dead_follower_leaves_and_comes_back() -> None:
         await until(lambda: gone in town.partition.isr)
         await until(lambda: alike(town, 1, 2, 3))
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(min_insync_replicas="2")
         first = await led(town)
         for number in range(20):
@@ -116,14 +116,14 @@ def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
         await until(lambda: old in town.partition.isr)
         await until(lambda: alike(town, 1, 2, 3))
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_new_leader_knows_at_once_what_was_committed() -> None:
     """Readers that ask for the end may not be told an earlier one than before (KIP-207)."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await written(town)
         await asyncio.sleep(1)  # followers hear of it with their next question
         heir = next(node for node in (1, 2, 3) if node != town.partition.leader)
@@ -134,13 +134,13 @@ def test_a_new_leader_knows_at_once_what_was_committed() -> None:
         leader = town.leader()
         assert leader is not None and leader.high_watermark == 10, heir
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         first = await led(town)
         await first.append(batch(0), acks=ACKS_ALL)
@@ -161,7 +161,7 @@ def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
         await third.append(batch(2), acks=ACKS_ALL)
         assert third.log.end_offset == 3
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
@@ -169,7 +169,7 @@ def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
     wait for it for ever, nor go on before it is sure that it did not join."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
@@ -192,13 +192,13 @@ def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
         await leader.append(batch(1), acks=ACKS_ALL)
         assert town.rig.clock.mono_ns() - started < 20e9
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
@@ -208,7 +208,7 @@ def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
             leader.append_now(batch(1), ACKS_ALL)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    town.run(story)
+    town.run(scenario)
 
 
 class Storm:
@@ -294,7 +294,7 @@ def test_what_was_acknowledged_survives(seed: int) -> None:
 def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         old = leader.state.node_id
         await town.members[old].kill()
@@ -306,14 +306,14 @@ def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> No
         assert town.partition.leader != old
         assert not (await led(town)).log.truncations.is_unsettled
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     """The cut is noted with those of all logs, and was not durable when the leader changed."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         (copy,) = (each for each in town.members[other_than(leader)].partitions.list_replicas())
         assert isinstance(copy, FollowerReplica) and copy.is_durable
@@ -328,14 +328,14 @@ def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
         await after.make_durable()
         assert after.is_durable
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
     """The point up to which it was durable would vouch for records that were copied since and never synced."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, disk = member.partitions, member.broker.disk
@@ -358,7 +358,7 @@ def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
         found = await directory.open(CLUSTER, member.node_id, encode_uuid(uuid.UUID(int=member.node_id, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def nothing() -> None:
@@ -373,7 +373,7 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
     """A point up to which the old one was durable would vouch for what a kill tears in the new one."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         other = next(node for node in (2, 3) if node != leader.state.node_id)
         there = town.members[other].partitions
@@ -392,14 +392,14 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
         found = await directory.open(CLUSTER, other, encode_uuid(uuid.UUID(int=other, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(copies: int) -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(copies)
         member = town.members[(await led(town)).state.node_id]
         await stop(town, member)
@@ -407,13 +407,13 @@ def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(cop
         await member.start()
         assert member.partitions.has_clean_predecessor(TP, epoch + 1) is (copies == 1)
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(1)
         leader = await led(town)
         member, other = town.members[leader.state.node_id], town.members[other_than(leader)]
@@ -425,7 +425,7 @@ def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
         await member.start()
         assert (await led(town)).manifest == cold
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def stop(town: ThreeBrokers, member: BrokerProcess) -> None:
@@ -439,7 +439,7 @@ async def stop(town: ThreeBrokers, member: BrokerProcess) -> None:
 def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, before = member.partitions, member.image
@@ -453,7 +453,7 @@ def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
         await there.apply_image(image, image.apply((somebody,), image.slot + 1), member.settings)
         assert not there.suspect_partitions
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def move(town: ThreeBrokers, *target: int) -> object:
@@ -465,7 +465,7 @@ def test_a_leadership_that_is_over_is_not_begun_late() -> None:
     """What could not be opened when it was due is tried again, and the image may have gone on by then."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         node, epoch = leader.state.node_id, leader.leader_epoch
         await town.fence(node)
@@ -475,4 +475,4 @@ def test_a_leadership_that_is_over_is_not_begun_late() -> None:
         await partitions.retry_unopened(lambda: town.controller.image)
         assert partitions.find_leader(TP) is None
 
-    town.run(story)
+    town.run(scenario)

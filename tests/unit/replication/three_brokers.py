@@ -22,7 +22,7 @@ from tiered.controller import requests
 from tiered.controller.controller import Controller
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import incarnation_number, encode_uuid
+from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metrics import Metrics
 from tiered.peers import PartitionFetch, ReplicaFetch
@@ -57,14 +57,16 @@ class BrokerProcess:
         self.image = cluster.controller.image
         self.partitions = HostedReplicas(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
-            cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics), peers=cluster.peers,
-            on_lead=lambda replica: None, on_segment_closed=lambda replica: None, on_config_changed=lambda replica: None,
-            on_resign=lambda replica: None, on_follower_caught_up=lambda replica: self.isr_updater.wake(replica), has_controller_contact=lambda: True,
-            newest_image=lambda: cluster.controller.image, suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
+            cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
+            peers=cluster.peers, on_lead=lambda replica: None, on_segment_closed=lambda replica: None,
+            on_config_changed=lambda replica: None, on_resign=lambda replica: None,
+            on_follower_caught_up=lambda replica: self.isr_updater.wake(replica), has_controller_contact=lambda: True,
+            newest_image=lambda: cluster.controller.image,
+            suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
         self.isr_updater = IsrUpdater(
-            cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings, self.incarnation,
-            broker.clock, self.metrics,
+            cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings,
+            self.incarnation, broker.clock, self.metrics,
         )  # fmt: skip
         found = await directory.open(CLUSTER, self.node_id, encode_uuid(uuid.UUID(int=self.node_id, version=4)))
         await self.partitions.recover(self.image, found)
@@ -72,7 +74,12 @@ class BrokerProcess:
         self.running = True
         await cluster.submit(
             requests.RegisterBroker(
-                self.node_id, self.incarnation, "d", "", whole=found.is_intact, listeners={"PLAINTEXT": f"{self.node_id}:0"}
+                self.node_id,
+                self.incarnation,
+                "d",
+                "",
+                whole=found.is_intact,
+                listeners={"PLAINTEXT": f"{self.node_id}:0"},
             )
         )
         for run in (self._apply_images, self.partitions.run_fetchers, self.isr_updater.run):
@@ -112,7 +119,7 @@ class RoutedPeers(DirectPeers):
         super().__init__(cluster.rig)
         self._cluster = cluster
 
-    def find(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
+    def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
         member = self._cluster.members[int(address.split(":")[0])]
         known = member.image.brokers.get(request.node_id)
         if not member.running or known is None or incarnation_number(known.incarnation) != request.incarnation:
@@ -145,7 +152,7 @@ class ThreeBrokers:
         await self.submit(requests.CreateTopic("t", 1, replication_factor, configs=given))
 
     async def submit(self, request: Any, timeout: float = 10.0) -> Any:
-        """As `Node.submit`."""
+        """As `Broker.submit`."""
         lost_message = self.lost_message()
         await asyncio.sleep(self.rng.uniform(0, 0.05))
         if lost_message == "ask":

@@ -139,7 +139,9 @@ async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> Asyn
         for each in bound:
             if not is_loopback(each.host):
                 log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
-        advertised = {each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())}
+        advertised = {
+            each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
+        }
         where = chosen.http if parse_address(chosen.http, "http")[1] else http.url.removeprefix("http://")
         await node.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
         kafka.start_serving()

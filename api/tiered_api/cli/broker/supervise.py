@@ -201,7 +201,11 @@ class Supervisor:
             (gone, kill_requested), timeout=self._stop_seconds, return_when=asyncio.FIRST_COMPLETED
         )  # fmt: skip
         if gone not in done:
-            why = "you asked again" if self._kill_requested.is_set() else f"it took more than {self._stop_seconds:g} s to stop"
+            why = (
+                "you asked again"
+                if self._kill_requested.is_set()
+                else f"it took more than {self._stop_seconds:g} s to stop"
+            )
             self._report(f"killing {member.name}: {why}")
             member.send(signal.SIGKILL)
             await gone

@@ -17,9 +17,9 @@ from typing import TextIO
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import LockFile
-from tiered_api.cli.broker.directories import LOCK, claim_data_directory, broker_directory, refuse_broker_directory
+from tiered_api.cli.broker.directories import LOCK, broker_directory, claim_data_directory, refuse_broker_directory
 from tiered_api.cli.broker.sources import load_settings
-from tiered_api.cli.broker.supervise import Supervisor, Program
+from tiered_api.cli.broker.supervise import Program, Supervisor
 from tiered_api.kafka.client.client import Address
 
 PER_BROKER_SETTINGS = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners", "advertised.http")

@@ -7,9 +7,17 @@ from argparse import Namespace
 from typing import Any
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import ALL_BROKERS, BROKER, DELETE, SET, alter_configs, config_rows, describe_configs
+from tiered_api.cli.cluster.configs import (
+    ALL_BROKERS,
+    BROKER,
+    DELETE,
+    SET,
+    alter_configs,
+    config_rows,
+    describe_configs,
+)
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, print_lines
+from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
 from tiered_api.cli.topic.topics import format_status
 from tiered_api.kafka.client.client import KafkaClient, to_refused

@@ -39,7 +39,9 @@ async def describe_configs(
 ) -> list[DescribeConfigsResult]:
     """Settings of topics or brokers, all or those of `keys`; an error is in the row of its topic or broker."""
     resources = [DescribeConfigsResource(kind, name, keys) for name in names]
-    return (await client.send(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node_id=node)).results
+    return (
+        await client.send(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node_id=node)
+    ).results
 
 
 async def alter_configs(

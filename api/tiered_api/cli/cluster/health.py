@@ -10,12 +10,18 @@ from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.cli.cluster.configs import TOPIC, describe_configs
-from tiered_api.cli.cluster.health_verdict import TopicAndPartition, EligibleReplicas, summarize_health, topics_to_examine, find_unhealthy
+from tiered_api.cli.cluster.health_verdict import (
+    EligibleReplicas,
+    TopicAndPartition,
+    find_unhealthy,
+    summarize_health,
+    topics_to_examine,
+)
 from tiered_api.cli.cluster.moves import fetch_reassignments
 from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_self_reports
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import fold_rows, is_internal
-from tiered_api.cli.output import print_json, print_rows, print_lines
+from tiered_api.cli.output import print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
@@ -80,7 +86,9 @@ async def check_health(client: KafkaClient) -> dict[str, Any]:
     if not names:
         return summarize_health(seen, (), said)
     min_isr, eligible_replicas = await fetch_min_isr(client, names), await fetch_eligible(client, names)
-    return summarize_health(seen, list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client))), said)
+    return summarize_health(
+        seen, list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client))), said
+    )
 
 
 async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:

@@ -61,7 +61,10 @@ def topics_to_examine(seen: ClusterView) -> list[str]:
 
 
 def find_unhealthy(
-    seen: ClusterView, min_isr: Mapping[str, int], eligible: Mapping[TopicAndPartition, EligibleReplicas], adding: Mapping[TopicAndPartition, Sequence[int]]
+    seen: ClusterView,
+    min_isr: Mapping[str, int],
+    eligible: Mapping[TopicAndPartition, EligibleReplicas],
+    adding: Mapping[TopicAndPartition, Sequence[int]],
 ) -> Iterator[UnhealthyPartition]:
     """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one; replicas that a
     move has `added` are not missed while they copy."""
@@ -75,11 +78,14 @@ def find_unhealthy(
                 eligible_replicas = eligible.get((name, each.partition_index), EligibleReplicas())
                 yield UnhealthyPartition(
                     name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
-                    tuple(each.isr_nodes), eligible_replicas, wanted, "; ".join(_explain_problems(seen, each, eligible_replicas, wanted, new)),
+                    tuple(each.isr_nodes), eligible_replicas, wanted,
+                    "; ".join(_explain_problems(seen, each, eligible_replicas, wanted, new)),
                 )  # fmt: skip
 
 
-def summarize_health(seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()) -> dict[str, Any]:
+def summarize_health(
+    seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()
+) -> dict[str, Any]:
     """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
     missed. `said` is what brokers say of themselves."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
@@ -95,7 +101,9 @@ def summarize_health(seen: ClusterView, found: Sequence[UnhealthyPartition], rep
     reasons = ["nodes down"] if down else []
     reasons += [] if seen.is_live(seen.controller) else ["no controller"]
     reasons += [f"{problem} partitions" for problem, named in names.items() if named]
-    bucket_unreachable = {each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0}
+    bucket_unreachable = {
+        each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0
+    }
     troubled = [each for each in reports if each.problems]
     lost = {(each.topic, each.partition): each for broker in reports for each in broker.losses}
     reasons += ["possible losses"] if lost else []
@@ -150,7 +158,11 @@ def _problems(seen: ClusterView, each: MetadataResponsePartition, wanted: int, n
 
 
 def _explain_problems(
-    seen: ClusterView, each: MetadataResponsePartition, eligible_replicas: EligibleReplicas, wanted: int, new: Sequence[int]
+    seen: ClusterView,
+    each: MetadataResponsePartition,
+    eligible_replicas: EligibleReplicas,
+    wanted: int,
+    new: Sequence[int],
 ) -> Iterator[str]:
     """Sentences, the worst first; nobody is named twice."""
     named: set[int] = set()
@@ -172,7 +184,9 @@ def _explain_problems(
         yield f"a move to {_format_brokers(seen, copies)} is under way"
 
 
-def _explain_leaderless(seen: ClusterView, each: MetadataResponsePartition, eligible_replicas: EligibleReplicas) -> tuple[Sequence[int], str]:
+def _explain_leaderless(
+    seen: ClusterView, each: MetadataResponsePartition, eligible_replicas: EligibleReplicas
+) -> tuple[Sequence[int], str]:
     """Whom an election waits for, and the sentence about it."""
     if each.leader_id >= 0:
         return (each.leader_id,), f"its leader {each.leader_id} is {seen.state(each.leader_id)}"

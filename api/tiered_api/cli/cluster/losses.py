@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows, print_lines
+from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (

@@ -18,7 +18,7 @@ from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, un
 from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import is_internal, print_folded
-from tiered_api.cli.output import Row, print_rows, print_lines
+from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.topic.topics import format_status
@@ -84,7 +84,9 @@ async def _reassign(args: Namespace) -> Exit:
     wanted |= dict.fromkeys(parse_partition(text) for text in args.cancel)
     async with open_client(args) as client:
         if not wanted:
-            print_rows([_reassignment_row(tp, each) for tp, each in (await fetch_reassignments(client)).items()], args.format)
+            print_rows(
+                [_reassignment_row(tp, each) for tp, each in (await fetch_reassignments(client)).items()], args.format
+            )
             return Exit.OK
         placement = await fetch_placement(client)
         return await _execute_moves(client, args, placement, wanted)
@@ -114,7 +116,9 @@ async def _rebalance(args: Namespace) -> Exit:
         if placement.cordoned and args.format == "text":
             named = ", ".join(map(str, placement.cordoned))
             print_lines([f"cordoned.log.dirs keeps new replicas from broker {named}"])
-        return await _print_or_execute(client, args, placement, plan_balance(placement.replicas, placement.racks), args.execute)
+        return await _print_or_execute(
+            client, args, placement, plan_balance(placement.replicas, placement.racks), args.execute
+        )
 
 
 def decommission(args: Namespace) -> int:
@@ -154,7 +158,9 @@ async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[Re
         raise
 
 
-async def _print_or_execute(client: KafkaClient, args: Namespace, placement: ReplicaPlacement, moves: Reassignments, execute: bool) -> Exit:
+async def _print_or_execute(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, moves: Reassignments, execute: bool
+) -> Exit:
     if execute:
         return await _execute_moves(client, args, placement, moves)
     print_moves([_planned_row(tp, placement.replicas[tp], to) for tp, to in moves.items()], args)
@@ -164,9 +170,13 @@ async def _print_or_execute(client: KafkaClient, args: Namespace, placement: Rep
     return Exit.OK
 
 
-async def _execute_moves(client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas) -> Exit:
+async def _execute_moves(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas
+) -> Exit:
     """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
-    throttled = {tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas}
+    throttled = {
+        tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas
+    }
     if args.throttle is None or not throttled:
         return await _send_moves(client, args, placement, wanted)
     try:
@@ -182,7 +192,9 @@ async def _execute_moves(client: KafkaClient, args: Namespace, placement: Replic
     return done
 
 
-async def _send_moves(client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas) -> Exit:
+async def _send_moves(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas
+) -> Exit:
     outcomes: dict[PartitionName, str] = {}
     listed = sorted(wanted.items())
     for start in range(0, len(listed), PARTITIONS_PER_REQUEST):

@@ -26,14 +26,18 @@ ReplicaMoves = Mapping[PartitionName, tuple[tuple[int, ...], tuple[int, ...]]]
 
 async def throttle(client: KafkaClient, moves: ReplicaMoves, rate: int) -> None:
     """What moves is copied at `rate` bytes per second at most, at each broker that gives and each that takes."""
-    await _alter_topics(client, {name: _list_configs(words, APPEND) for name, words in _throttled_replicas(moves).items()})
+    await _alter_topics(
+        client, {name: _list_configs(words, APPEND) for name, words in _throttled_replicas(moves).items()}
+    )
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, SET, str(rate)) for name in RATES])
 
 
 async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
     """Takes that away: the rates, and from the lists what moved."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
-    await _alter_topics(client, {name: _list_configs(words, SUBTRACT) for name, words in _throttled_replicas(moves).items()})
+    await _alter_topics(
+        client, {name: _list_configs(words, SUBTRACT) for name, words in _throttled_replicas(moves).items()}
+    )
 
 
 async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:

@@ -83,7 +83,9 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
     for here in got.brokers:
         if here.node_id not in gone:
             known[here.node_id] = BrokerSummary(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
-    return ClusterView(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
+    return ClusterView(
+        got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
+    )
 
 
 async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:

@@ -39,10 +39,16 @@ async def _list_rows(args: Namespace) -> list[Row]:
         if args.topic is None:
             names = sorted((await bucket.read_image()).topics)
             return [
-                row for name in names for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
+                row
+                for name in names
+                for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
             ]
         topic = await bucket.find_topic(args.topic)
-        return [row for partition_id in _chosen_partitions(topic, args.partition) for row in await _segments(bucket, partition_id)]
+        return [
+            row
+            for partition_id in _chosen_partitions(topic, args.partition)
+            for row in await _segments(bucket, partition_id)
+        ]
 
 
 async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> list[Row]:

@@ -26,7 +26,7 @@ from tiered_api.cli.demo.stream import RecordNumbers, produce_records
 from tiered_api.cli.demo.tables import table_steps
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake import commands
-from tiered_api.cli.output import print_lines, format_size
+from tiered_api.cli.output import format_size, print_lines
 
 TOPIC = "flights"
 PARTITIONS = 6

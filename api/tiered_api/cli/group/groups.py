@@ -11,20 +11,20 @@ from typing import Any
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, print_lines
+from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
 from tiered_api.cli.topic.topics import compile_pattern, format_status
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.client.group_member import read_assignment
-from tiered_api.kafka.client.group_offsets import fetch_committed_offsets, delete_offsets
+from tiered_api.kafka.client.group_offsets import delete_offsets, fetch_committed_offsets
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     LATEST,
     PartitionOutcomes,
-    send_to_coordinator,
     find_coordinator,
     list_offsets,
+    send_to_coordinator,
 )
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tiered_api.kafka.protocol.messages.describe_groups import (

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from tiered_api.cli.output import Row, print_rows, print_lines
+from tiered_api.cli.output import Row, print_lines, print_rows
 
 T = TypeVar("T")
 

@@ -34,7 +34,11 @@ async def _seek(args: Namespace) -> list[Row]:
         if args.to is not None:
             target = await _resolve_target(client, args, prior, only)
         else:
-            found = await fetch_committed_offsets(client, args.to_group) if args.to_group else read_offsets_file(args.to_file)
+            found = (
+                await fetch_committed_offsets(client, args.to_group)
+                if args.to_group
+                else read_offsets_file(args.to_file)
+            )
             target = {tp: offset for tp, offset in found.items() if not only or tp.topic in only}
         if not target:
             raise Refused(Code.INVALID_REQUEST, f"nothing to seek: group {args.group} has no offset for it")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered_api.cli.broker.log_output import log_to_stderr
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import print_json, print_lines, format_size
+from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import LoadProgress

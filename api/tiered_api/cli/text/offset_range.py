@@ -122,7 +122,9 @@ def _parse_time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
     """One time, what stands behind it, and whether it was a duration."""
     found = _ONE_TIME.match(rest)
     if not found:
-        raise _invalid_range(text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m")
+        raise _invalid_range(
+            text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m"
+        )
     left = rest[found.end() :]
     if found["end"]:
         return Point(PointKind.END), left, False

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.text.record_format import read_modifier, literal_bytes, read_escape, strip_delimiters, format_error
+from tiered_api.cli.text.record_format import format_error, literal_bytes, read_escape, read_modifier, strip_delimiters
 
 INPUT_MAX = 64 << 20
 """Bytes that are read ahead for one record: an input without the expected delimiter ends here, not in all memory."""

@@ -18,12 +18,12 @@ from tiered.records.model import Record
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error, text_or_base64
 from tiered_api.cli.reach import open_client, parse_numbers
-from tiered_api.cli.text.offset_range import PointKind, Point, Range, parse_range, resolve_offsets
+from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_range, resolve_offsets
 from tiered_api.cli.text.record_format import PrintableRecord, compile_format
 from tiered_api.cli.topic.describe import partitions_of
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
-from tiered_api.kafka.client.consumer import KafkaConsumer, FetchedBatch
+from tiered_api.kafka.client.consumer import FetchedBatch, KafkaConsumer
 
 TEXT = "%p\\t%o\\t%d\\t%k\\t%v\\n"
 """What `--format text` stands for."""
@@ -154,7 +154,10 @@ async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], pri
             if tp in ends and position >= ends[tp]:
                 consumer.unassign(tp)
         if consumer.skipped_offsets > trimmed:
-            print(f"tiered: {consumer.skipped_offsets - trimmed} offsets were deleted before they were read", file=sys.stderr)
+            print(
+                f"tiered: {consumer.skipped_offsets - trimmed} offsets were deleted before they were read",
+                file=sys.stderr,
+            )
             trimmed = consumer.skipped_offsets
 
 

@@ -32,13 +32,17 @@ async def consume_as_member(args: Namespace, where: Range, write: Write) -> None
         topics = await select_topics(client, args)
         for topic in topics:
             await client.fetch_topic(topic)
-        await _GroupReader(client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)).run()
+        await _GroupReader(
+            client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)
+        ).run()
 
 
 class _GroupReader:
     """A member that prints what it is given."""
 
-    def __init__(self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer) -> None:
+    def __init__(
+        self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer
+    ) -> None:
         self._client = client
         self._args = args
         self._where = where

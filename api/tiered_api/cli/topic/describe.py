@@ -12,7 +12,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.cluster.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, print_lines, print_error
+from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
 from tiered_api.cli.topic.topics import select_topics
@@ -23,8 +23,8 @@ from tiered_api.kafka.client.leader_routing import (
     LATEST,
     LATEST_TIERED,
     PartitionOutcomes,
-    send_to_leaders,
     list_offsets,
+    send_to_leaders,
 )
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,

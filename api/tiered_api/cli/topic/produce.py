@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.records.model import Codec, Header, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import discard_output, print_json, print_error, text_or_base64
+from tiered_api.cli.output import discard_output, print_error, print_json, text_or_base64
 from tiered_api.cli.reach import open_client, parse_pairs
 from tiered_api.cli.text.record_format import PrintableRecord, compile_format
 from tiered_api.cli.text.record_input import InputRecord, RecordReader

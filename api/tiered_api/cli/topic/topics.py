@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tiered.errors import Code, Refused
 from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows, print_error
+from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.create_partitions import (
@@ -131,26 +131,35 @@ async def _delete(args: Namespace) -> list[Row]:
             topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
         )
         got = await client.send_to_controller(request, DeleteTopicsResponse)
-    return [{"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses]
+    return [
+        {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
+    ]
 
 
 async def _alter(args: Namespace) -> list[Row]:
-    changes = [AlterableConfig(name=name, config_operation=SET, value=value) for name, value in parse_pairs(args.set, "-s")]
+    changes = [
+        AlterableConfig(name=name, config_operation=SET, value=value) for name, value in parse_pairs(args.set, "-s")
+    ]
     changes += [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in args.delete]
     for given, operation, option in ((args.append, APPEND, "--append"), (args.subtract, SUBTRACT, "--subtract")):
         changes += [
-            AlterableConfig(name=name, config_operation=operation, value=value) for name, value in parse_pairs(given, option)
+            AlterableConfig(name=name, config_operation=operation, value=value)
+            for name, value in parse_pairs(given, option)
         ]
     if not changes:
         raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
     async with open_client(args) as client:
         names = await select_topics(client, args)
         # Asked first: a broker refuses settings that no topic could have before it says that there is no such topic.
-        missing = {topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code}
+        missing = {
+            topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code
+        }
         there = [name for name in names if name not in missing]
         got = await alter_configs(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
     rows: list[Row] = [{"topic": name, "status": format_status(number, None)} for name, number in missing.items()]
-    return rows + [{"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got]
+    return rows + [
+        {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
+    ]
 
 
 async def _add_partitions(args: Namespace) -> list[Row]:
@@ -167,7 +176,9 @@ async def _add_partitions(args: Namespace) -> list[Row]:
             for name, topic in known.items()
         ]
         request = CreatePartitionsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        got = (
+            await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        )
     return [
         *rows,
         *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),

@@ -18,7 +18,9 @@ MOVED_CODES = (*LOADING_CODES, Code.NOT_COORDINATOR)
 T = TypeVar("T")
 
 
-async def retry_while_loading(context: HttpContext, call: Callable[[], Awaitable[T]], retriable: Container[Code] = LOADING_CODES) -> T:
+async def retry_while_loading(
+    context: HttpContext, call: Callable[[], Awaitable[T]], retriable: Container[Code] = LOADING_CODES
+) -> T:
     """What `ask` gives. After a start, when a log was trouble and when another broker takes over, groups are loaded:
     that is waited for a while."""
     end_ns = context.clock.mono_ns() + int(LOADING_SECONDS_MAX * 1e9)
@@ -33,8 +35,8 @@ async def retry_while_loading(context: HttpContext, call: Callable[[], Awaitable
 
 async def find_coordinator(context: HttpContext, group: str) -> int:
     """The broker that coordinates a group. `Refused(COORDINATOR_NOT_AVAILABLE)` while there is none."""
-    partition = await context.node.group_coordinators.partition_for(group)
-    leader = context.node.image.topics[OFFSETS_TOPIC].partitions[partition].leader
+    partition = await context.broker.group_coordinators.partition_for(group)
+    leader = context.broker.image.topics[OFFSETS_TOPIC].partitions[partition].leader
     if leader < 0:
         raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates group {group[:249]!r} now")
     return leader

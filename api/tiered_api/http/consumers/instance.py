@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets, Request
+from tiered.groups.requests import (
+    NO_OFFSET,
+    CommitOffsets,
+    CommitOffsetsReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+    Request,
+)
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import RestMember, Subscription
@@ -42,7 +50,9 @@ class ConsumerConfig:
 
     def to_user_data(self, subscription: Subscription) -> bytes:
         """For the member's metadata."""
-        return orjson.dumps({"of": USER_DATA_MARK, **asdict(self), "topics": subscription.topics, "pattern": subscription.pattern})
+        return orjson.dumps(
+            {"of": USER_DATA_MARK, **asdict(self), "topics": subscription.topics, "pattern": subscription.pattern}
+        )
 
     @classmethod
     def from_user_data(cls, user_data: bytes) -> tuple[ConsumerConfig, Subscription] | None:
@@ -114,10 +124,12 @@ class ConsumerInstance:
     def join(self, subscription: Subscription, member_id: str = "") -> None:
         """Becomes a member, or goes on as one."""
         self.member = RestMember(
-            self._context.node.group_coordinators.ask, self._context.clock, self.group, self.name, subscription, self.config.to_user_data(subscription),
-            session_ms=min(SESSION_MS, self._context.node.settings.group_max_session_timeout_ms),
-            partition_counts=self._context.instances.partition_counts, match_topics=self._context.instances.topic_matcher(subscription),
-            on_revoked=self._on_revoked, member_id=member_id,
+            self._context.broker.group_coordinators.ask, self._context.clock, self.group, self.name, subscription,
+            self.config.to_user_data(subscription),
+            session_ms=min(SESSION_MS, self._context.broker.settings.group_max_session_timeout_ms),
+            partition_counts=self._context.instances.partition_counts,
+            match_topics=self._context.instances.topic_matcher(subscription), on_revoked=self._on_revoked,
+            member_id=member_id,
         )  # fmt: skip
 
     async def unsubscribe(self) -> None:
@@ -162,7 +174,7 @@ class ConsumerInstance:
 
     def find_topic_id(self, tp: TopicPartition) -> TopicId:
         """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
-        topic = self._context.node.image.topics.get(tp.topic)
+        topic = self._context.broker.image.topics.get(tp.topic)
         if topic is None or tp.partition >= len(topic.partitions):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
         return topic.topic_id
@@ -237,7 +249,7 @@ class ConsumerInstance:
 
     async def commit_read(self) -> list[PartitionOffset]:
         """Commits all that was given out and is not committed yet, of topics that are still there."""
-        topics, given_out = self._context.node.image.topics_by_id, dict(self._uncommitted)
+        topics, given_out = self._context.broker.image.topics_by_id, dict(self._uncommitted)
         offsets = [
             PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)
             for tp, spot in sorted(given_out.items())
@@ -263,7 +275,7 @@ class ConsumerInstance:
 
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
-        topics = self._context.node.image.topics
+        topics = self._context.broker.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
         answer: FetchOffsetsReply = await self._call_coordinator(request)
@@ -272,7 +284,9 @@ class ConsumerInstance:
         return list(answer.offsets)
 
     async def _call_coordinator(self, request: Request) -> Any:
-        return await retry_while_loading(self._context, lambda: self._context.node.group_coordinators.ask(self.group, request))
+        return await retry_while_loading(
+            self._context, lambda: self._context.broker.group_coordinators.ask(self.group, request)
+        )
 
     async def close(self) -> None:
         """The instance is deleted, or nobody has used it for long."""

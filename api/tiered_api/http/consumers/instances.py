@@ -10,7 +10,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
-from tiered.groups.requests import DescribeGroupReply, DescribeGroup
+from tiered.groups.requests import DescribeGroup, DescribeGroupReply
 from tiered.metadata.image import Image
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
@@ -43,7 +43,7 @@ class ConsumerInstances:
         self._counts_cache: tuple[Image | None, Mapping[str, int]] = (None, {})
         self._patterns = PatternCache(context.run_job, context.clock)
         self._sweeper: asyncio.Task[None] | None = None
-        context.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
+        context.broker.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
             lambda: float(len(self._instances))
         )
 
@@ -79,7 +79,7 @@ class ConsumerInstances:
 
     def partition_counts(self) -> Mapping[str, int]:
         """The topics that there are with their partitions; the same object until that may have changed."""
-        image = self._context.node.image
+        image = self._context.broker.image
         if self._counts_cache[0] is not image:
             counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
             self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
@@ -115,10 +115,16 @@ class ConsumerInstances:
 
     async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
         """The consumer whose member the group knows still, from before a restart."""
-        ask = self._context.node.group_coordinators.ask
-        group: DescribeGroupReply = await retry_while_loading(self._context, lambda: ask(key.group, DescribeGroup(key.group)))
+        ask = self._context.broker.group_coordinators.ask
+        group: DescribeGroupReply = await retry_while_loading(
+            self._context, lambda: ask(key.group, DescribeGroup(key.group))
+        )
         for member in group.members if group.code is Code.NONE else ():
-            found = ConsumerConfig.from_user_data(user_data_of(member.metadata)) if member.instance_id == INSTANCE_ID_PREFIX + key.name else None
+            found = (
+                ConsumerConfig.from_user_data(user_data_of(member.metadata))
+                if member.instance_id == INSTANCE_ID_PREFIX + key.name
+                else None
+            )
             if found is not None:
                 instance = self._add(key, found[0], peer)
                 instance.join(found[1])
@@ -133,7 +139,7 @@ class ConsumerInstances:
     async def _has_moved(self, key: InstanceKey) -> bool:
         """Whether another broker coordinates the group, and has the consumers."""
         try:
-            return await find_coordinator(self._context, key.group) != self._context.node.settings.node_id
+            return await find_coordinator(self._context, key.group) != self._context.broker.settings.node_id
         except Refused:
             return False
 

@@ -103,8 +103,12 @@ class RestMember:
         """Gives the place to the others."""
         await self.stop()
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
-        if self._join_sent and not taken:  # one that joins has its id only with the answer, the coordinator has it already
-            request = requests.LeaveGroup(self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),))
+        if (
+            self._join_sent and not taken
+        ):  # one that joins has its id only with the answer, the coordinator has it already
+            request = requests.LeaveGroup(
+                self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
+            )
             with contextlib.suppress(Refused):
                 await self._send_request(self._group, request, JOIN_SECONDS)
 
@@ -169,7 +173,9 @@ class RestMember:
         return synced.code
 
     def _assign_partitions(self, subscriptions: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
-        shares = assign_range(subscriptions, {topic: count for topic, count in self._known_counts.items() if topic in self._group_topics})
+        shares = assign_range(
+            subscriptions, {topic: count for topic, count in self._known_counts.items() if topic in self._group_topics}
+        )
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
     async def _send_heartbeat(self) -> Code:

@@ -11,10 +11,17 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.consumers.instance import ConsumerInstance, ConsumerPosition
-from tiered_api.http.partitions.reads import DECODED_PER_BYTE, OBJECTS_MAX, load_bytes, max_decoded_size, decode_memory, read_remote
+from tiered_api.http.partitions.reads import (
+    DECODED_PER_BYTE,
+    OBJECTS_MAX,
+    decode_memory,
+    load_bytes,
+    max_decoded_size,
+    read_remote,
+)
 from tiered_api.http.partitions.record_json import rows_v2
 from tiered_api.http.partitions.remote_brokers import Leader
-from tiered_api.http.partitions.remote_partition import RemotePartition, AnyPartition
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import HttpRequest
 
@@ -24,7 +31,9 @@ RECHECK_SECONDS = 1.0
 Row = dict[str, Any]
 
 
-async def poll_records(request: HttpRequest, instance: ConsumerInstance, max_bytes: int, timeout_ms: int) -> ConsumerPoll:
+async def poll_records(
+    request: HttpRequest, instance: ConsumerInstance, max_bytes: int, timeout_ms: int
+) -> ConsumerPoll:
     """Returns rows of REST v2, which count as read once they are `given`; a consumer that commits by itself does so
     with the next read."""
     clock = request.context.clock
@@ -123,7 +132,9 @@ class ConsumerPoll:
             await request.reserve_memory(decode_memory(data))
         form = instance.config.format
         objects = OBJECTS_MAX - len(self.rows)
-        rows, following = await request.context.run_job(max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *tp, objects)
+        rows, following = await request.context.run_job(
+            max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *tp, objects
+        )
         self.rows += rows
         self._positions[tp] = ConsumerPosition(source.topic_id, following)
         self._last, self._progressed = tp, True
@@ -146,7 +157,9 @@ class ConsumerPoll:
         more = asyncio.Event()
         parked: list[tuple[LeaderReplica, int]] = []
         seconds = min(seconds, RECHECK_SECONDS)
-        waits = [asyncio.create_task(self._wait_for_leader(each, seconds, more)) for each in self._group_by_leader().items()]
+        waits = [
+            asyncio.create_task(self._wait_for_leader(each, seconds, more)) for each in self._group_by_leader().items()
+        ]
         try:
             with contextlib.suppress(TimeoutError):
                 async with self._request.context.timeout(seconds):

@@ -19,7 +19,7 @@ PAUSE_SECONDS = 0.5
 Topics = Mapping[str, int]
 """Partitions by topic. The same object means the same topics."""
 RunJob = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
-"""`Site.work`: does it in a thread where the size is much."""
+"""`HttpBroker.run_job`: does it in a thread where the size is much."""
 
 
 class PatternMatches:

@@ -9,7 +9,14 @@ from dataclasses import replace
 import orjson
 from aiohttp import web
 
-from tiered_api.http.partitions.reads import ReadSpec, load_bytes, max_decoded_size, fetch, reserve_memory, decode_memory
+from tiered_api.http.partitions.reads import (
+    ReadSpec,
+    decode_memory,
+    fetch,
+    load_bytes,
+    max_decoded_size,
+    reserve_memory,
+)
 from tiered_api.http.partitions.record_json import encode_events
 from tiered_api.http.partitions.remote_partition import resolve_leader
 from tiered_api.http.server import media_types
@@ -29,7 +36,9 @@ async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.
 
 
 async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
-    spec = replace(spec, offset=_resume_offset(request, spec.offset), max_bytes=min(spec.max_bytes, READ_BYTES_MAX), wait_ms=0)
+    spec = replace(
+        spec, offset=_resume_offset(request, spec.offset), max_bytes=min(spec.max_bytes, READ_BYTES_MAX), wait_ms=0
+    )
     text, spec = await _next_events(request, spec, form)
     response = open_stream(media_types.EVENTS)
     await response.prepare(request)
@@ -65,7 +74,9 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     data = load_bytes(await fetch(request, spec))
     if data:
         await reserve_memory(request, spec.source, decode_memory(data))
-    text, count, following = await context.run_job(max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form)
+    text, count, following = await context.run_job(
+        max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form
+    )
     request.set_held_memory(len(text))
     context.records_read.inc(count)
     return text, replace(spec, offset=following)

@@ -59,7 +59,7 @@ class HeadCache:
             return
         if len(self._known) >= HEADS_MAX:
             self._known.clear()
-        reports = ProduceReports(self._context.node.cluster_id, request.args["topic"])
+        reports = ProduceReports(self._context.broker.cluster_id, request.args["topic"])
         self._known[head] = KnownHead(request.content_length or 0, request.args["topic"], reports)
 
     def try_produce(self, data: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ class HeadCache:
         if known is None or len(data) - end != known.length:
             return None
         context = self._context
-        topic = context.node.image.topics.get(known.topic)
+        topic = context.broker.image.topics.get(known.topic)
         if topic is None:
             return None
         try:

@@ -16,9 +16,15 @@ from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
 from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.partitions.remote_partition import RemotePartition, AnyPartition, open_partition
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
 from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import EXPECTED_ERRORS, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError, to_http_error
+from tiered_api.http.server.errors import (
+    EXPECTED_ERRORS,
+    PARTITION_NOT_FOUND,
+    TOPIC_NOT_FOUND,
+    HttpError,
+    to_http_error,
+)
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
@@ -49,7 +55,7 @@ class RecordMetadata(NamedTuple):
 
 def find_topic(context: HttpContext, name: str) -> TopicImage:
     """The topic; HttpError 404 when there is none."""
-    topic = context.node.image.topics.get(name)
+    topic = context.broker.image.topics.get(name)
     if topic is None:
         raise HttpError(TOPIC_NOT_FOUND, f"topic {name[:249]!r} not found")
     return topic
@@ -78,12 +84,14 @@ async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRe
     return (await _append(context, find_partition(context, topic, partition), [record]))[0]
 
 
-def append_locally(context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord) -> RecordMetadata | None:
+def append_locally(
+    context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord
+) -> RecordMetadata | None:
     """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
     not. Raises what refuses the record."""
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
-    replica = context.node.leader_replica(topic.name, partition)
+    replica = context.broker.leader_replica(topic.name, partition)
     if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
     step = _append(context, replica, [record])
@@ -96,7 +104,9 @@ def append_locally(context: HttpContext, topic: TopicImage, partition: int, reco
     raise AssertionError(f"the append to {topic.name}-{partition} waits, though nobody else is in sync")
 
 
-async def append_many(context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord]) -> list[RecordMetadata | HttpError]:
+async def append_many(
+    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata | HttpError]:
     """One batch per partition, more only where one would be too large; what became of each record, in order."""
     check_writable(topic.name)
     counter = next(keyless_counter)
@@ -121,7 +131,9 @@ async def _append_chunk(
     for partition, numbers in groups.items():
         try:
             source = find_partition(context, topic, partition)
-            share = _PartitionRecords(source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes))
+            share = _PartitionRecords(
+                source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes)
+            )
         except EXPECTED_ERRORS as error:
             for n in numbers:
                 outcomes[n] = to_http_error(error)
@@ -144,7 +156,10 @@ class _PartitionRecords(NamedTuple):
 
 
 async def _append_partition(
-    context: HttpContext, share: _PartitionRecords, records: Sequence[ProducerRecord], outcomes: list[RecordMetadata | HttpError]
+    context: HttpContext,
+    share: _PartitionRecords,
+    records: Sequence[ProducerRecord],
+    outcomes: list[RecordMetadata | HttpError],
 ) -> None:
     for batch in batches(records, share.numbers, share.limit):
         placed = await _append_batch(context, share.source, [records[n] for n in batch])
@@ -178,7 +193,9 @@ def max_record_size(record: ProducerRecord) -> int:
     return size
 
 
-async def _append_batch(context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]) -> list[RecordMetadata | HttpError]:
+async def _append_batch(
+    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata | HttpError]:
     try:
         return list(await _append(context, source, records))
     except EXPECTED_ERRORS as error:
@@ -187,7 +204,9 @@ async def _append_batch(context: HttpContext, source: AnyPartition, records: Seq
     return [outcome for record in records for outcome in await _append_batch(context, source, [record])]
 
 
-async def _append(context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]) -> list[RecordMetadata]:
+async def _append(
+    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata]:
     codec, level = topic_codec(source.config)
     batch = bytearray(encode_batch([record[1:5] for record in records], codec=codec, level=level))
     try:

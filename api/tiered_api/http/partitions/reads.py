@@ -14,7 +14,7 @@ from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.partitions.produce import find_partition, find_topic
-from tiered_api.http.partitions.remote_partition import RemotePartition, AnyPartition, fetch_bounds
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, fetch_bounds
 from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.server.request import HttpRequest
 
@@ -55,7 +55,9 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
 
 def partition_of_path(request: HttpRequest) -> AnyPartition:
     """The partition that `{topic}` and `{partition}` name."""
-    return find_partition(request.context, find_topic(request.context, request.args["topic"]), request.path_number("partition"))
+    return find_partition(
+        request.context, find_topic(request.context, request.args["topic"]), request.path_number("partition")
+    )
 
 
 def require_local_leader(request: HttpRequest) -> LeaderReplica:
@@ -72,7 +74,9 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
     if "timestamp" in parameters:
-        moment = request.query_integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970")
+        moment = request.query_integer(
+            "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
+        )
         found = await source.offset_for_timestamp(moment)
         return (await fetch_bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
@@ -101,7 +105,9 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
-            return await fetch(request, replace(spec, source=RemotePartition(request.context, source.tp, source.topic_id)))
+            return await fetch(
+                request, replace(spec, source=RemotePartition(request.context, source.tp, source.topic_id))
+            )
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
         start, end = await fetch_bounds(source)
@@ -121,7 +127,9 @@ async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePart
     return await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
 
 
-async def read_remote(request: HttpRequest, source: RemotePartition, offset: int, max_bytes: int, memory_per_byte: int) -> ReadResult:
+async def read_remote(
+    request: HttpRequest, source: RemotePartition, offset: int, max_bytes: int, memory_per_byte: int
+) -> ReadResult:
     """A read of another broker, for which the request holds `held` bytes of memory per byte."""
     wanted = max_bytes * memory_per_byte
     await request.reserve_memory(wanted)

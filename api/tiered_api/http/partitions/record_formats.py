@@ -123,7 +123,9 @@ def parse_timestamp(value: Any) -> int:
         except (ValueError, TypeError):
             value = None
     if type(value) is not int:
-        raise record_error("timestamp has to be ISO 8601 with an offset (2013-01-01T05:00:00Z) or milliseconds since 1970")
+        raise record_error(
+            "timestamp has to be ISO 8601 with an offset (2013-01-01T05:00:00Z) or milliseconds since 1970"
+        )
     if not 0 <= value <= MAX_TIMESTAMP:
         raise record_error("timestamp is outside of 1970 to 9999")
     return value

@@ -13,7 +13,16 @@ from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
 from tiered_api.http.partitions.event_stream import stream_events
-from tiered_api.http.partitions.reads import ReadSpec, parse_read_spec, load_bytes, max_decoded_size, fetch, reserve_memory, require_local_leader, decode_memory
+from tiered_api.http.partitions.reads import (
+    ReadSpec,
+    decode_memory,
+    fetch,
+    load_bytes,
+    max_decoded_size,
+    parse_read_spec,
+    require_local_leader,
+    reserve_memory,
+)
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import BAD_REQUEST, HttpError
@@ -37,7 +46,7 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
     limits = request.context.limits
     if kind == media_types.BINARY:
-        return await _read_raw(request, replace(await parse_read_spec(request, limits.read_bytes), held=1))
+        return await _read_raw(request, replace(await parse_read_spec(request, limits.read_bytes), memory_per_byte=1))
     spec = await parse_read_spec(request, limits.json_bytes)
     if kind == media_types.EVENTS and request.method == "HEAD":
         return HttpResponse(media_type=kind)
@@ -78,7 +87,9 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
-        body, count = await context.run_job(max_decoded_size(data), encode_v2, data, spec.offset, room, v2, source.topic, source.partition)
+        body, count = await context.run_job(
+            max_decoded_size(data), encode_v2, data, spec.offset, room, v2, source.topic, source.partition
+        )
     else:
         outer = {
             "topic": source.topic,

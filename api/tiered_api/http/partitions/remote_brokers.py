@@ -90,7 +90,7 @@ class RemoteBrokers:
         return topic
 
     def leader(self, tp: TopicPartition, topic_id: TopicId) -> Leader:
-        """As far as this broker has heard. `Nowhere` when no broker leads it now."""
+        """As far as this broker has heard. `LeaderNotFound` when no broker leads it now."""
         partition = self.topic(tp, topic_id).partitions[tp.partition]
         if partition.leader < 0:
             raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {tp} now")
@@ -110,7 +110,9 @@ class RemoteBrokers:
         where = broker.advertised_http or f"http://{broker.http}"
         if not broker.advertised_http and place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
             advertised = next((found for text in broker.listeners.values() if (found := parse_host_port(text))), place)
-            where = f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
+            where = (
+                f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
+            )
         return HttpError(307, f"broker {node_id} {reason}", (("Location", f"{where}{target}"),))
 
     # -- partitions ---------------------------------------------------------------------------------------------------
@@ -118,8 +120,8 @@ class RemoteBrokers:
     async def produce(
         self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
     ) -> LogAppendInfo:
-        """One batch with acks=all. `Nowhere` when it was surely not written; every other `Refused` as the leader says,
-        REQUEST_TIMED_OUT also when that is not known."""
+        """One batch with acks=all. `LeaderNotFound` when it was surely not written; every other `Refused` as the leader
+        says, REQUEST_TIMED_OUT also when that is not known."""
         rows = [PartitionProduceData(tp.partition, data)]
         request = ProduceRequest(None, ACKS_ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
         seconds = timeout_ms / 1000 + REQUEST_SECONDS
@@ -147,7 +149,9 @@ class RemoteBrokers:
         if code is not Code.NONE:
             raise _leader_refusal(leader, tp, code)
         # The frame is ours alone; a copy lets it go.
-        return ReadResult(bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset)
+        return ReadResult(
+            bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset
+        )
 
     async def wait_for_more(
         self, leader: Leader, ends: Sequence[tuple[TopicPartition, TopicId, int]], wait_ms: int
@@ -179,7 +183,9 @@ class RemoteBrokers:
             topic = topics.setdefault(tp.topic, ListOffsetsTopic(tp.topic))
             topic.partitions.append(ListOffsetsPartition(tp.partition, epoch, timestamp))
         request = ListOffsetsRequest(-1, 0, list(topics.values()), int(REQUEST_SECONDS * 900))
-        got = await self._send(self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS)
+        got = await self._send(
+            self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS
+        )
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
             for part in each.partitions:
@@ -190,7 +196,7 @@ class RemoteBrokers:
     # -- brokers ------------------------------------------------------------------------------------------------------
 
     async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
-        """What a broker answers. `Unavailable`, `Nowhere`."""
+        """What a broker answers. `Unavailable`, `LeaderNotFound`."""
         leader = Leader(node_id, -1, self._node.cluster.address_of(node_id))
         return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
@@ -203,7 +209,9 @@ class RemoteBrokers:
         except Unavailable as fault:
             if not fault.refused and leader.address:
                 raise
-            raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}") from None
+            raise LeaderNotFound(
+                Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}"
+            ) from None
 
 
 def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:

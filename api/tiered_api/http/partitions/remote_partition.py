@@ -29,7 +29,9 @@ class RemotePartition:
     """A partition that another broker leads, or that has no leader for the moment. It follows its leader, also to here;
     `patience` says for how many seconds one is looked for, where that is not what the limits say."""
 
-    def __init__(self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> None:
+    def __init__(
+        self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+    ) -> None:
         self.tp = tp
         self.topic, self.partition = tp
         self.topic_id = topic_id
@@ -39,20 +41,20 @@ class RemotePartition:
     @property
     def config(self) -> TopicConfig:
         """The settings in force, as far as this broker has heard."""
-        remote_brokers, node = self._context.remote_brokers, self._context.node
+        remote_brokers, node = self._context.remote_brokers, self._context.broker
         return topic_config(remote_brokers.topic(self.tp, self.topic_id), node.settings.topic_defaults())
 
     def leader(self) -> Leader:
-        """`Nowhere` when there is none, or it is this broker."""
+        """`LeaderNotFound` when there is none, or it is this broker."""
         return self._context.remote_brokers.leader(self.tp, self.topic_id)
 
     def local_replica(self) -> LeaderReplica | None:
         """The replica, when it has come to be led here."""
-        replica = self._context.node.hosted_replicas.find_leader(self.tp)
+        replica = self._context.broker.hosted_replicas.find_leader(self.tp)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
-        """One batch; as `Replica.append`. What may have been written is not sent again."""
+        """One batch; as `LeaderReplica.append`. What may have been written is not sent again."""
         deadline = self._deadline(timeout_ms / 1000)
         while True:
             here = self.local_replica()
@@ -65,7 +67,7 @@ class RemotePartition:
                 await self._pause(no, deadline)
 
     async def read(self, offset: int, max_bytes: int) -> ReadResult:
-        """As `Replica.read`, without a wait."""
+        """As `LeaderReplica.read`, without a wait."""
         fetched = await self._fetch(offset, max_bytes, 0)
         if fetched.size or offset >= fetched.high_watermark:
             return fetched
@@ -82,11 +84,13 @@ class RemotePartition:
     async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
         return await self._call_leader(
             lambda here: here.read(offset, max_bytes, max_wait_ms=wait_ms),
-            lambda leader: self._context.remote_brokers.fetch(leader, self.tp, self.topic_id, offset, max_bytes, wait_ms),
+            lambda leader: self._context.remote_brokers.fetch(
+                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms
+            ),
         )
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """As `Replica.offset_for_timestamp`, but it tells the offset only."""
+        """As `LeaderReplica.offset_for_timestamp`, but it tells the offset only."""
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
             offset = await self._list_offset(leader, max(timestamp, 0))
@@ -107,14 +111,20 @@ class RemotePartition:
         return await self._call_leader(here, there)
 
     async def _list_offset(self, leader: Leader, timestamp: int) -> int:
-        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: (leader.epoch, timestamp)})).get(self.tp)
+        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: (leader.epoch, timestamp)})).get(
+            self.tp
+        )
         if not isinstance(found, int):
-            raise found or LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}")
+            raise found or LeaderNotFound(
+                Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}"
+            )
         return found
 
     # -- whoever leads ------------------------------------------------------------------------------------------------
 
-    async def _call_leader(self, on_local: Callable[[LeaderReplica], Awaitable[T]], on_remote: Callable[[Leader], Awaitable[T]]) -> T:
+    async def _call_leader(
+        self, on_local: Callable[[LeaderReplica], Awaitable[T]], on_remote: Callable[[Leader], Awaitable[T]]
+    ) -> T:
         """An answer to what may be asked again, of whoever leads."""
         deadline = self._deadline(self._lookup_seconds)
         while True:
@@ -122,13 +132,17 @@ class RemotePartition:
                 replica = self.local_replica()
                 return await (on_local(replica) if replica is not None else on_remote(self.leader()))
             except Refused as refused:
-                if refused.code not in STALE_LEADER_CODES or (replica is None and not isinstance(refused, LeaderNotFound)):
+                if refused.code not in STALE_LEADER_CODES or (
+                    replica is None and not isinstance(refused, LeaderNotFound)
+                ):
                     raise
                 refusal = refused
             except Unavailable as fault:
                 if replica is not None:
                     raise
-                refusal = LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not answer: {fault}")
+                refusal = LeaderNotFound(
+                    Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not answer: {fault}"
+                )
             await self._pause(refusal, deadline)
 
     def _deadline(self, seconds: float) -> int:
@@ -146,12 +160,14 @@ AnyPartition = LeaderReplica | RemotePartition
 """Whatever can be read from and written to."""
 
 
-def open_partition(context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None) -> AnyPartition:
+def open_partition(
+    context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+) -> AnyPartition:
     """A partition that is there. `Refused` when its topic is not, whichever has the name by now, and when it is this
     broker's to lead and cannot be opened."""
     context.remote_brokers.topic(tp, topic_id)
     try:
-        return context.node.leader_replica(*tp)
+        return context.broker.leader_replica(*tp)
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise

@@ -11,7 +11,7 @@ from tiered.broker.broker import Broker
 from tiered.thread_pool import ThreadPool
 from tiered_api.http.partitions.remote_brokers import RemoteBrokers
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import MemoryBudget, Exhausted, HttpLimits
+from tiered_api.http.server.limits import Exhausted, HttpLimits, MemoryBudget
 from tiered_api.kafka.server.latencies import BUCKETS
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ INLINE_BYTES = 1 << 16
 class HttpContext:
     """One HTTP listener's surroundings."""
 
-    def __init__(self, node: Broker, limits: HttpLimits) -> None:
-        self.node = node
+    def __init__(self, broker: Broker, limits: HttpLimits) -> None:
+        self.broker = broker
         self.limits = limits
         self.budget = MemoryBudget(limits.memory_bytes)
-        self.remote_brokers = RemoteBrokers(node)
-        self.clock = node.world.clock
+        self.remote_brokers = RemoteBrokers(broker)
+        self.clock = broker.world.clock
         self.closing = False
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
@@ -47,7 +47,7 @@ class HttpContext:
         """Deadlines of waits, and how many seconds each has left once the server closes."""
         self._workers = ThreadPool("http", WORKERS)
         self._running_jobs = 0
-        metrics = node.metrics
+        metrics = broker.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
         self.seconds = metrics.histogram(
             "tiered_http_request_seconds", "Time to the answer of a request, by operation; streams last.",
@@ -57,7 +57,9 @@ class HttpContext:
         self.refused_connections = metrics.counter(
             "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."
         )
-        self.records_written = metrics.counter("tiered_http_records_written_total", "Records that HTTP produce appended.")
+        self.records_written = metrics.counter(
+            "tiered_http_records_written_total", "Records that HTTP produce appended."
+        )
         self.records_read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
         self.raw_bytes_read = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
 

@@ -188,7 +188,10 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["parameters"] = parameters
     if route.request_types:
         schema = _ref(route.request_schema) if route.request_schema else {"type": "string", "format": "binary"}
-        operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in route.request_types}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": schema} for kind in route.request_types},
+        }
     return operation
 
 

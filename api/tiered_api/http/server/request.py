@@ -41,7 +41,7 @@ class HttpRequest(web.BaseRequest):
         """Bytes of the memory budget, given back when the answer is out."""
         self._query: dict[str, str] | None = None
 
-    ATTRS = web.BaseRequest.ATTRS | frozenset(("site", "target", "operation", "args", "held"))
+    ATTRS = web.BaseRequest.ATTRS | frozenset(("context", "target", "operation", "args", "held_bytes"))
 
     @property
     def peer(self) -> str:
@@ -84,7 +84,7 @@ class HttpRequest(web.BaseRequest):
 
     def advertised_origin(self) -> str:
         """Where this broker, and no other one, is to be asked again: `advertised.http`, else as `origin`."""
-        node = self.context.node
+        node = self.context.broker
         known = node.image.brokers.get(node.settings.node_id)
         return (known.advertised_http if known is not None else "") or self.origin()
 

@@ -54,7 +54,9 @@ class HttpResponse(web.StreamResponse):
             raise ConnectionResetError("the client has gone")
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
-        head = head_bytes(self._status, self.media_type, len(self.payload), self._keep_alive, request, self.extra_headers)
+        head = head_bytes(
+            self._status, self.media_type, len(self.payload), self._keep_alive, request, self.extra_headers
+        )
         body = b"" if request.method == "HEAD" else self.payload
         if len(body) <= JOINED_BYTES_MAX:
             transport.write(head + body)
@@ -71,7 +73,12 @@ class HttpResponse(web.StreamResponse):
 
 
 def head_bytes(
-    status: int, media_type: str, length: int, keep_alive: bool | None, request: web.BaseRequest, extra_headers: Headers = ()
+    status: int,
+    media_type: str,
+    length: int,
+    keep_alive: bool | None,
+    request: web.BaseRequest,
+    extra_headers: Headers = (),
 ) -> bytes:
     """Status line and headers up to the empty line."""
     head = _LINES[status] + date_line()
@@ -125,7 +132,9 @@ def abort_connection(request: web.BaseRequest) -> NoReturn:
     raise ConnectionResetError("the client does not read")
 
 
-def json_response(value: Any, *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()) -> HttpResponse:
+def json_response(
+    value: Any, *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
+) -> HttpResponse:
     """`value` as JSON."""
     return HttpResponse(orjson.dumps(value), status=status, media_type=media_type, headers=headers)
 

@@ -32,8 +32,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Route:
-    """One operation. `path` holds `{argument}` segments; `takes` and `gives` are media types, `body` and `answer`
-    names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
+    """One operation. `path` holds `{argument}` segments; `takes` and `response_types` are media types, `body` and
+    `answer` names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
 
     method: str
     path: str

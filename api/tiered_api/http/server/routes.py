@@ -48,7 +48,15 @@ def _send(method: str, path: str, handler: Handler, body: str, answer: str = "",
 def _v2(method: str, path: str, handler: Handler, answer: str) -> Route:
     if method == "GET":
         return Route(method, path, handler, response_types=V2_ANSWERS, response_schema=answer)
-    return Route(method, path, handler, request_types=V2_BODIES, request_schema="ProduceV2", response_types=V2_ANSWERS, response_schema=answer)
+    return Route(
+        method,
+        path,
+        handler,
+        request_types=V2_BODIES,
+        request_schema="ProduceV2",
+        response_types=V2_ANSWERS,
+        response_schema=answer,
+    )
 
 
 OPERATIONS = (

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered.ports import FileSlice
-from tiered_api.http.server.responses import HttpResponse, Headers, abort_connection, head_bytes, write_seconds
+from tiered_api.http.server.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
 
 SLICE_BYTES = 40 << 10
 """Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""
@@ -35,7 +35,9 @@ class FileSliceResponse(HttpResponse):
         source = os.dup(piece.file.fileno())
         try:
             self._eof_sent = True
-            transport.write(head_bytes(200, self.media_type, piece.length, self._keep_alive, request, self.extra_headers))
+            transport.write(
+                head_bytes(200, self.media_type, piece.length, self._keep_alive, request, self.extra_headers)
+            )
             if request.method != "HEAD":
                 await self._copy(request, transport, source)
         finally:

@@ -14,7 +14,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from tiered.broker.broker import Broker
-from tiered.errors import InvariantViolation, Corrupt
+from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.group_lags import GroupLags
@@ -50,7 +50,7 @@ class HttpConnection(web.RequestHandler):
     long as nothing came after them; if they turn out to be exactly one request, the parser holds nothing again.
     """
 
-    __slots__ = ("_is_between_requests", "_peer_address", "_opening", "_request_bytes", "is_spare")
+    __slots__ = ("_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "is_spare")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._manager
@@ -59,7 +59,9 @@ class HttpConnection(web.RequestHandler):
         self._peer_address = str(peer[0]) if peer else ""
         super().connection_made(transport)
         self._first_request_timer: asyncio.TimerHandle | None
-        self._first_request_timer = self._loop.call_later(listener.context.limits.first_request_seconds, self.force_close)
+        self._first_request_timer = self._loop.call_later(
+            listener.context.limits.first_request_seconds, self.force_close
+        )
         self.is_spare = not listener.admit_connection(self, self._peer_address)
         self._is_between_requests, self._request_bytes = fast_produce.IS_SUPPORTED and not self.is_spare, b""
 
@@ -243,7 +245,7 @@ class HttpListener(web.Server):
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
             route.check_body_type(request)
-            if route.operation not in ANSWERED_WHILE_STARTING and not self.context.node.served.is_set():
+            if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
             response = await route.handler(request)
         except EXPECTED_ERRORS as error:
@@ -253,7 +255,7 @@ class HttpListener(web.Server):
             raise
         except Exception as error:
             if isinstance(error, InvariantViolation):
-                self.context.node.on_invariant_violation(error)
+                self.context.broker.on_invariant_violation(error)
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
             response = error_response(HttpError(500, "internal error; the broker's log says more"), close=True)
         self.context.requests.inc(1, request.operation, str(response.status))

@@ -26,7 +26,13 @@ from tiered_api.http.consumers.reading import poll_records
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions.remote_partition import fetch_bounds
 from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import INVALID_CONSUMER, FORMAT_MISMATCH, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError
+from tiered_api.http.server.errors import (
+    FORMAT_MISMATCH,
+    INVALID_CONSUMER,
+    PARTITION_NOT_FOUND,
+    TOPIC_NOT_FOUND,
+    HttpError,
+)
 from tiered_api.http.server.limits import Exhausted
 from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.server.responses import HttpResponse, json_response
@@ -47,13 +53,15 @@ async def _require_local_group(request: HttpRequest) -> str:
     """The group, which this broker coordinates; HttpError 307 names the broker that does."""
     group, context = request.args["group"], request.context
     leader = await retry_while_loading(context, lambda: find_coordinator(context, group))
-    if leader != context.node.settings.node_id:
+    if leader != context.broker.settings.node_id:
         raise context.remote_brokers.redirect_error(request.target, leader, "has the consumers of this group")
     return group
 
 
 async def _find_instance(request: HttpRequest) -> ConsumerInstance:
-    return await request.context.instances.find(InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer)
+    return await request.context.instances.find(
+        InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
+    )
 
 
 async def _read_body(request: HttpRequest) -> dict[str, Any]:
@@ -73,7 +81,7 @@ async def create_consumer(request: HttpRequest) -> web.StreamResponse:
     """A new consumer in a group."""
     group = await _require_local_group(request)
     given = {NAME_ALIASES.get(name, name): value for name, value in (await _read_body(request)).items()}
-    name = given.pop("name", None) or f"rest-consumer-{request.context.node.settings.node_id}-{uuid.uuid4()}"
+    name = given.pop("name", None) or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
     await request.context.instances.create(InstanceKey(group, name), parse_config(given), request.peer)
@@ -86,7 +94,9 @@ def parse_config(given: Mapping[str, Any]) -> ConsumerConfig:
     made: dict[str, Any] = {}
     for name, value in given.items():
         if name not in CONFIG_FIELDS:
-            raise HttpError(INVALID_CONSUMER, f"{name[:80]} is not a setting of a consumer; there are {', '.join(CONFIG_FIELDS)}")
+            raise HttpError(
+                INVALID_CONSUMER, f"{name[:80]} is not a setting of a consumer; there are {', '.join(CONFIG_FIELDS)}"
+            )
         field, take, allowed = CONFIG_FIELDS[name]
         made[field] = take(value)
         if made[field] is None:
@@ -125,7 +135,9 @@ CONFIG_FIELDS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 
 async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
     """The consumer leaves its group and is gone."""
-    await request.context.instances.delete(InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer)
+    await request.context.instances.delete(
+        InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
+    )
     return _no_content()
 
 
@@ -255,7 +267,9 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
     async with instance.use():
-        targets = [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
+        targets = (
+            [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
+        )
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
             source = instance.open_partition(tp)
@@ -307,7 +321,7 @@ def _parse_rows(body: Mapping[str, Any], name: str) -> list[tuple[TopicPartition
 
 
 def _check_partition(request: HttpRequest, tp: TopicPartition) -> TopicPartition:
-    topic = request.context.node.image.topics.get(tp.topic)
+    topic = request.context.broker.image.topics.get(tp.topic)
     if topic is None:
         raise HttpError(TOPIC_NOT_FOUND, f"topic {tp.topic[:249]!r} not found")
     if tp.partition >= len(topic.partitions):

@@ -43,7 +43,7 @@ async def root(request: HttpRequest) -> web.StreamResponse:
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """The names of all topics."""
-    return v2_response(request, sorted(request.context.node.image.topics))
+    return v2_response(request, sorted(request.context.broker.image.topics))
 
 
 async def get_topic(request: HttpRequest) -> web.StreamResponse:
@@ -75,5 +75,5 @@ async def get_offsets(request: HttpRequest) -> web.StreamResponse:
 
 async def list_brokers(request: HttpRequest) -> web.StreamResponse:
     """The ids of the live brokers."""
-    brokers = request.context.node.image.brokers.values()
+    brokers = request.context.broker.image.brokers.values()
     return v2_response(request, {"brokers": sorted(broker.node_id for broker in brokers if broker.live)})

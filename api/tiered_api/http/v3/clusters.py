@@ -9,12 +9,12 @@ from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3 import shapes
-from tiered_api.http.v3.shapes import Shape, check_cluster, link, list_response, short_list_response, related_link
+from tiered_api.http.v3.shapes import Shape, check_cluster, link, list_response, related_link, short_list_response
 
 
 def cluster_shape(request: HttpRequest) -> Shape:
     url = link(request)
-    controller = request.context.node.image.controller
+    controller = request.context.broker.image.controller
     return shapes.base_shape(request, "KafkaCluster", url) | {
         "controller": related_link(link(request, "brokers", controller)) if controller >= 0 else None,
         "acls": related_link(f"{url}/acls"),
@@ -46,7 +46,7 @@ async def list_acls(request: HttpRequest) -> web.StreamResponse:
 def broker_of_path(request: HttpRequest) -> BrokerImage:
     """The broker that the path names; HttpError 404 when there is none."""
     number = request.path_number("broker")
-    broker = request.context.node.image.brokers.get(number)
+    broker = request.context.broker.image.brokers.get(number)
     if broker is None:
         raise HttpError(404, f"broker {number} not found")
     return broker
@@ -55,7 +55,7 @@ def broker_of_path(request: HttpRequest) -> BrokerImage:
 async def list_brokers(request: HttpRequest) -> web.StreamResponse:
     """All registered brokers."""
     check_cluster(request)
-    brokers = [broker for _, broker in sorted(request.context.node.image.brokers.items())]
+    brokers = [broker for _, broker in sorted(request.context.broker.image.brokers.items())]
     return await list_response(request, "KafkaBroker", brokers, lambda broker: (shapes.broker_shape(request, broker),))
 
 
@@ -71,8 +71,10 @@ async def list_broker_replicas(request: HttpRequest) -> web.StreamResponse:
     broker = broker_of_path(request).node_id
     replicas = [
         (topic, number, partition)
-        for _, topic in sorted(request.context.node.image.topics.items())
+        for _, topic in sorted(request.context.broker.image.topics.items())
         for number, partition in enumerate(topic.partitions)
         if broker in partition.replicas
     ]
-    return await list_response(request, "KafkaReplica", replicas, lambda each: (shapes.replica_shape(request, *each, broker),))
+    return await list_response(
+        request, "KafkaReplica", replicas, lambda each: (shapes.replica_shape(request, *each, broker),)
+    )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiered.metadata.config_sources import ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries, topic_config_entries
+from tiered.metadata.config_sources import (
+    ConfigEntry,
+    ConfigSource,
+    broker_config_entries,
+    cluster_config_entries,
+    topic_config_entries,
+)
 from tiered.metadata.image import TopicImage
 from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.v3.shapes import Shape, base_shape, link
@@ -29,7 +35,7 @@ def config_shape(request: HttpRequest, kind: str, url: str, names: tuple[object,
 
 def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
     """All settings of a topic by name."""
-    node = request.context.node
+    node = request.context.broker
     settings = topic_config_entries(node.image, node.startup_settings, topic)
     more = {"topic_name": topic.name}
     return _shapes(request, "KafkaTopicConfig", ("topics", topic.name), ("topic", topic.name), settings, more)
@@ -37,7 +43,7 @@ def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
 
 def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
     """All settings of a broker by name; those of another broker as far as the cluster knows them."""
-    node = request.context.node
+    node = request.context.broker
     settings = broker_config_entries(node.image, node.startup_settings, node_id)
     more = {"broker_id": node_id}
     return _shapes(request, "KafkaBrokerConfig", ("brokers", node_id), ("broker", node_id), settings, more)
@@ -45,7 +51,7 @@ def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
 
 def cluster_configs(request: HttpRequest) -> dict[str, Shape]:
     """What is set for all brokers, by name."""
-    settings = cluster_config_entries(request.context.node.image)
+    settings = cluster_config_entries(request.context.broker.image)
     return _shapes(request, "KafkaClusterConfig", (), (), settings, {"config_type": "BROKER"})
 
 

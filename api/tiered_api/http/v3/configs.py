@@ -92,7 +92,7 @@ async def list_topic_configs(request: HttpRequest) -> web.StreamResponse:
 async def list_all_topic_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of all topics."""
     check_cluster(request)
-    topics = [topic for _, topic in sorted(request.context.node.image.topics.items())]
+    topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await list_response(
         request, "KafkaTopicConfig", topics, lambda topic: topic_configs(request, topic).values(), TOPIC_BYTES
     )
@@ -103,9 +103,11 @@ async def get_topic_config(request: HttpRequest) -> web.StreamResponse:
     return json_response(_find_config(topic_configs(request, _topic(request)), request.args["config"]))
 
 
-async def _alter_topic(request: HttpRequest, changes: Mapping[str, str | None], validate_only: bool) -> web.StreamResponse:
+async def _alter_topic(
+    request: HttpRequest, changes: Mapping[str, str | None], validate_only: bool
+) -> web.StreamResponse:
     topic = _topic(request)
-    await request.context.node.submit(AlterTopicConfigs(topic.name, changes, validate_only=validate_only))
+    await request.context.broker.submit(AlterTopicConfigs(topic.name, changes, validate_only=validate_only))
     return no_content()
 
 
@@ -140,7 +142,7 @@ def _broker(request: HttpRequest) -> int:
 
 def _require_local_broker(request: HttpRequest) -> int:
     """This broker, or one that is away and cannot be asked; HttpError 307 to another one."""
-    node_id, node = _broker(request), request.context.node
+    node_id, node = _broker(request), request.context.broker
     if node_id != node.settings.node_id and node.image.brokers[node_id].live:
         raise request.context.remote_brokers.redirect_error(request.target, node_id, "knows its settings")
     return node_id
@@ -148,14 +150,18 @@ def _require_local_broker(request: HttpRequest) -> int:
 
 async def list_broker_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of a broker; 307 to that one, which alone knows what it was started with."""
-    return await short_list_response(request, "KafkaBrokerConfig", [*broker_configs(request, _require_local_broker(request)).values()])
+    return await short_list_response(
+        request, "KafkaBrokerConfig", [*broker_configs(request, _require_local_broker(request)).values()]
+    )
 
 
 async def list_all_broker_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of all brokers."""
     check_cluster(request)
-    brokers = sorted(request.context.node.image.brokers)
-    return await list_response(request, "KafkaBrokerConfig", brokers, lambda broker: broker_configs(request, broker).values())
+    brokers = sorted(request.context.broker.image.brokers)
+    return await list_response(
+        request, "KafkaBrokerConfig", brokers, lambda broker: broker_configs(request, broker).values()
+    )
 
 
 async def get_broker_config(request: HttpRequest) -> web.StreamResponse:
@@ -166,7 +172,7 @@ async def get_broker_config(request: HttpRequest) -> web.StreamResponse:
 async def _alter_broker(
     request: HttpRequest, node_id: int, changes: Mapping[str, str | None], validate_only: bool
 ) -> web.StreamResponse:
-    await request.context.node.submit(AlterBrokerConfigs(node_id, changes, validate_only=validate_only))
+    await request.context.broker.submit(AlterBrokerConfigs(node_id, changes, validate_only=validate_only))
     return no_content()
 
 
@@ -206,7 +212,9 @@ async def get_cluster_config(request: HttpRequest) -> web.StreamResponse:
 async def set_cluster_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting for all brokers."""
     check_cluster(request)
-    return await _alter_broker(request, ALL_BROKERS, {request.args["config"]: await _parse_value(request, broker_rows())}, False)
+    return await _alter_broker(
+        request, ALL_BROKERS, {request.args["config"]: await _parse_value(request, broker_rows())}, False
+    )
 
 
 async def reset_cluster_config(request: HttpRequest) -> web.StreamResponse:

@@ -8,13 +8,19 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from tiered.errors import Code
-from tiered.groups.requests import DescribeGroupReply, DescribedMember
+from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
-from tiered_api.http.groups import GroupDescription, describe_group, fetch_end_offsets, list_all_groups, fetch_committed_offsets
+from tiered_api.http.groups import (
+    GroupDescription,
+    describe_group,
+    fetch_committed_offsets,
+    fetch_end_offsets,
+    list_all_groups,
+)
 from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.server.responses import json_response
-from tiered_api.http.v3.shapes import Shape, check_cluster, base_shape, link, list_response, related_link
+from tiered_api.http.v3.shapes import Shape, base_shape, check_cluster, link, list_response, related_link
 from tiered_api.kafka.client.group_member import read_assignment
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -60,10 +66,13 @@ async def _lags(request: HttpRequest, group: DescribeGroupReply) -> list[Partiti
     out."""
     owners = {tp: member for member in group.members for tp in read_assignment(member.assignment)}
     committed = {
-        TopicPartition(row.topic, row.partition): row.offset for row in await fetch_committed_offsets(request.context, group.group)
+        TopicPartition(row.topic, row.partition): row.offset
+        for row in await fetch_committed_offsets(request.context, group.group)
     }
     found = await fetch_end_offsets(request.context, committed)
-    return [PartitionLag(tp, offset, found[tp], owners.get(tp)) for tp, offset in sorted(committed.items()) if tp in found]
+    return [
+        PartitionLag(tp, offset, found[tp], owners.get(tp)) for tp, offset in sorted(committed.items()) if tp in found
+    ]
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -97,7 +106,9 @@ def consumer_shape(request: HttpRequest, group: DescribeGroupReply, member: Desc
     }
 
 
-def assignment_shape(request: HttpRequest, group: DescribeGroupReply, member: DescribedMember, tp: TopicPartition) -> Shape:
+def assignment_shape(
+    request: HttpRequest, group: DescribeGroupReply, member: DescribedMember, tp: TopicPartition
+) -> Shape:
     place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", tp.topic)
     url = link(request, *place, "partitions", tp.partition)
     names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", tp.partition)
@@ -107,7 +118,9 @@ def assignment_shape(request: HttpRequest, group: DescribeGroupReply, member: De
         "topic_name": tp.topic,
         "partition_id": tp.partition,
         "partition": related_link(link(request, "topics", tp.topic, "partitions", tp.partition)),
-        "lag": related_link(link(request, "consumer-groups", group.group, "lags", tp.topic, "partitions", tp.partition)),
+        "lag": related_link(
+            link(request, "consumer-groups", group.group, "lags", tp.topic, "partitions", tp.partition)
+        ),
     }
 
 

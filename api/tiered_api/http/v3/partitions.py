@@ -13,10 +13,10 @@ from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3.shapes import (
     check_cluster,
     list_response,
-    short_list_response,
     partition_shape,
     reassignment_shape,
     replica_shape,
+    short_list_response,
 )
 
 
@@ -35,7 +35,9 @@ async def list_partitions(request: HttpRequest) -> web.StreamResponse:
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     numbers = range(len(topic.partitions))
-    return await list_response(request, "KafkaPartition", numbers, lambda number: (partition_shape(request, topic, number),))
+    return await list_response(
+        request, "KafkaPartition", numbers, lambda number: (partition_shape(request, topic, number),)
+    )
 
 
 async def get_partition(request: HttpRequest) -> web.StreamResponse:
@@ -55,14 +57,14 @@ async def get_partition_offset(request: HttpRequest) -> web.StreamResponse:
         if name not in offsets:
             raise HttpError(400, "offset_type has to be earliest or latest")
         offsets = {name: offsets[name]}
-    shape = {"cluster_id": request.context.node.cluster_id, "topic_name": topic.name, "partition_id": number}
+    shape = {"cluster_id": request.context.broker.cluster_id, "topic_name": topic.name, "partition_id": number}
     return json_response({**shape, **offsets})
 
 
 async def list_all_reassignments(request: HttpRequest) -> web.StreamResponse:
     """The partitions that are moving to other brokers."""
     check_cluster(request)
-    topics = [topic for _, topic in sorted(request.context.node.image.topics.items())]
+    topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await _list_reassignments(request, *topics)
 
 
@@ -75,7 +77,10 @@ async def list_reassignments(request: HttpRequest) -> web.StreamResponse:
 
 async def _list_reassignments(request: HttpRequest, *topics: TopicImage) -> web.StreamResponse:
     moving = [
-        (topic, number) for topic in topics for number, partition in enumerate(topic.partitions) if partition.is_reassigning
+        (topic, number)
+        for topic in topics
+        for number, partition in enumerate(topic.partitions)
+        if partition.is_reassigning
     ]
     return await list_response(request, "KafkaReassignment", moving, lambda each: (reassignment_shape(request, *each),))
 

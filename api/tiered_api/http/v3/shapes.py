@@ -29,7 +29,7 @@ ITEM_BYTES = 1_000
 def check_cluster(request: HttpRequest) -> str:
     """The cluster id of the path, which has to be ours; HttpError 404 otherwise."""
     name = request.args["cluster"]
-    if name != request.context.node.cluster_id:
+    if name != request.context.broker.cluster_id:
         raise HttpError(404, f"cluster {name[:80]!r} cannot be found")
     return name
 
@@ -37,7 +37,7 @@ def check_cluster(request: HttpRequest) -> str:
 def link(request: HttpRequest, *segments: object) -> str:
     """The address of something below this cluster."""
     path = "/".join(quote(str(segment), safe=":") for segment in segments)
-    root = f"{request.origin()}/v3/clusters/{quote(request.context.node.cluster_id, safe='')}"
+    root = f"{request.origin()}/v3/clusters/{quote(request.context.broker.cluster_id, safe='')}"
     return f"{root}/{path}" if path else root
 
 
@@ -93,7 +93,7 @@ def related_link(url: str) -> Shape:
 
 def base_shape(request: HttpRequest, kind: str, url: str, *names: object) -> Shape:
     """What every object begins with."""
-    cluster_id = request.context.node.cluster_id
+    cluster_id = request.context.broker.cluster_id
     return {
         "kind": kind,
         "metadata": {"self": url, "resource_name": resource(cluster_id, *names)},
@@ -144,7 +144,9 @@ def partition_shape(request: HttpRequest, topic: TopicImage, number: int) -> Sha
 
 def reassignment_shape(request: HttpRequest, topic: TopicImage, number: int) -> Shape:
     place = link(request, "topics", topic.name, "partitions", number)
-    return base_shape(request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number) | {
+    return base_shape(
+        request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number
+    ) | {
         "topic_name": topic.name,
         "partition_id": number,
         "adding_replicas": list(topic.partitions[number].adding),
@@ -153,7 +155,9 @@ def reassignment_shape(request: HttpRequest, topic: TopicImage, number: int) -> 
     }
 
 
-def replica_shape(request: HttpRequest, topic: TopicImage, number: int, partition: PartitionImage, broker: int) -> Shape:
+def replica_shape(
+    request: HttpRequest, topic: TopicImage, number: int, partition: PartitionImage, broker: int
+) -> Shape:
     url = link(request, "topics", topic.name, "partitions", number, "replicas", broker)
     names = ("topic", topic.name, "partition", number, "replica", broker)
     return base_shape(request, "KafkaReplica", url, *names) | {

@@ -116,7 +116,11 @@ async def _append(context: HttpContext, topic: TopicImage, reports: ProduceRepor
             out.append(reports.format_failure(record))
             continue
         outcome = next(outcomes)
-        out.append(reports.format_success(record, outcome) if isinstance(outcome, RecordMetadata) else reports.format_failure(outcome))
+        out.append(
+            reports.format_success(record, outcome)
+            if isinstance(outcome, RecordMetadata)
+            else reports.format_failure(outcome)
+        )
     out.append(b"")
     return b"\n".join(out)
 

@@ -20,7 +20,7 @@ MAX_INT = (1 << 31) - 1
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """All topics."""
     check_cluster(request)
-    topics = [topic for _, topic in sorted(request.context.node.image.topics.items())]
+    topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
     return await list_response(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
 
 
@@ -34,7 +34,7 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
     """A new topic: 201; with `validate_only` nothing but the checks: 200."""
     check_cluster(request)
     wanted = parse_creation(await request.read_json_object())
-    topic = await request.context.node.submit(wanted)
+    topic = await request.context.broker.submit(wanted)
     shape = topic_shape(request, topic)
     if wanted.validate_only:
         return json_response(shape)
@@ -124,7 +124,7 @@ async def grow_topic(request: HttpRequest) -> web.StreamResponse:
     if count < 0:
         raise HttpError(422, "partitions_count is missing")
     only = boolean_field(body, "validate_only")
-    updated = await request.context.node.submit(CreatePartitions(topic.name, count, validate_only=only))
+    updated = await request.context.broker.submit(CreatePartitions(topic.name, count, validate_only=only))
     return json_response(topic_shape(request, updated))
 
 
@@ -132,5 +132,5 @@ async def delete_topic(request: HttpRequest) -> web.StreamResponse:
     """The topic is gone at once; its objects in the bucket go after a delay."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
-    await request.context.node.submit(DeleteTopic(topic.name))
+    await request.context.broker.submit(DeleteTopic(topic.name))
     return no_content()

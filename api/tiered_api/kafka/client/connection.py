@@ -17,7 +17,7 @@ from tiered.ports import Net, Stream
 from tiered_api.kafka.client.response_buffers import ResponseBuffers
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS, OPERATOR_APIS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
-from tiered_api.kafka.protocol.headers import encode_request_header, decode_response_header
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.schema import Message, Versions
 
@@ -73,9 +73,13 @@ class BrokerConnection:
         name = type(request).__name__.removesuffix("Request")
         frame = await self._exchange(request, version, name, timeout)
         try:
-            return decode(response_type, version, frame, decode_response_header(ALL_APIS[request.spec.key], version, frame)[1])
+            return decode(
+                response_type, version, frame, decode_response_header(ALL_APIS[request.spec.key], version, frame)[1]
+            )
         except Malformed as error:
-            self._fail_connection(Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True))
+            self._fail_connection(
+                Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True)
+            )
             raise Corrupt(f"{name} does not parse: {error}", where=self.address) from None
 
     async def send_without_reply(self, request: Message, timeout: float) -> None:
@@ -131,7 +135,9 @@ class BrokerConnection:
                 return await answer
         except TimeoutError:
             # An answer that did not come holds up all answers behind it.
-            raise self._fail_connection(Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")) from None
+            raise self._fail_connection(
+                Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")
+            ) from None
 
     def _send(self, request: Message, version: int, in_flight: _InFlightRequest | None = None) -> None:
         """Hands a request to the socket. When that finds the connection lost, whoever awaits the answer is told."""
@@ -192,7 +198,10 @@ class BrokerConnection:
                 self._fail_connection(Unavailable(f"{self.address} does not speak the Kafka protocol", final=True))
                 return
             begun = self._buffers.reuse(self._frame_size)
-            self._receive_buffer, self._received_bytes = begun or memoryview(bytearray(min(self._frame_size, FIRST_BUFFER_BYTES))), 0
+            self._receive_buffer, self._received_bytes = (
+                begun or memoryview(bytearray(min(self._frame_size, FIRST_BUFFER_BYTES))),
+                0,
+            )
         elif self._received_bytes < self._frame_size:
             larger = self._buffers.acquire(min(self._frame_size, 2 * self._received_bytes))
             larger[: self._received_bytes] = self._receive_buffer

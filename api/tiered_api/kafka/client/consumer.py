@@ -12,7 +12,13 @@ from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import decode_header, decode_records
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
-from tiered_api.kafka.client.client import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.client import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_MAX_SECONDS,
+    KafkaClient,
+    code_from_number,
+    to_refused,
+)
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES, list_offsets_at
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,

@@ -85,7 +85,9 @@ class ConsumerGroupMember:
         if self._id:
             identity = [MemberIdentity(member_id=self._id)]
             request = LeaveGroupRequest(group_id=self._group, member_id=self._id, members=identity)
-            await send_to_coordinator(self._client, self._group, request, LeaveGroupResponse, lambda got: got.error_code)
+            await send_to_coordinator(
+                self._client, self._group, request, LeaveGroupResponse, lambda got: got.error_code
+            )
             self._id, self._generation = "", -1
 
     # -- a generation -------------------------------------------------------------------------------------------------
@@ -99,7 +101,11 @@ class ConsumerGroupMember:
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_id=self._id,
                 protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + subscription)],
+                protocols=[
+                    JoinGroupRequestProtocol(
+                        name=ASSIGNOR, metadata=CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + subscription
+                    )
+                ],
             )
             got = await send_to_coordinator(
                 self._client,
@@ -179,7 +185,9 @@ class ConsumerGroupMember:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def assign_range(subscriptions: Mapping[str, Iterable[str]], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
+def assign_range(
+    subscriptions: Mapping[str, Iterable[str]], counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
     """Each topic's partitions in order, cut into as many runs as members want it; the first ones may be one longer."""
     out: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic, count in sorted(counts.items()):

@@ -80,7 +80,9 @@ def _commit_error_code(got: OffsetCommitResponse) -> int:
     return next((each.error_code for topic in got.topics for each in topic.partitions), 0)
 
 
-async def delete_offsets(client: KafkaClient, group: str, partitions: Mapping[str, list[int]]) -> PartitionOutcomes[None]:
+async def delete_offsets(
+    client: KafkaClient, group: str, partitions: Mapping[str, list[int]]
+) -> PartitionOutcomes[None]:
     """Deletes committed offsets; the outcome by partition."""
     request = OffsetDeleteRequest(
         group_id=group,

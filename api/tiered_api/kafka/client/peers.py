@@ -15,13 +15,13 @@ from tiered.config.listeners import parse_host_port
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.peers import (
+    ControllerView,
     DivergingEpoch,
     FetchedPartition,
-    MetadataFetchReply,
-    MetadataFetch,
-    ControllerView,
-    ReplicaFetch,
     ForwardReply,
+    MetadataFetch,
+    MetadataFetchReply,
+    ReplicaFetch,
 )
 from tiered.ports import Net
 from tiered_api.kafka.client.client import code_from_number
@@ -65,7 +65,7 @@ class _BrokerConnections:
 
 class KafkaPeers:
     """Implements `Peers`. `cluster_id` and `credential` are said with every request among brokers once they are known;
-    `at_once` requests to one broker may be under way. `kept_bytes` of memory are kept for large answers."""
+    `at_once` requests to one broker may be under way. `pool_bytes` of memory are kept for large answers."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class KafkaPeers:
         self._last_records_at = 0.0
 
     async def fetch_metadata(self, address: str, metadata_fetch: MetadataFetch, timeout: float) -> MetadataFetchReply:
-        """See `Peers.follow`."""
+        """See `Peers.fetch_metadata`."""
         request = TieredFollowRequest(
-            self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot, metadata_fetch.applied,
-            metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
+            self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot,
+            metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
         )  # fmt: skip
         answer = await self.send(address, request, TieredFollowResponse, timeout)
         _check_error(answer.error_code, answer.error_message)
@@ -102,7 +102,7 @@ class KafkaPeers:
     async def forward(
         self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
     ) -> ForwardReply:
-        """See `Peers.submit`."""
+        """See `Peers.forward`."""
         timeout_ms = int(timeout * 1000 * REMOTE_TIMEOUT_SHARE)
         asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
         answer = await self.send(address, asked, TieredSubmitResponse, timeout, on_send=on_send)
@@ -110,7 +110,7 @@ class KafkaPeers:
         return ForwardReply(answer.reply, answer.slot)
 
     async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
-        """See `Peers.heard`."""
+        """See `Peers.get_controller_view`."""
         request = TieredHeardRequest(self.cluster_id, self.credential)
         answer = await self.send(address, request, TieredHeardResponse, timeout)
         _check_error(answer.error_code, answer.error_message)
@@ -132,7 +132,7 @@ class KafkaPeers:
         return parts
 
     async def check_listening(self, address: str, timeout: float) -> None:
-        """See `Peers.reach`."""
+        """See `Peers.check_listening`."""
         (await self._net.connect(*_split_address(address), timeout)).close()
 
     async def is_gone(self, address: str, timeout: float) -> bool:

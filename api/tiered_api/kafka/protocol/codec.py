@@ -70,4 +70,6 @@ def _check_version(table: type[Message], version: int) -> None:
 
 
 def _has_records(table: type) -> bool:
-    return any(row.kind is FieldType.RECORDS or (row.of is not None and _has_records(row.of)) for row in field_specs(table))
+    return any(
+        row.kind is FieldType.RECORDS or (row.of is not None and _has_records(row.of)) for row in field_specs(table)
+    )

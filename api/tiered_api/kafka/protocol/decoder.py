@@ -12,9 +12,9 @@ from typing import Any
 
 from tiered_api.kafka.protocol.function_builder import FunctionBuilder
 from tiered_api.kafka.protocol.primitives import (
-    STRUCT_CODES,
     ELEMENTS_MAX,
     STRING_MAX_BYTES,
+    STRUCT_CODES,
     Buffer,
     Malformed,
     id_text,
@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.primitives import (
     tag_count,
     varint_rest,
 )
-from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec, field_specs
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Decoder = Callable[[Buffer, int, int], Any]
 """`(data, at, end)` -> message."""

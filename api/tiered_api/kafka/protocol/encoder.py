@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Any
 
 from tiered_api.kafka.protocol.function_builder import FunctionBuilder
-from tiered_api.kafka.protocol.primitives import STRUCT_CODES, STRING_MAX_BYTES, Malformed, NumberArrays, id_raw, varint
-from tiered_api.kafka.protocol.schema import FieldType, Message, FieldSpec, field_specs
+from tiered_api.kafka.protocol.primitives import STRING_MAX_BYTES, STRUCT_CODES, Malformed, NumberArrays, id_raw, varint
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Encoder = Callable[[Any], bytes]
 

@@ -10,10 +10,14 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import BrokerImage, Image
 
 
-def advertised_brokers(image: Image, listener: str, include: Container[int] = ()) -> Iterator[tuple[BrokerImage, str, int]]:
+def advertised_brokers(
+    image: Image, listener: str, include: Container[int] = ()
+) -> Iterator[tuple[BrokerImage, str, int]]:
     """(broker, host, port), in the order of their numbers; of those that are away, the ones in `also`."""
     for _, broker in sorted(image.brokers.items()):
-        place = parse_host_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
+        place = (
+            parse_host_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
+        )
         if place is not None:
             yield broker, *place
 

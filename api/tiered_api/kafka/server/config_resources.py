@@ -16,7 +16,7 @@ from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.server.bounded_tasks import run_bounded
 from tiered_api.kafka.server.context import KafkaContext
-from tiered_api.kafka.server.error_codes import DEFAULT_TIMEOUT_MS, CONCURRENT_CHANGES_MAX
+from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, DEFAULT_TIMEOUT_MS
 
 Edits = Mapping[str, str | ListEdit | None]
 NO_LOGGERS = "levels of single loggers cannot be changed; log.level of a broker is that of all its loggers"
@@ -69,10 +69,15 @@ def _check_topic_configs(context: KafkaContext, edits: Edits) -> None:
 
 
 async def alter_resources(
-    context: KafkaContext, resources: Sequence[R], read_edits: Callable[[R], Edits], *, validate_only: bool, replace: bool
+    context: KafkaContext,
+    resources: Sequence[R],
+    read_edits: Callable[[R], Edits],
+    *,
+    validate_only: bool,
+    replace: bool,
 ) -> list[AlterResult]:
     """Changes the settings of each resource, all of its edits or none: one outcome for each, in their order. A resource
-    may be there once; `edits_of` refuses what is wrong with the edits themselves."""
+    may be there once; `read_edits` refuses what is wrong with the edits themselves."""
     times = Counter((each.resource_type, each.resource_name) for each in resources)
 
     async def alter(each: R) -> AlterResult:
@@ -86,10 +91,17 @@ async def alter_resources(
             context, each.resource_type, each.resource_name, edits, validate_only=validate_only, replace=replace
         )
 
-    return await run_bounded([partial(alter, each) for each in resources], DEFAULT_TIMEOUT_MS, lambda _: TIMED_OUT, concurrency=CONCURRENT_CHANGES_MAX)
+    return await run_bounded(
+        [partial(alter, each) for each in resources],
+        DEFAULT_TIMEOUT_MS,
+        lambda _: TIMED_OUT,
+        concurrency=CONCURRENT_CHANGES_MAX,
+    )
 
 
-async def _alter_resource(context: KafkaContext, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool) -> AlterResult:
+async def _alter_resource(
+    context: KafkaContext, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool
+) -> AlterResult:
     timeout = DEFAULT_TIMEOUT_MS / 1000
     try:
         if kind == ConfigResourceType.TOPIC:

@@ -44,7 +44,7 @@ _HEADER = Struct(">hhih")
 class ResponseSlot:
     """The place of an answer that is not there yet. `drop` ends what works on it when the connection is gone."""
 
-    __slots__ = ("drop", "api_key", "parts", "started_ns")
+    __slots__ = ("api_key", "on_close", "parts", "started_ns")
 
     def __init__(self, api_key: int = 0, started_ns: int = 0) -> None:
         self.api_key = api_key
@@ -57,37 +57,37 @@ class ClientConnection:
     """One client. `take` of the dispatch gets every request; answers come back from it, or through `answer`."""
 
     __slots__ = (
-        "_write_blocked",
+        "_current_frame",
+        "_dispatch_request",
         "_finishing",
         "_frame",
-        "_parse_paused",
+        "_is_busy",
         "_loop",
-        "_out",
-        "_waits_for_memory",
-        "_queue",
+        "_parse_paused",
         "_reading",
-        "_unparsed",
         "_resuming",
         "_scratch",
+        "_send_queue",
         "_server",
+        "_slots",
         "_stream",
-        "_dispatch_request",
-        "_taken",
+        "_unparsed",
         "_unsent_bytes",
-        "_is_busy",
+        "_waits_for_memory",
+        "_write_blocked",
+        "api_key",
         "closed",
         "fetch_prefix_end",
+        "fetch_rotation",
         "frame_started",
         "host",
-        "api_key",
+        "last_activity",
         "listener",
         "peer",
         "produce_prefix_end",
-        "refused",
-        "last_activity",
+        "refused_sequences",
         "started_ns",
         "write_blocked_since",
-        "fetch_rotation",
     )
 
     def __init__(self, server: KafkaServer, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
@@ -222,7 +222,9 @@ class ClientConnection:
                 else:
                     self._is_busy = True
                     self._stop_reading()
-                    turns.run_later(partial(self._server.dispatch.run_guarded, self, self._handle_waiting_frame, "large frame"))
+                    turns.run_later(
+                        partial(self._server.dispatch.run_guarded, self, self._handle_waiting_frame, "large frame")
+                    )
                 return
 
     def _handle_waiting_frame(self) -> None:
@@ -241,8 +243,8 @@ class ClientConnection:
         self._update_io()
 
     def retain_request(self, frame: memoryview) -> memoryview:
-        """The request that is dealt with, to be kept beyond this turn. The next one is taken after `go_on`: until then
-        what the client sends stays where it is."""
+        """The request that is dealt with, to be kept beyond this turn. The next one is taken after `release_request`:
+        until then what the client sends stays where it is."""
         self._is_busy = True
         self._stop_reading()
         return frame if self._current_frame is not None else memoryview(bytearray(frame))

@@ -79,9 +79,9 @@ class KafkaContext:
         metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).set_function(
             lambda: {(api.name,): self.requests[key] for key, api in ALL_APIS.items() if self.requests[key]}
         )
-        metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").set_function(
-            lambda: self.produced_bytes
-        )
+        metrics.counter(
+            "tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended."
+        ).set_function(lambda: self.produced_bytes)
         metrics.counter(
             "tiered_kafka_replicated_bytes_total", "Bytes of record batches that followers were sent."
         ).set_function(lambda: self.replicated_bytes)

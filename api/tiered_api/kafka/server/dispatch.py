@@ -57,7 +57,13 @@ class Dispatch:
         """Connections on which an answer waits for something to happen."""
 
     def handle_request(
-        self, connection: ClientConnection, frame: memoryview, api_key: int, version: int, correlation_id: int, body: int
+        self,
+        connection: ClientConnection,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: int,
     ) -> Sequence[Part] | None:
         """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
         later (the connection keeps its place) or never."""

@@ -18,7 +18,9 @@ REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
 """How long a member waits for the others beyond what it asked for, and at most."""
 
 
-async def call_coordinator(context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = ASK_SECONDS) -> R | Code:
+async def call_coordinator(
+    context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = ASK_SECONDS
+) -> R | Code:
     """The coordinator's reply, or why there is none."""
     try:
         answer: Any = await context.broker.group_coordinators.ask(group, request, timeout)

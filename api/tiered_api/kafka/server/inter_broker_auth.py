@@ -10,8 +10,8 @@ from hmac import compare_digest
 from typing import Protocol
 
 from tiered.errors import Code, Refused
-from tiered.peers import MetadataFetchReply, MetadataFetch, ControllerView, ForwardReply
-from tiered_api.kafka.server.context import Call, R, KafkaContext
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered_api.kafka.server.context import Call, KafkaContext, R
 
 REFUSAL_TEXT_MAX = 2_000
 """Of a refusal's words."""
@@ -42,7 +42,7 @@ def check_credential(context: KafkaContext, listener: str, credential: bytes) ->
 
 def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, credential: bytes) -> InterBrokerHandler:
     """Who answers here. `Refused`: INCONSISTENT_CLUSTER_ID, where the asker takes this broker for one of his own
-    cluster that was at this address before; CLUSTER_AUTHORIZATION_FAILED as `outsider` says."""
+    cluster that was at this address before; CLUSTER_AUTHORIZATION_FAILED as `check_credential` says."""
     ours = context.broker.cluster_id
     refused = check_credential(context, call.listener, credential)
     if cluster_id and cluster_id != ours:

@@ -27,7 +27,9 @@ class LeaderHints:
     def __init__(self, image: Image, listener: str, tag: int) -> None:
         self._image = image
         self._tag = tag
-        self._brokers = {broker.node_id: (host, port, broker.rack) for broker, host, port in advertised_brokers(image, listener)}
+        self._brokers = {
+            broker.node_id: (host, port, broker.rack) for broker, host, port in advertised_brokers(image, listener)
+        }
         self._hinted_leaders: dict[int, None] = {}
 
     def tags_by_name(self, name: str, partition: int) -> bytes:
@@ -45,7 +47,13 @@ class LeaderHints:
         nodes = [varint(len(self._hinted_leaders) + 1)]
         for node_id in self._hinted_leaders:
             host, port, rack = self._brokers[node_id]
-            nodes += (_INT.pack(node_id), _encode_compact_text(host), _INT.pack(port), _encode_compact_text(rack or None), NO_TAGS)
+            nodes += (
+                _INT.pack(node_id),
+                _encode_compact_text(host),
+                _INT.pack(port),
+                _encode_compact_text(rack or None),
+                NO_TAGS,
+            )
         body = b"".join(nodes)
         return b"".join((b"\1\0", varint(len(body)), body))
 

@@ -8,7 +8,9 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.context import KafkaContext
 
 
-def find_leader_replica(context: KafkaContext, topic: str, partition: int, leader_epoch: int = NO_EPOCH) -> LeaderReplica:
+def find_leader_replica(
+    context: KafkaContext, topic: str, partition: int, leader_epoch: int = NO_EPOCH
+) -> LeaderReplica:
     """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
     (KIP-320; -1 asks for no check)."""
     replica = context.broker.leader_replica(topic, partition)

@@ -22,7 +22,7 @@ PIECE_PARTITIONS = 1_000
 class LargeFetch(DelayedFetch):
     """Of one request. It keeps the place of its answer from the beginning."""
 
-    __slots__ = ("_next_index", "_started", "_timed_out", "_told")
+    __slots__ = ("_next_index", "_reply_results", "_started", "_timed_out")
 
     def start(self) -> None:
         """Reads the first partitions in a turn to come."""
@@ -33,26 +33,26 @@ class LargeFetch(DelayedFetch):
         self._timed_out = False
         self._reply_results: list[PartitionResult | bytes] = []
         self._next_index = 0
-        self._due = True
+        self._reread_scheduled = True
         self._schedule(self._read_piece)
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Answers with what there is, as soon as all was read."""
         self._timed_out = True
-        if self._slot is not None and not self._due:
-            self._due = True
+        if self._slot is not None and not self._reread_scheduled:
+            self._reread_scheduled = True
             self._schedule(self._reply_piece)
 
-    def _soon(self) -> None:
-        if not self._due and self._slot is not None:
-            self._due = True
-            self._schedule(self.look)
+    def _schedule_reread(self) -> None:
+        if not self._reread_scheduled and self._slot is not None:
+            self._reread_scheduled = True
+            self._schedule(self.reread)
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Reads again what may have more now."""
         super().reread()
         if self._timed_out and self._slot is not None:
-            self.finish()
+            self.complete()
 
     def _schedule(self, piece: Callable[[], None]) -> None:
         self._fetches.turns.run_later(lambda: self._fetches.run_guarded(self._connection, piece, NAME))
@@ -68,7 +68,7 @@ class LargeFetch(DelayedFetch):
             try:
                 self._watch(place)
             except Refused:
-                self._failed = True
+                self._has_error = True
         self._next_index = end
         if end < count:
             self._schedule(self._read_piece)
@@ -81,12 +81,12 @@ class LargeFetch(DelayedFetch):
             load.callbacks.append(self._on_cold_read)
         wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
         at, guard = self._started + min(wait_ms, WAIT_MAX_MS) / 1000, self._fetches.run_guarded
-        self._timer = loop.call_at(at, guard, self._connection, self.finish, NAME)
-        self._due = False
+        self._timer = loop.call_at(at, guard, self._connection, self.complete, NAME)
+        self._reread_scheduled = False
         if self._timed_out or self.is_done():
-            self.finish()
+            self.complete()
         elif self._changed:
-            self._soon()
+            self._schedule_reread()
 
     def _reply_piece(self) -> None:
         if self._slot is None:
@@ -101,5 +101,5 @@ class LargeFetch(DelayedFetch):
         self.unpark()
         self._connection.send_response(slot, self.make_response())
 
-    def _all_founds(self) -> list[PartitionResult | bytes]:
+    def _all_results(self) -> list[PartitionResult | bytes]:
         return self._reply_results

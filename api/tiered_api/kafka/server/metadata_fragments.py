@@ -88,7 +88,9 @@ def _encode_count(count: int, version: int) -> bytes:
     return varint(count + 1) if version >= FLEXIBLE else count.to_bytes(4, "big")
 
 
-def make_topic_response(topic: TopicImage, live_ids: frozenset[int], with_operations: bool = False) -> MetadataResponseTopic:
+def make_topic_response(
+    topic: TopicImage, live_ids: frozenset[int], with_operations: bool = False
+) -> MetadataResponseTopic:
     """One topic as Metadata tells it."""
     return MetadataResponseTopic(
         name=topic.name,
@@ -106,7 +108,9 @@ def advertised_leader(partition: PartitionImage, live_ids: frozenset[int]) -> tu
     return Code.LEADER_NOT_AVAILABLE, NO_LEADER
 
 
-def _make_partition_response(number: int, partition: PartitionImage, live_ids: frozenset[int]) -> MetadataResponsePartition:
+def _make_partition_response(
+    number: int, partition: PartitionImage, live_ids: frozenset[int]
+) -> MetadataResponsePartition:
     code, leader = advertised_leader(partition, live_ids)
     return MetadataResponsePartition(
         error_code=code.number,

@@ -51,7 +51,7 @@ class RequestBuffers:
         return Frame(self, size, prefix, host)
 
     def park(self, on_room: Callable[[], None], host: str = "") -> None:
-        """Calls once, when there may be room. The call must do its work later: it comes from within `give`."""
+        """Calls once, when there may be room. The call must do its work later: it comes from within `release`."""
         self._waiting.append((host, on_room))
 
     def acquire(self, size: int, frame: Frame) -> bytearray | None:
@@ -116,7 +116,7 @@ class RequestBuffers:
 class Frame:
     """One frame that is being received. `view` is all of it once `filled` is `size`."""
 
-    __slots__ = ("_prefix", "_buffer", "_buffers", "filled", "host", "filled_at_check", "size", "view")
+    __slots__ = ("_buffer", "_buffers", "_prefix", "filled", "filled_at_check", "host", "size", "view")
 
     def __init__(self, buffers: RequestBuffers, size: int, prefix: memoryview, host: str) -> None:
         self.size = size

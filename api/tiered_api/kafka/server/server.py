@@ -79,7 +79,9 @@ class KafkaServer:
         """Connections whose answers leave at the end of this turn."""
         self._flush_scheduled = False
         metrics = broker.metrics
-        metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(lambda: float(len(self.connections)))
+        metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
+            lambda: float(len(self.connections))
+        )
         metrics.gauge("tiered_kafka_requests_pending", "Requests that wait for an answer.").set_function(
             lambda: float(self.pending_requests)
         )
@@ -159,8 +161,12 @@ class KafkaServer:
         if most <= self._connections_by_host[host] + 1:
             return False
         since = self._loop.time() - IDLE_SECONDS
-        idle = (each for each in self.connections if each.host == busiest_host and not each.pending and each.last_activity < since)
-        longest = min(idle, key=attrgetter("seen"), default=None)
+        idle = (
+            each
+            for each in self.connections
+            if each.host == busiest_host and not each.pending and each.last_activity < since
+        )
+        longest = min(idle, key=attrgetter("last_activity"), default=None)
         if longest is None:
             return False
         longest.refuse("crowded_out", "its address has most of max.connections")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldType, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    integer,
+    message,
+    string,
+)
 
 
 @message(60, "0-2", "0+")
@@ -46,7 +55,9 @@ class DescribeClusterResponse(Message):
     controller_id: int = integer(FieldType.INT32, default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = integer(FieldType.INT32, default=-2147483648)
-    problems: list[str] | None = array(FieldType.STRING, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG, tagged="0+")
+    problems: list[str] | None = array(
+        FieldType.STRING, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG, tagged="0+"
+    )
     store_away_since_ms: int = integer(FieldType.INT64, "0+", default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="0+")
     losses: list[PossibleLoss] | None = array(
         PossibleLoss, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 2, tagged="0+"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldType, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    integer,
+    message,
+    string,
+)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ Key = tuple[str, int, int]
 class ColdRead:
     """One read of the bucket. `data` or `refused` is there once it is done."""
 
-    __slots__ = ("calls", "reserved_bytes", "data", "key", "refused", "task", "timer")
+    __slots__ = ("callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
 
     def __init__(self, key: Key, reserved_bytes: int) -> None:
         self.key = key

@@ -16,8 +16,8 @@ from tiered.replication.follower_reads import ReadSource
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
-from tiered_api.kafka.server.fetch.frames import ParsedFetch, PartitionResult, Part, RequestedTopic, RequestedPartition
-from tiered_api.kafka.server.leader_hints import NOT_LEADER_CODES, NO_TAGS, LeaderHints
+from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
+from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 
 if TYPE_CHECKING:
     from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
@@ -37,20 +37,20 @@ class DelayedFetch:
     """One request until its answer. `places` has a partition of it each, `founds` what is known of it."""
 
     __slots__ = (
-        "_request",
-        "_cold",
+        "_bytes_left",
+        "_changed",
+        "_cold_reads",
         "_connection",
         "_correlation_id",
-        "_dirty",
-        "_reread_scheduled",
-        "_min_bytes",
-        "_has_error",
         "_fetches",
-        "_founds",
-        "_bytes_left",
-        "_places",
-        "_replicas",
+        "_has_error",
         "_is_truncated",
+        "_min_bytes",
+        "_partitions",
+        "_replicas",
+        "_request",
+        "_reread_scheduled",
+        "_results",
         "_slot",
         "_timer",
         "_total_bytes",
@@ -73,7 +73,9 @@ class DelayedFetch:
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
-        self._partitions: list[tuple[RequestedTopic, RequestedPartition]] = [(topic, each) for topic in request.topics for each in topic.partitions]
+        self._partitions: list[tuple[RequestedTopic, RequestedPartition]] = [
+            (topic, each) for topic in request.topics for each in topic.partitions
+        ]
         self._results: list[PartitionResult | None] = [None] * len(self._partitions)
         self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._partitions)
         self._bytes_left = min(request.max_bytes, fetches.context.broker.settings.fetch_max_bytes)
@@ -130,7 +132,13 @@ class DelayedFetch:
         committed = self._request.read_committed
         once = self._fetches.slice_cache if self._connection.can_copy_slices else None
         return frames.encode_response(
-            self._version, self._correlation_id, told, len(topics), read_committed=committed, tags=tags, slice_cache=once
+            self._version,
+            self._correlation_id,
+            told,
+            len(topics),
+            read_committed=committed,
+            tags=tags,
+            slice_cache=once,
         )
 
     def _all_results(self) -> list[PartitionResult | bytes]:
@@ -152,7 +160,9 @@ class DelayedFetch:
         """The answer for a partition whose end was asked for, as it is by now."""
         replica = self._replicas[place]
         assert replica is not None
-        return frames.encode_empty(self._version, replica.partition, *replica.offset_snapshot(), self._request.read_committed)
+        return frames.encode_empty(
+            self._version, replica.partition, *replica.offset_snapshot(), self._request.read_committed
+        )
 
     def _read_partition(self, place: int) -> None:
         """What is found stays None at the end of a partition."""
@@ -160,10 +170,14 @@ class DelayedFetch:
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._fetches.find_source(self._version, topic, index, self._request.rack)
+                replica = self._replicas[place] = self._fetches.find_source(
+                    self._version, topic, index, self._request.rack
+                )
             elif replica.is_stopped:
                 rack, before = self._request.rack, replica
-                replica = self._replicas[place] = self._fetches.find_same_topic(self._version, topic, index, rack, before)
+                replica = self._replicas[place] = self._fetches.find_same_topic(
+                    self._version, topic, index, rack, before
+                )
             if epoch >= 0 and epoch != replica.state.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._results[place] = PartitionResult(index, code)
@@ -187,7 +201,7 @@ class DelayedFetch:
         rack = self._request.rack
         other = self._fetches.find_nearest_replica(self._connection, source, rack, offset) if rack else None
         if other is not None:
-            self._results[place] = _without_records(source, source.partition)._replace(preferred=other)
+            self._results[place] = _without_records(source, source.partition)._replace(preferred_read_replica=other)
             self._has_error = True
         return other is not None
 

@@ -40,31 +40,36 @@ class LastReply(NamedTuple):
 
 
 class DelayedReplicaFetch:
-    """One request until its answer. `_founds` has of each place what it gets; None at the end of a log."""
+    """One request until its answer. `_results` has of each place what it gets; None at the end of a log."""
 
     __slots__ = (
-        "_request",
+        "_bytes_left",
+        "_changed",
         "_connection",
         "_correlation_id",
-        "_dirty",
-        "_has_error",
         "_fetches",
-        "_founds",
-        "_throttled_ns",
-        "_bytes_left",
+        "_first_truncated",
+        "_has_error",
         "_has_news",
+        "_last_replies",
         "_now_ns",
         "_replicas",
-        "_first_truncated",
+        "_request",
+        "_results",
         "_slot",
+        "_throttled_ns",
         "_timer",
-        "_last_replies",
         "_total_bytes",
         "_watched",
     )
 
     def __init__(
-        self, fetches: ReplicaFetchHandler, connection: ClientConnection, correlation_id: int, request: ParsedReplicaFetch, max_bytes: int
+        self,
+        fetches: ReplicaFetchHandler,
+        connection: ClientConnection,
+        correlation_id: int,
+        request: ParsedReplicaFetch,
+        max_bytes: int,
     ) -> None:
         self._fetches = fetches
         self._connection = connection
@@ -107,7 +112,13 @@ class DelayedReplicaFetch:
 
     def is_done(self) -> bool:
         """Whether there is something to answer, an error among it."""
-        return self._total_bytes > 0 or self._has_error or self._has_news or self._request.max_wait_ms <= 0 or not self._request.partitions
+        return (
+            self._total_bytes > 0
+            or self._has_error
+            or self._has_news
+            or self._request.max_wait_ms <= 0
+            or not self._request.partitions
+        )
 
     def make_response(self) -> Sequence[Part]:
         """The answer with what was found. Where nothing was, it says how far the log is by now."""

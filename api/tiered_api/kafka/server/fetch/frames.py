@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tiered.ports import File, FileSlice
 from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, tag_count, varint
-from tiered_api.kafka.server.produce.frames import read_text, read_compact_text
+from tiered_api.kafka.server.produce.frames import read_compact_text, read_text
 
 RACK_FROM = 11
 FLEXIBLE_FROM = 12
@@ -282,7 +282,9 @@ def encode_response(
     return pieces
 
 
-def encode_single_response(version: int, correlation_id: int, echo: bytes, found: PartitionResult, read_committed: bool) -> list[Part]:
+def encode_single_response(
+    version: int, correlation_id: int, echo: bytes, found: PartitionResult, read_committed: bool
+) -> list[Part]:
     """The same for a request that asks for one partition, in a flexible version."""
     index, code, high_watermark, stable, log_start, data, _, preferred = found
     if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
@@ -317,7 +319,9 @@ class SliceCache:
         return known
 
 
-def encode_empty(version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool) -> bytes:
+def encode_empty(
+    version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool
+) -> bytes:
     """A partition without records, whole."""
     if version >= FLEXIBLE_FROM:
         return _P12.pack(index, 0, high_watermark, stable, log_start, read_committed, NO_PREFERRED_REPLICA) + _EMPTY

@@ -103,7 +103,19 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
 def encode_idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:
     """A partition without records, whole."""
     return _IDLE.pack(
-        index, 0, high_watermark, NO_OFFSET_OR_REPLICA, log_start, 0, NO_OFFSET_OR_REPLICA, 1, 2, _LOCAL_START, local_start, _COLD_END, cold_end
+        index,
+        0,
+        high_watermark,
+        NO_OFFSET_OR_REPLICA,
+        log_start,
+        0,
+        NO_OFFSET_OR_REPLICA,
+        1,
+        2,
+        _LOCAL_START,
+        local_start,
+        _COLD_END,
+        cold_end,
     )
 
 

@@ -54,7 +54,9 @@ class ReplicaFetchHandler:
         self._replicas: dict[tuple[str, int], LeaderReplica] = {}
         self._followers: dict[int, FollowerState] = {}
 
-    def handle_request(self, connection: ClientConnection, request: ParsedReplicaFetch, correlation_id: int) -> Sequence[Part] | None:
+    def handle_request(
+        self, connection: ClientConnection, request: ParsedReplicaFetch, correlation_id: int
+    ) -> Sequence[Part] | None:
         """The answer, or None where that comes later."""
         stranger = check_credential(self.context, connection.listener, request.credential) or self.check_sender(request)
         if stranger is not None:
@@ -124,7 +126,10 @@ class ReplicaFetchHandler:
         self._replicas = {place: replica for place, replica in self._replicas.items() if not replica.is_stopped}
         brokers = self.context.broker.image.brokers
         self._followers = {
-            node: FollowerState(each.incarnation, {replica: told for replica, told in each.last_replies.items() if not replica.is_stopped})
+            node: FollowerState(
+                each.incarnation,
+                {replica: told for replica, told in each.last_replies.items() if not replica.is_stopped},
+            )
             for node, each in self._followers.items()
             if node in brokers
         }

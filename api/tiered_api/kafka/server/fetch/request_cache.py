@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiered_api.kafka.server.fetch.frames import V12_ROW, ParsedFetch, RequestedTopic, RequestedPartition
+from tiered_api.kafka.server.fetch.frames import V12_ROW, ParsedFetch, RequestedPartition, RequestedTopic
 
 _new = tuple.__new__
 _TOPICS = ParsedFetch._fields.index("topics")
@@ -25,14 +25,16 @@ class CachedRequest(NamedTuple):
 
 
 def remember_request(frame: memoryview, request: ParsedFetch) -> CachedRequest | None:
-    """What `parse_known` has to know of a request that was parsed; None when it is not of the usual kind."""
+    """What `parse_cached` has to know of a request that was parsed; None when it is not of the usual kind."""
     if not request.rows_at or len(request.topics) != 1:
         return None
     echo, name, wanted = request.topics[0]
     size = len(wanted) * V12_ROW.size
     if len(frame) - size > BYTES_MAX:
         return None
-    return CachedRequest(request._replace(topics=[RequestedTopic(echo, name, [])]), size, bytes(frame[request.rows_at + size :]))
+    return CachedRequest(
+        request._replace(topics=[RequestedTopic(echo, name, [])]), size, bytes(frame[request.rows_at + size :])
+    )
 
 
 def parse_cached(frame: memoryview, cached: CachedRequest) -> ParsedFetch | None:

@@ -17,7 +17,9 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """One result per resource, in their order."""
     request = call.request
-    outcomes = await alter_resources(context, request.resources, _edits, validate_only=request.validate_only, replace=True)
+    outcomes = await alter_resources(
+        context, request.resources, _edits, validate_only=request.validate_only, replace=True
+    )
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

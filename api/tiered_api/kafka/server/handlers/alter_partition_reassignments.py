@@ -18,7 +18,9 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 
 
-async def handle(context: KafkaContext, call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReassignmentsResponse:
+async def handle(
+    context: KafkaContext, call: Call[AlterPartitionReassignmentsRequest]
+) -> AlterPartitionReassignmentsResponse:
     """One result per partition that was asked for."""
     request = call.request
     answer = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)

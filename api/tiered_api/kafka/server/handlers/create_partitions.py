@@ -14,7 +14,12 @@ from tiered_api.kafka.protocol.messages.create_partitions import (
 )
 from tiered_api.kafka.server.bounded_tasks import run_bounded
 from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
+from tiered_api.kafka.server.error_codes import (
+    CONCURRENT_CHANGES_MAX,
+    PARTITIONS_PER_REQUEST_MAX,
+    clamp_timeout_ms,
+    find_duplicates,
+)
 
 TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
 TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
@@ -28,12 +33,22 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
     if sum(_count_added_partitions(context, topic) for topic in wanted.values()) > PARTITIONS_PER_REQUEST_MAX:
         return CreatePartitionsResponse(results=[_make_refused_result(name, TOO_MANY) for name in wanted])
     works = [
-        partial(_create_partitions, context, topic, name in doubled, request.validate_only, clamp_timeout_ms(request.timeout_ms))
+        partial(
+            _create_partitions,
+            context,
+            topic,
+            name in doubled,
+            request.validate_only,
+            clamp_timeout_ms(request.timeout_ms),
+        )
         for name, topic in wanted.items()
     ]
     names = list(wanted)
     results = await run_bounded(
-        works, clamp_timeout_ms(request.timeout_ms), lambda number: _make_refused_result(names[number], TIMED_OUT), concurrency=CONCURRENT_CHANGES_MAX
+        works,
+        clamp_timeout_ms(request.timeout_ms),
+        lambda number: _make_refused_result(names[number], TIMED_OUT),
+        concurrency=CONCURRENT_CHANGES_MAX,
     )
     return CreatePartitionsResponse(results=results)
 

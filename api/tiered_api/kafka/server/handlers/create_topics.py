@@ -60,7 +60,9 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
             wish = _parse_topic(topic, request.validate_only)
             room -= _count_partitions(wish, context.broker.settings.num_partitions)
             if room < 0:
-                raise Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
+                raise Refused(
+                    Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most"
+                )
             wanted.append(wish)
         except Refused as refused:
             results[topic.name] = _make_refused_result(topic.name, refused)
@@ -79,7 +81,9 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-async def _create(context: KafkaContext, topics: tuple[CreateTopic, ...], timeout: float) -> Sequence[TopicImage | Refused]:
+async def _create(
+    context: KafkaContext, topics: tuple[CreateTopic, ...], timeout: float
+) -> Sequence[TopicImage | Refused]:
     await context.turns.wait_turn()
     try:
         made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout)
@@ -141,7 +145,9 @@ def _make_refused_result(name: str, refused: Refused) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=refused.code.number, error_message=refused.why, configs=[])
 
 
-def _make_created_result(settings: TopicConfigEntries, topic: TopicImage, version: int, shown: ConfigRowsByOverrides) -> CreatableTopicResult:
+def _make_created_result(
+    settings: TopicConfigEntries, topic: TopicImage, version: int, shown: ConfigRowsByOverrides
+) -> CreatableTopicResult:
     result = CreatableTopicResult(topic.name, topic.topic_id, error_message=None)
     if version < CONFIGS_FROM:
         return result
@@ -150,7 +156,8 @@ def _make_created_result(settings: TopicConfigEntries, topic: TopicImage, versio
     given = tuple(sorted(topic.configs.items()))
     if given not in shown:
         shown[given] = [
-            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source) for each in settings.entries_of(topic)
+            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source)
+            for each in settings.entries_of(topic)
         ]
     result.configs = shown[given]
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.groups.requests import DeleteReply, DeleteGroup
+from tiered.groups.requests import DeleteGroup, DeleteReply
 from tiered_api.kafka.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

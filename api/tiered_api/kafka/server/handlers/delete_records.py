@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.delete_records import (
 )
 from tiered_api.kafka.server.bounded_tasks import run_bounded
 from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, error_code_of, clamp_timeout_ms
+from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, clamp_timeout_ms, error_code_of
 from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 UNKNOWN = -1

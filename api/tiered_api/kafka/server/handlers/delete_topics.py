@@ -19,7 +19,7 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
 from tiered_api.kafka.protocol.schema import ZERO_ID
 from tiered_api.kafka.server.bounded_tasks import run_bounded
 from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, has_id, clamp_timeout_ms
+from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
 
 BY_ID = 6
 
@@ -37,7 +37,9 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
     results = await run_bounded(
         works,
         clamp_timeout_ms(request.timeout_ms),
-        lambda number: _make_refused_result(*places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")),
+        lambda number: _make_refused_result(
+            *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+        ),
         concurrency=CONCURRENT_CHANGES_MAX,
     )
     return DeleteTopicsResponse(responses=results)

@@ -15,7 +15,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tiered_api.kafka.server.advertised_brokers import advertised_controller, advertised_brokers
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
 from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS
 from tiered_api.kafka.server.handlers.tiered_acknowledge import encode_losses
@@ -30,7 +30,9 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         why = "this address is one of brokers, not of controllers"
         return _make_refused_response(Code.MISMATCHED_ENDPOINT_TYPE, why)
     if request.endpoint_type != BROKERS:
-        return _make_refused_response(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
+        return _make_refused_response(
+            Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown"
+        )
     away = image.brokers if request.include_fenced_brokers else ()
     response = DescribeClusterResponse(
         cluster_id=context.broker.cluster_id,

@@ -15,7 +15,13 @@ from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS
-from tiered.metadata.config_sources import TopicConfigEntries, ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries
+from tiered.metadata.config_sources import (
+    ConfigEntry,
+    ConfigSource,
+    TopicConfigEntries,
+    broker_config_entries,
+    cluster_config_entries,
+)
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -68,7 +74,9 @@ class _Describer:
         except Refused as refused:
             return DescribeConfigsResult(refused.code.number, refused.why, kind, name)
         wanted = set(resource.configuration_keys or ())
-        configs = [self._encode_config(key, each) for key, each in _by_shown_name(shown, kind) if not wanted or key in wanted]
+        configs = [
+            self._encode_config(key, each) for key, each in _by_shown_name(shown, kind) if not wanted or key in wanted
+        ]
         return DescribeConfigsResult(0, "", kind, name, configs)
 
     def _find_configs(self, kind: int, name: str) -> list[ConfigEntry]:

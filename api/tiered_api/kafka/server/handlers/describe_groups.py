@@ -7,7 +7,7 @@ is not there (KIP-1043), which older versions know as one that is Dead.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import DescribeGroupReply, DescribeGroup
+from tiered.groups.requests import DescribeGroup, DescribeGroupReply
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,

@@ -37,10 +37,14 @@ async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsReques
     after = cursor.topic_name if cursor is not None else ""
     wanted = sorted(name for name in names or image.topics if name >= after)
     first = cursor.partition_index if cursor is not None else 0
-    return make_page(image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit)
+    return make_page(
+        image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit
+    )
 
 
-def make_page(image: Image, names: list[str], cursor_topic: str, first: int, limit: int) -> DescribeTopicPartitionsResponse:
+def make_page(
+    image: Image, names: list[str], cursor_topic: str, first: int, limit: int
+) -> DescribeTopicPartitionsResponse:
     """`names` in order, the topic `begun` from partition `first` on, up to `limit` partitions."""
     alive = live_brokers(image)
     response = DescribeTopicPartitionsResponse()
@@ -73,7 +77,9 @@ def _make_topic(topic: TopicImage, numbers: range, live_ids: frozenset[int]) -> 
     )
 
 
-def _make_partition(topic: TopicImage, number: int, live_ids: frozenset[int]) -> DescribeTopicPartitionsResponsePartition:
+def _make_partition(
+    topic: TopicImage, number: int, live_ids: frozenset[int]
+) -> DescribeTopicPartitionsResponsePartition:
     partition = topic.partitions[number]
     code, leader = advertised_leader(partition, live_ids)
     return DescribeTopicPartitionsResponsePartition(

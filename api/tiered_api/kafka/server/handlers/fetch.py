@@ -27,7 +27,14 @@ from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames, replica_frames, request_cache
 from tiered_api.kafka.server.fetch.cold_reads import ColdReads
 from tiered_api.kafka.server.fetch.delayed_fetch import NAME, DelayedFetch, record_bytes_out
-from tiered_api.kafka.server.fetch.frames import TOPIC_IDS_FROM, FLEXIBLE_FROM, RACK_FROM, ParsedFetch, PartitionResult, RequestedTopic
+from tiered_api.kafka.server.fetch.frames import (
+    FLEXIBLE_FROM,
+    RACK_FROM,
+    TOPIC_IDS_FROM,
+    ParsedFetch,
+    PartitionResult,
+    RequestedTopic,
+)
 from tiered_api.kafka.server.fetch.replica_handler import ReplicaFetchHandler
 from tiered_api.kafka.server.fetch.request_cache import CachedRequest
 from tiered_api.kafka.server.latencies import FOLLOWER_FETCH
@@ -113,7 +120,7 @@ class FetchHandler:
         late = self.parked_partitions + fetch.size > PARKED_MAX
         fetch.start()
         if late:
-            fetch.finish()
+            fetch.complete()
 
     def _refuse_replica(
         self, connection: ClientConnection, version: int, correlation_id: int, request: ParsedFetch
@@ -121,7 +128,10 @@ class FetchHandler:
         """Our followers ask in one way only, and say the credential: this one does not, so it is none of them."""
         self.context.refusals.record("stranger", connection.peer, f"says to be broker {request.replica_id}")
         code = Code.CLUSTER_AUTHORIZATION_FAILED.number
-        told = [(topic.echo, [PartitionResult(each.partition, code) for each in topic.partitions]) for topic in request.topics]
+        told = [
+            (topic.echo, [PartitionResult(each.partition, code) for each in topic.partitions])
+            for topic in request.topics
+        ]
         return frames.encode_response(version, correlation_id, told, len(told), code=code)
 
     def _parse_request(self, connection: ClientConnection, frame: memoryview, version: int, at: int) -> ParsedFetch:
@@ -141,7 +151,9 @@ class FetchHandler:
             connection.fetch_prefix_end = ask.rows_at
         return ask
 
-    def _find_known_sources(self, connection: ClientConnection, request: ParsedFetch, version: int) -> list[ReadSource] | None:
+    def _find_known_sources(
+        self, connection: ClientConnection, request: ParsedFetch, version: int
+    ) -> list[ReadSource] | None:
         """The partitions of the only topic, when all are known and nothing is wrong with them."""
         if len(request.topics) != 1:
             return None
@@ -197,7 +209,9 @@ class FetchHandler:
             return frames.encode_single_response(version, correlation_id, echo, found, committed)
         return frames.encode_response(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
-    def find_nearest_replica(self, connection: ClientConnection, source: ReadSource, rack: str, offset: int) -> int | None:
+    def find_nearest_replica(
+        self, connection: ClientConnection, source: ReadSource, rack: str, offset: int
+    ) -> int | None:
         """The broker that a consumer in `rack` should read from, when it is not this one (KIP-392)."""
         node = self.context.broker
         own, brokers = node.settings, node.image.brokers
@@ -214,7 +228,9 @@ class FetchHandler:
             source.enable_follower_reads()
         return found
 
-    def find_same_topic(self, version: int, topic: RequestedTopic, index: int, rack: str, previous: ReadSource) -> ReadSource:
+    def find_same_topic(
+        self, version: int, topic: RequestedTopic, index: int, rack: str, previous: ReadSource
+    ) -> ReadSource:
         """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
         name by now, and to which an offset of the first one means nothing."""
         found = self.find_source(version, topic, index, rack)

@@ -67,7 +67,9 @@ async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, s
 
 def _find_partition_leaders(image: Image, listener: str) -> list[tuple[int, str, int]]:
     """Who leads each partition of groups, and the address that clients of this listener are told."""
-    brokers = {broker.node_id: (broker.node_id, host, port) for broker, host, port in advertised_brokers(image, listener)}
+    brokers = {
+        broker.node_id: (broker.node_id, host, port) for broker, host, port in advertised_brokers(image, listener)
+    }
     return [brokers.get(partition.leader, _NO_COORDINATOR) for partition in image.topics[OFFSETS_TOPIC].partitions]
 
 

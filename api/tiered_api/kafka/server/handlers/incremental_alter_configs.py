@@ -29,7 +29,9 @@ class Operation(IntEnum):
 async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
     """One result per resource, in their order."""
     request = call.request
-    outcomes = await alter_resources(context, request.resources, _edits, validate_only=request.validate_only, replace=False)
+    outcomes = await alter_resources(
+        context, request.resources, _edits, validate_only=request.validate_only, replace=False
+    )
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

@@ -61,7 +61,9 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
     answers = await run_bounded(
-        works, _lookup_timeout_ms(context, call), lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out)
+        works,
+        _lookup_timeout_ms(context, call),
+        lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
     for (name, _), answer in zip(wanted, answers, strict=True):
@@ -97,7 +99,9 @@ async def _look_up_offset(
             found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
-        if (found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS) and call.request.replica_id == CONSUMER:
+        if (
+            found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS
+        ) and call.request.replica_id == CONSUMER:
             _check_epoch_committed(replica, call.version)
     except ENGINE_ERRORS as fault:
         return ListOffsetsPartitionResponse(number, error_code_of(fault).number)

@@ -15,7 +15,9 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
 from tiered_api.kafka.server.context import Call, KafkaContext
 
 
-async def handle(context: KafkaContext, call: Call[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
+async def handle(
+    context: KafkaContext, call: Call[ListPartitionReassignmentsRequest]
+) -> ListPartitionReassignmentsResponse:
     """What does not move, or is not there, is left out."""
     topics, named = context.broker.image.topics, call.request.topics
     wanted: dict[str, Sequence[int]] = {name: range(len(topic.partitions)) for name, topic in topics.items()}

@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.advertised_brokers import advertised_controller, advertised_brokers
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
 from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
 from tiered_api.kafka.server.metadata_fragments import encode_fragment, join_fragments
@@ -52,7 +52,9 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     head = MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
-            for broker, host, port in advertised_brokers(image, call.listener, context.broker.suspected_brokers.recently_gone())
+            for broker, host, port in advertised_brokers(
+                image, call.listener, context.broker.suspected_brokers.recently_gone()
+            )
         ],
         cluster_id=context.broker.cluster_id,
         controller_id=advertised_controller(image),
@@ -117,7 +119,9 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     known = context.broker.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
-    missing = missing[: max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))]
+    missing = missing[
+        : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
+    ]
     made: Sequence[TopicImage | Refused] = ()
     if missing and context.broker.store.outage is None:
         with suppress(Refused):
@@ -130,5 +134,7 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     suppressed = context.log_limiter.admit("no room for topics") if denied else None
     if suppressed is not None:
         name, why = next(iter(denied.items()))
-        log.warning("topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), suppressed, why.why)
+        log.warning(
+            "topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), suppressed, why.why
+        )
     return {name: each.code for name, each in denied.items()}

@@ -9,7 +9,7 @@ all in-sync replicas.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply
+from tiered.groups.requests import CommitOffsets, CommitOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered_api.kafka.protocol.messages.offset_commit import (
@@ -61,7 +61,9 @@ def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> 
     return found, Code.UNKNOWN_TOPIC_ID if found is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _commit_offsets(context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int) -> tuple[Code, ...]:
+async def _commit_offsets(
+    context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
+) -> tuple[Code, ...]:
     commit = CommitOffsets(
         request.group_id,
         rows,

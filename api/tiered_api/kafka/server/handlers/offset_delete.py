@@ -6,7 +6,7 @@ Not those of topics that its members are subscribed to. Partitions that are not 
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import DeleteReply, DeleteOffsets
+from tiered.groups.requests import DeleteOffsets, DeleteReply
 from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,

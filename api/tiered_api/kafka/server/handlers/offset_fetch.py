@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered.errors import Code
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import NO_OFFSET, FetchOffsets, FetchOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered_api.kafka.protocol.messages.offset_fetch import (
@@ -47,7 +47,9 @@ async def handle(context: KafkaContext, call: Call[OffsetFetchRequest]) -> Offse
     return _make_single_response(only, topics or [], call.version)
 
 
-async def _fetch_groups(context: KafkaContext, asked: Iterable[OffsetFetchRequestGroup], version: int) -> list[OffsetFetchResponseGroup]:
+async def _fetch_groups(
+    context: KafkaContext, asked: Iterable[OffsetFetchRequestGroup], version: int
+) -> list[OffsetFetchResponseGroup]:
     once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
     for group in asked:
         once.setdefault((group.group_id, group.topics is None), group)

@@ -27,9 +27,17 @@ from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, C
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.context import KafkaContext
-from tiered_api.kafka.server.leader_hints import NOT_LEADER_CODES, NO_TAGS, LeaderHints
+from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.produce import frames
-from tiered_api.kafka.server.produce.frames import TOPIC_IDS_FROM, CORRELATION_ID_END, ProduceResult, ParsedProduce, ResponseTemplate, ProduceTopic, read_compact_text
+from tiered_api.kafka.server.produce.frames import (
+    CORRELATION_ID_END,
+    TOPIC_IDS_FROM,
+    ParsedProduce,
+    ProduceResult,
+    ProduceTopic,
+    ResponseTemplate,
+    read_compact_text,
+)
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 
@@ -217,14 +225,21 @@ class ProduceHandler:
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
     def _remember_request(
-        self, connection: ClientConnection, frame: memoryview, version: int, request: ParsedProduce, outcome: ProduceResult
+        self,
+        connection: ClientConnection,
+        frame: memoryview,
+        version: int,
+        request: ParsedProduce,
+        outcome: ProduceResult,
     ) -> None:
         known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         echo = request.topics[0].echo
         if len(self._cached) >= KNOWN_MAX:
             self._cached.clear()
         if request.records_length_at <= HEAD_BYTES_MAX:
-            head = CachedProduce(request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition))
+            head = CachedProduce(
+                request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition)
+            )
             self._cached[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
             connection.produce_prefix_end = request.records_length_at
 
@@ -236,7 +251,10 @@ class ProduceHandler:
             for first in range(0, len(waiting), PIECE_PARTITIONS):
                 if first:
                     await self._context.turns.wait_turn()
-                commits = (each.wait_committed(end, timeout_ms) for each, end, _, _ in waiting[first : first + PIECE_PARTITIONS])
+                commits = (
+                    each.wait_committed(end, timeout_ms)
+                    for each, end, _, _ in waiting[first : first + PIECE_PARTITIONS]
+                )
                 pieces.append(asyncio.gather(*commits, return_exceptions=True))
             done = [fault for piece in pieces for fault in await piece]
         finally:
@@ -258,7 +276,9 @@ class ProduceHandler:
 
     def _add_leader_hints(self, listener: str, version: int, topics: TopicResults) -> bytes:
         """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
-        if version < LEADER_HINTS_FROM or not any(each.code in NOT_LEADER_CODES for _, outcomes in topics for each in outcomes):
+        if version < LEADER_HINTS_FROM or not any(
+            each.code in NOT_LEADER_CODES for _, outcomes in topics for each in outcomes
+        ):
             return NO_TAGS
         leaders = LeaderHints(self._context.broker.image, listener, LEADER_TAG)
         for echo, outcomes in topics:
@@ -272,7 +292,9 @@ class ProduceHandler:
                 outcomes[place] = each._replace(tags=tags)
         return leaders.endpoint_tags()
 
-    def _find_replica(self, known: dict[tuple[bytes, int], LeaderReplica], topic: ProduceTopic, index: int) -> LeaderReplica:
+    def _find_replica(
+        self, known: dict[tuple[bytes, int], LeaderReplica], topic: ProduceTopic, index: int
+    ) -> LeaderReplica:
         name = topic.name
         if known is self._by_id:
             name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
@@ -311,7 +333,11 @@ def _check_shape(records: memoryview | None, version: int) -> None:
 
 
 def _repeat_refusal(
-    connection: ClientConnection, partition: tuple[bytes, int], records: memoryview | None, replica: LeaderReplica | None, refused: Refused
+    connection: ClientConnection,
+    partition: tuple[bytes, int],
+    records: memoryview | None,
+    replica: LeaderReplica | None,
+    refused: Refused,
 ) -> Refused:
     """What a producer is told whose batch leaves a gap that an earlier answer on this connection has made: the same."""
     if records is None or len(records) < HEADER_BYTES:

@@ -6,7 +6,7 @@ v3+ names static members (KIP-345), v5+ says which protocol the member means (KI
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import SyncGroupReply, SyncGroup
+from tiered.groups.requests import SyncGroup, SyncGroupReply
 from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.group_requests import call_coordinator, rebalance_wait_seconds

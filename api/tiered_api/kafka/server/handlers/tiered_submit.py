@@ -18,5 +18,7 @@ async def handle(context: KafkaContext, call: Call[TieredSubmitRequest]) -> Tier
     except Refused as refused:
         return TieredSubmitResponse(refused.code.number, refusal_text(refused))
     except Corrupt as error:
-        return TieredSubmitResponse(Code.INVALID_REQUEST.number, refusal_text(Refused(Code.INVALID_REQUEST, str(error))))
+        return TieredSubmitResponse(
+            Code.INVALID_REQUEST.number, refusal_text(Refused(Code.INVALID_REQUEST, str(error)))
+        )
     return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)

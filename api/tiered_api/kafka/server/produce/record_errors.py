@@ -24,7 +24,9 @@ class RecordErrors:
         self._bytes_left = DECODED_BYTES_MAX
         self._errors_left = ERRORS_MAX
 
-    def find_errors(self, refused: Refused, batch: memoryview, config: TopicConfig, now_ms: int) -> Sequence[tuple[int, str]]:
+    def find_errors(
+        self, refused: Refused, batch: memoryview, config: TopicConfig, now_ms: int
+    ) -> Sequence[tuple[int, str]]:
         """(place in the batch, what is wrong) of its records; none where the fault is not that of a record, or where
         the request has had its share."""
         if refused.code is Code.INVALID_RECORD:
