@@ -221,24 +221,20 @@ class ProducerStates:
         """
         duplicates: list[BatchMetadata] = []
         new = 0
-        last_accepted: dict[int, tuple[int, int]] = {}
+        accepted: dict[int, tuple[int, int]] = {}
         for batch in batches:
             if batch.producer_id < 0:
                 continue
             last = _last_sequence(batch)
             producer = self._producers.get(batch.producer_id)
-            if (
-                producer is not None
-                and batch.producer_id not in last_accepted
-                and producer.epoch == batch.producer_epoch
-            ):
+            if producer is not None and batch.producer_id not in accepted and producer.epoch == batch.producer_epoch:
                 duplicate = producer.find_batch(batch.base_sequence, last)
                 if duplicate is not None and len(duplicates) == batches.index(batch):
                     duplicates.append(duplicate)
                     continue
-            self._check_follows(batch, producer, last_accepted.get(batch.producer_id))
-            new += producer is None and batch.producer_id not in last_accepted
-            last_accepted[batch.producer_id] = (batch.producer_epoch, last)
+            self._check_follows(batch, producer, accepted.get(batch.producer_id))
+            new += producer is None and batch.producer_id not in accepted
+            accepted[batch.producer_id] = (batch.producer_epoch, last)
         if new:
             self._make_room(new, now_ms)
         return duplicates

@@ -48,7 +48,7 @@ def test_the_oldest_closed_segment_above_the_cold_end_and_below_the_stable_offse
 
 
 def test_a_hole_between_cold_and_local_is_never_copied_over() -> None:
-    with pytest.raises(Corrupt, match="hole"):
+    with pytest.raises(Corrupt, match="gap"):
         next_upload(LOCAL[1:], manifest(), 100)
 
 

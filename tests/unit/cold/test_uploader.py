@@ -240,7 +240,7 @@ def test_an_object_that_does_not_read_back_is_not_named() -> None:
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
         broker.fail(FaultRule(FaultKind.FLIPPED, ("get",), key=".seg"))
-        with pytest.raises(Unavailable, match="read back"):
+        with pytest.raises(Unavailable, match="reads back"):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert await broker.manifests.load(PID) == manifest
 
