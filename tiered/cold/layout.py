@@ -1,8 +1,8 @@
 """Object keys in the bucket, and the bytes of a cold segment object (docs/FORMATS.md).
 
-Pure. Keeps I20. A cold segment is the log as it was on disk, then its sections (indexes, producer snapshot, lineage),
-then a footer with the CRCs of all. The manifest repeats the section table, so readers need the footer only without a
-manifest.
+Pure. Keeps I20. A cold segment has three parts: the log as it was on disk, its sections (indexes, producer snapshot,
+lineage), and a footer with the CRCs of both. The manifest repeats the section table, so readers need the footer only
+without a manifest.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ async def check_segment(
 
     Returns three facts about the part from the batch that holds `from_offset`: the byte of the segment where it begins,
     its `SegmentFacts`, and its lineage. The lineage of the log may begin inside that batch, at the log start, so it
-    does not serve.
+    cannot be used.
 
     Raises `Corrupt` if a batch is invalid. Also raises it if `from_offset` is inside a batch and `may_begin_before` is
     false: the earlier part of that batch is cold already.

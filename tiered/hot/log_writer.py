@@ -112,8 +112,8 @@ class LogWriter:
     def begin_empty_segment(self, offset: int, interval: int) -> None:
         """Starts a new active segment at `offset`.
 
-        Its log file is created last. Any start deletes indexes without a log file. But an empty log file after a failed
-        roll would hide the records that the old segment gets next.
+        Its log file is created last. Any start deletes indexes without a log file. But after a failed
+        roll an empty log file would make a load truncate the records that the old segment gets next.
         """
         self._confirm_owner()
         for suffix in reversed(SUFFIXES[:3]):

@@ -84,8 +84,8 @@ def plan_retention(
 def age_start_ms(max_timestamp: int, known_since_ms: int, now_ms: int) -> int:
     """Returns the time from which the age of a segment counts, hot or cold: its newest timestamp.
 
-    If the producer sent no timestamp, or one in the future, the age counts from `known_since_ms`, a time of the
-    broker's clock (when the segment began, or was uploaded). Kafka trusts timestamps in the future. It keeps such a
+    If the producer sent no timestamp, or one in the future, the age counts from `known_since_ms`. This is a time of the
+    broker's clock: when the segment began, or was uploaded. Kafka trusts timestamps in the future. It keeps such a
     segment, and all after it, until that time.
     """
     return max_timestamp if 0 <= max_timestamp <= now_ms else known_since_ms
