@@ -35,11 +35,8 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def both(name: str, *args: Any, **kwargs: Any) -> Any:
     """Calls a function of both implementations, compares their outcomes and returns the outcome."""
-    implementations: list[ModuleType | Any] = [native, pure]
-    fast, plain = (
-        outcome(lambda implementation=implementation: getattr(implementation, name)(*args, **kwargs))
-        for implementation in implementations
-    )  # type: ignore[misc]
+    modules: list[ModuleType | Any] = [native, pure]
+    fast, plain = (outcome(lambda module=module: getattr(module, name)(*args, **kwargs)) for module in modules)  # type: ignore[misc]
     assert fast == plain
     return fast
 
