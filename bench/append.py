@@ -76,7 +76,9 @@ def run(root: Path) -> list[Figure]:
         return rate
 
     append_rate(root, large, TOTAL)  # touch the page cache's memory once
-    pairs = list(run_pairs(6, lambda: leg(append_rate(root, large, TOTAL)), lambda: leg(write_rate(root, large, TOTAL))))
+    pairs = list(
+        run_pairs(6, lambda: leg(append_rate(root, large, TOTAL)), lambda: leg(write_rate(root, large, TOTAL)))
+    )
     ratio, low, high = median_ratio(pairs)
     rates = sorted(leg(append_rate(root, small, 200 * MIB)) / len(small) for _ in range(5))
     ours = sorted(a for a, _ in pairs)[len(pairs) // 2]

@@ -165,7 +165,9 @@ def main() -> list[Figure]:
     conf = {"spark.sql.parquet.compression.codec": "zstd", "spark.hadoop.parquet.compression.codec.zstd.level": "1"}
     with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, Peer() as peer:
         root = Path(directory)
-        with BrokerProcess(root / "data", "tiered.upload.max.lag.ms=2000", "log.retention.check.interval.ms=500") as broker:
+        with BrokerProcess(
+            root / "data", "tiered.upload.max.lag.ms=2000", "log.retention.check.interval.ms=500"
+        ) as broker:
             fill(broker)
         fill_peer(peer)
         spark = session(master="local[2]", conf=conf, profiles=("kafka",))

@@ -174,7 +174,10 @@ def read_figures(broker: BrokerProcess) -> list[Figure]:
 
 
 def main() -> list[Figure]:
-    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory, BrokerProcess(Path(directory) / "data") as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="tiered-bench-") as directory,
+        BrokerProcess(Path(directory) / "data") as broker,
+    ):
         broker.create_topic("single", 1)
         broker.create_topic("read", 1)
         cluster = broker.json("GET", "/v3/clusters")["data"][0]["cluster_id"]

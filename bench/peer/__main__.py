@@ -22,7 +22,7 @@ import confluent_kafka
 
 from bench.figures import run_pairs
 from bench.peer import groups, latency, lifecycle, replicated, throughput
-from bench.peer.brokers import MeasuredBroker, KafkaBroker, TieredBroker
+from bench.peer.brokers import KafkaBroker, MeasuredBroker, TieredBroker
 from bench.peer.clients import build_loader
 from bench.peer.machine import pin_cores, touch_memory, wait_quiet
 from bench.peer.report import FOREIGN_SHARE, Pair, ReportRow, make_row, table
@@ -107,7 +107,9 @@ def main() -> int:
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=args.dir) as directory:
         runner = LegRunner(Path(directory), scale, out)
-        version = subprocess.run([str(build_loader()), "version"], capture_output=True, text=True, check=True).stdout.strip()
+        version = subprocess.run(
+            [str(build_loader()), "version"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         runner.write_note(
             kind="run", cores=cores, kernel=os.uname().release, librdkafka=version, pairs=args.pairs, **asdict(scale)
         )

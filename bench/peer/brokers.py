@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.peer.machine import cpu_of, memory_of
-from bench.peer.wire import api_versions_request, send_request, is_acknowledged
+from bench.peer.wire import api_versions_request, is_acknowledged, send_request
 from tests.peer.kafka import BROKER, formatted, java
 from tests.ports import free_port
 

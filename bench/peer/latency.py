@@ -8,7 +8,7 @@ from bench.peer.brokers import wait_acknowledged
 from bench.peer.clients import create_topics
 from bench.peer.machine import measure_wakeup_delay
 from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
-from bench.peer.wire import produce_request, produce_error_offset
+from bench.peer.wire import produce_error_offset, produce_request
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
 
 RECORDS_A_SECOND = 1000

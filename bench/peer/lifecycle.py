@@ -10,7 +10,7 @@ from bench.peer.brokers import MeasuredBroker, wait_acknowledged
 from bench.peer.clients import create_topics, iterate_partitions, produce_to_each
 from bench.peer.machine import CpuWindow
 from bench.peer.throughput import MB, PRODUCER, fill
-from bench.peer.wire import produce_request, produce_error_offset
+from bench.peer.wire import produce_error_offset, produce_request
 from bench.peer.workload import Figures, Leg, Metric, Workload
 
 TOPIC = "one"

@@ -47,7 +47,9 @@ def wait_balanced(members: list[BenchMember], partitions: int) -> None:
         if sum(assigned) == partitions and max(assigned) - min(assigned) <= 1:
             return
         if time.perf_counter() > until:
-            print(f"after {TIMEOUT_SECONDS:.0f} s {sum(assigned)} of {partitions} are held: {assigned}", file=sys.stderr)
+            print(
+                f"after {TIMEOUT_SECONDS:.0f} s {sum(assigned)} of {partitions} are held: {assigned}", file=sys.stderr
+            )
             os._exit(1)
         time.sleep(0.005)
 

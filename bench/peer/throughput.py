@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.peer.brokers import MeasuredBroker
-from bench.peer.clients import LoadResult, create_topics, delete_topic, run_loader, count_records
+from bench.peer.clients import LoadResult, count_records, create_topics, delete_topic, run_loader
 from bench.peer.trio import BenchCluster
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Scale, Workload, cpu, rate
 
@@ -92,7 +92,11 @@ def sum_loads(loads: list[LoadResult], broker: MeasuredBroker | BenchCluster) ->
 
 
 def run_load(
-    broker: MeasuredBroker | BenchCluster, mode: str, topic: str, options: Sequence[str], properties: Mapping[str, object]
+    broker: MeasuredBroker | BenchCluster,
+    mode: str,
+    topic: str,
+    options: Sequence[str],
+    properties: Mapping[str, object],
 ) -> LoadResult:
     return run_loader(mode, broker.pids, broker.address, topic, options, properties)
 
@@ -131,7 +135,11 @@ def measure_produce(leg: Leg, *, size: int, codec: str = "none") -> Figures:
 
 
 def run_rounds(
-    scale: Scale, broker: MeasuredBroker | BenchCluster, options: Sequence[str], properties: Mapping[str, object], replicas: int = 1
+    scale: Scale,
+    broker: MeasuredBroker | BenchCluster,
+    options: Sequence[str],
+    properties: Mapping[str, object],
+    replicas: int = 1,
 ) -> Figures:
     """Runs of the producer, each into a fresh topic: some that warm the broker, then those that count."""
     warm: list[LoadResult] = []

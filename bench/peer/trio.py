@@ -13,7 +13,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bench.peer.brokers import MeasuredBroker, KafkaBroker
+from bench.peer.brokers import KafkaBroker, MeasuredBroker
 from tests.peer.kafka import tool
 from tests.ports import free_port
 

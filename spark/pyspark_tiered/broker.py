@@ -66,7 +66,9 @@ class BrokerClient:
                 records = self._json(_records_path(topic, partition.partition, query))["records"]
                 return min(records[0]["offset"], partition.end) if records else partition.end
 
-    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
+    def batches(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
         """Whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
         where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
         while offset < end:

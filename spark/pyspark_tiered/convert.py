@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import read_batches
 from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import UnsupportedRecord, decode_rows, constant_int_column
+from pyspark_tiered.rows import UnsupportedRecord, constant_int_column, decode_rows
 from pyspark_tiered.table import ConversionResult, LoadedFile, Range, Stop
 from tiered.errors import Corrupt, Unavailable
 from tiered.object_store.url import open_store
@@ -77,7 +77,9 @@ def convert(
     file = None
     if stats is not None:
         file = LoadedFile(split.partition, name, size, *stats[:5], time.time_ns() // 1_000_000, stats[5])
-    return ConversionResult(split.partition, split.start, reader.end_offset, file, reader.stop, tuple(reader.out_of_range_timestamps))
+    return ConversionResult(
+        split.partition, split.start, reader.end_offset, file, reader.stop, tuple(reader.out_of_range_timestamps)
+    )
 
 
 class _SplitReader:
@@ -126,7 +128,10 @@ class _SplitReader:
             return rows
         offsets = rows.column("offset").filter(times.is_null()).to_pylist()
         if self._null_timestamps:
-            self.out_of_range_timestamps += [(at, self._milliseconds(at)) for at in offsets[: OUT_OF_RANGE_LISTED_MAX - len(self.out_of_range_timestamps)]]
+            self.out_of_range_timestamps += [
+                (at, self._milliseconds(at))
+                for at in offsets[: OUT_OF_RANGE_LISTED_MAX - len(self.out_of_range_timestamps)]
+            ]
             return rows
         why = f"the timestamp of offset {offsets[0]} is {self._milliseconds(offsets[0])} ms, which Spark cannot hold"
         self.end_offset = offsets[0]
@@ -138,14 +143,19 @@ class _SplitReader:
     def _milliseconds(self, offset: int) -> int:
         """What the record itself says."""
         data, found = self._piece
-        at = next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset) - found[0].position
+        at = (
+            next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset)
+            - found[0].position
+        )
         return next(record.timestamp for record in decode_records(data, at) if record.offset == offset)
 
     def _object_key(self, offset: int) -> str:
         return next((entry.key for entry in self._split.entries if offset < entry.next_offset), "")
 
 
-def _filter_ranges(found: Iterable[pyarrow.RecordBatch], ranges: Sequence[Range] | None) -> Iterator[pyarrow.RecordBatch]:
+def _filter_ranges(
+    found: Iterable[pyarrow.RecordBatch], ranges: Sequence[Range] | None
+) -> Iterator[pyarrow.RecordBatch]:
     """The rows whose offsets lie in one of these ranges, which are in order."""
     import numpy as np
     import pyarrow as pa

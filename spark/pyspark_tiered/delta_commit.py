@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered import history, table
-from pyspark_tiered.delta_log import UnaccountedRows, TableSnapshot, check_table_topic
+from pyspark_tiered.delta_log import TableSnapshot, UnaccountedRows, check_table_topic
 from pyspark_tiered.failures import first_line
-from pyspark_tiered.history import TableCommit, FileExtent, RowRemoval
+from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
 from pyspark_tiered.table import Advance, LoadedFile
 from tiered.errors import Code, Refused, Unavailable
 
@@ -100,7 +100,9 @@ class DeltaTable:
             ]
             extents += [FileExtent(lost, lost, 0) for lost in self._checked_offsets.keys() - loaded.keys()]
         has_foreign_rows = any(change.changes_data for each in commits if not each.by_loader for change in each.added)
-        if history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted) and (found := now.find_unaccounted_rows(loaded)):
+        if history.may_hold_unaccounted(extents, loaded, None if has_foreign_rows else trusted) and (
+            found := now.find_unaccounted_rows(loaded)
+        ):
             raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} {_describe_unaccounted(found, loaded)}")
 
     def _check_row_removals(
@@ -115,7 +117,8 @@ class DeltaTable:
         wholesale = [taker for taker in found if not taker.is_selective]
         if wholesale:
             raise Refused(
-                Code.INVALID_REQUEST, f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}"
+                Code.INVALID_REQUEST,
+                f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}",
             )
         for taker in found:
             log.warning(
@@ -261,7 +264,9 @@ def _describe_removals(wholesale: Sequence[RowRemoval], now: TableSnapshot, load
         for number, end in sorted(loaded.items())
         if has_separate_files and table_ends.get(number, 0) < end
     ]
-    parts = [f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short]
+    parts = [
+        f"partition {number} now ends at offset {there} and was loaded up to {end}" for number, there, end in short
+    ]
     rest = f", and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
     where = f" ({'; '.join(parts[:NAMED_MAX])}{rest})" if parts else ""
     return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_tiered import history, table
-from pyspark_tiered.history import TableCommit, FileExtent
+from pyspark_tiered.history import FileExtent, TableCommit
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class TableSnapshot:
         """Rows of partitions without an identifier, or at or above its bound; other files are not read."""
         from pyspark.sql import functions as f
 
-        beyond_bounds = " OR ".join(f"(partition = {number} AND offset >= {end})" for number, end in sorted(loaded.items()))
+        beyond_bounds = " OR ".join(
+            f"(partition = {number} AND offset >= {end})" for number, end in sorted(loaded.items())
+        )
         known = ", ".join(map(str, sorted(loaded))) or "-1"
         condition = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known}) OR {beyond_bounds or 'false'}"
         spans = self.all_columns().where(condition).groupBy("partition")

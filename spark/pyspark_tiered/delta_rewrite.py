@@ -65,7 +65,9 @@ class TableRewrite:
             return False
         return True
 
-    def _replacement_actions(self, transaction: Any, to_remove: Sequence[OffsetRun], log_start: int) -> tuple[list[Any], list[Any]]:
+    def _replacement_actions(
+        self, transaction: Any, to_remove: Sequence[OffsetRun], log_start: int
+    ) -> tuple[list[Any], list[Any]]:
         """The actions that remove all files that may hold a wrong row, and those that add what else is in them."""
         if not to_remove:
             return [], []

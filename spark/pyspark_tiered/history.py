@@ -166,7 +166,9 @@ def _row_removal(each: TableCommit, extents: Mapping[str, FileExtent]) -> RowRem
     elif is_selective and each.parameters.get("predicate"):
         operation = f"{operation} {each.parameters['predicate']}"
     held = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
-    return RowRemoval(each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, held)
+    return RowRemoval(
+        each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, held
+    )
 
 
 def _parse_mark(user_metadata: object) -> Json | None:

@@ -18,7 +18,7 @@ from pyspark_tiered.convert import convert
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.failures import translate_failure
 from pyspark_tiered.plan import ColdTopic, Split
-from pyspark_tiered.rounds import Round, has_missing_segments, select_committable, next_round, find_expired_ranges
+from pyspark_tiered.rounds import Round, find_expired_ranges, has_missing_segments, next_round, select_committable
 from pyspark_tiered.session import session, spark_url
 from pyspark_tiered.table import ConversionResult, Range, Stop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -179,7 +179,9 @@ class _Loader:
         )
         self._report_step("converted", after)
         out_of_range = {f"{number}": dict(told) for number, told in committable.out_of_range_timestamps.items()}
-        if (committable.advances or not plan.splits) and not table.commit(files, committable.advances, timestamps=out_of_range):
+        if (committable.advances or not plan.splits) and not table.commit(
+            files, committable.advances, timestamps=out_of_range
+        ):
             return False
         for number, told in committable.out_of_range_timestamps.items():
             log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, told)

@@ -145,11 +145,18 @@ class _Repair:
         expected = compare.expected_rows(self._spark, self._store, cold, bounds)
         found = compare.compare_rows(expected, compare.rows_in_bucket(rows, cold))
         return _fault_ranges(
-            found.unionByName(compare.find_expired_duplicates(rows, cold, only_equal=True)).unionByName(compare.find_unknown_rows(rows, cold))
+            found.unionByName(compare.find_expired_duplicates(rows, cold, only_equal=True)).unionByName(
+                compare.find_unknown_rows(rows, cold)
+            )
         )
 
     def _repair_partitions(
-        self, table: DeltaTable, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], found: Sequence[FaultyRange]
+        self,
+        table: DeltaTable,
+        cold: ColdTopic,
+        at: TableSnapshot,
+        ends: Mapping[int, int],
+        found: Sequence[FaultyRange],
     ) -> bool:
         """One transaction for each partition at fault. True when any was committed."""
         known, committed = at.loaded_offsets(), False

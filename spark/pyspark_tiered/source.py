@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from pyspark_tiered import offsets
 from pyspark_tiered.broker import BrokerClient
-from pyspark_tiered.bucket import read_batches, bound_offset, cold_topic
+from pyspark_tiered.bucket import bound_offset, cold_topic, read_batches
 from pyspark_tiered.offsets import Bound
 from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
 from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
@@ -106,7 +106,9 @@ class TieredReader(DataSourceReader):
             return
         split = partition.split
         if isinstance(split, LiveSplit):
-            found = BrokerClient(self._options["bootstrap"]).batches(split.topic, split.partition, split.start, split.end)
+            found = BrokerClient(self._options["bootstrap"]).batches(
+                split.topic, split.partition, split.start, split.end
+            )
         else:
             found = read_batches(self._options["store"], split)
         decoded = [name for name in self._columns if name not in ("topic", "partition")]
@@ -177,6 +179,9 @@ def _with_constants(
     import pyarrow as pa
 
     count = rows.num_rows
-    constants = {"topic": lambda: constant_text_column(topic, count), "partition": lambda: constant_int_column(partition, count)}
+    constants = {
+        "topic": lambda: constant_text_column(topic, count),
+        "partition": lambda: constant_int_column(partition, count),
+    }
     arrays = [constants[name]() if name in constants else rows.column(name) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

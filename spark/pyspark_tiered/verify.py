@@ -88,13 +88,21 @@ def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: Table
     bounds = {number: (low, max(loaded.get(number, low), low)) for number, low, _, _ in cold.partitions}
     rows = at.rows()
     rows_in_bucket = compare.rows_in_bucket(rows, cold)
-    differences = _collect_faults(compare.compare_rows(compare.expected_rows(spark, store, cold, bounds), rows_in_bucket))
-    faults = [*differences, *_collect_faults(compare.find_expired_duplicates(rows, cold)), *_collect_faults(compare.find_unknown_rows(rows, cold))]
+    differences = _collect_faults(
+        compare.compare_rows(compare.expected_rows(spark, store, cold, bounds), rows_in_bucket)
+    )
+    faults = [
+        *differences,
+        *_collect_faults(compare.find_expired_duplicates(rows, cold)),
+        *_collect_faults(compare.find_unknown_rows(rows, cold)),
+    ]
     if faults:
         removals = history.find_row_removals(at.commits(past_marks=True)[0])
         faults = [fault._replace(why=_likely_cause(fault, removals)) for fault in faults]
     missing = {(fault.partition, fault.offset) for fault in faults if fault.kind == "missing"}
-    last_listed = differences[-1][1:3] if len(differences) == FAULTS_MAX else None  # what is missing behind it nobody has said
+    last_listed = (
+        differences[-1][1:3] if len(differences) == FAULTS_MAX else None
+    )  # what is missing behind it nobody has said
     gaps = [gap for gap in find_gaps(rows, cold, loaded) if not _contains_missing(gap, missing)]
     gaps = [gap for gap in gaps if last_listed is None or gap[:2] <= last_listed]
     return VerifyResult(at.url, rows_in_bucket.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))

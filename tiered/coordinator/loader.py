@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, decode_batch
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, SnapshotBase
 from tiered.errors import Corrupt
-from tiered.groups.records import OffsetKey, CoordinatorRecord, offset_record
+from tiered.groups.records import CoordinatorRecord, OffsetKey, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.ports import Clock, FileSlice
 from tiered.records.batch import decode_records
@@ -37,7 +37,9 @@ class LoadedShard(NamedTuple):
     has_unsaved: bool
 
 
-async def load_shard(replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: SnapshotBase, clock: Clock) -> LoadedShard:
+async def load_shard(
+    replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: SnapshotBase, clock: Clock
+) -> LoadedShard:
     """The shard knows what the log knew when this broker began to lead it. `Unavailable` (the bucket), `Corrupt` (the
     log), `Refused` (led elsewhere by now)."""
     end = replica.log.end_offset
@@ -53,7 +55,9 @@ async def load_shard(replica: LeaderReplica, shard: GroupShard, store: Coordinat
     return LoadedShard(snapshot, start if below < start else -1, from_offset < end)
 
 
-async def _read_snapshot(replica: LeaderReplica, store: CoordinatorSnapshotStore, base: SnapshotBase) -> tuple[SnapshotName | None, list[bytes]]:
+async def _read_snapshot(
+    replica: LeaderReplica, store: CoordinatorSnapshotStore, base: SnapshotBase
+) -> tuple[SnapshotName | None, list[bytes]]:
     """The image to begin with; an older one where it does not prove itself."""
     name, batches, end = base.name, base.batches, replica.log.end_offset
     candidates = [each for each in base.names if each.offset <= end]
@@ -93,7 +97,9 @@ class OffsetCorrections(NamedTuple):
     deleted_topics: tuple[str, ...]
 
 
-async def correct_offsets(shard: GroupShard, end_offset_of: Callable[[str, int], int | None], clock: Clock) -> OffsetCorrections:
+async def correct_offsets(
+    shard: GroupShard, end_offset_of: Callable[[str, int], int | None], clock: Clock
+) -> OffsetCorrections:
     """What was committed, held against the cluster. `ends` gives the offset at which a partition ends that lost records
     (rule R5), -1 where there is no such topic, None where there is nothing to say."""
     lowered: list[tuple[OffsetKey, int, int]] = []

@@ -16,8 +16,8 @@ from tiered.coordinator.snapshot import encode_batches
 from tiered.errors import Broken, Code, Refused
 from tiered.groups.log_state import LogState
 from tiered.groups.records import CoordinatorRecord, group_key, offset_record
-from tiered.groups.requests import CommitOffsets, JoinGroupReply, JoinGroup, Now, Reply, Request, TopicsDeleted
-from tiered.groups.shard import GroupShard, CoordinatorResult
+from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, Now, Reply, Request, TopicsDeleted
+from tiered.groups.shard import CoordinatorResult, GroupShard
 from tiered.ports import Clock
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
@@ -87,7 +87,9 @@ class CoordinatorRuntime:
         if self._end_reason is not None:
             raise self._end_reason
         if len(self._pending_replies) >= PENDING_REQUESTS_MAX:
-            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.at} already")
+            raise Refused(
+                Code.COORDINATOR_NOT_AVAILABLE, f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.at} already"
+            )
         self._token = token = self._token + 1
         if type(request) is CommitOffsets:
             self._counters.commits += len(request.offsets)
@@ -251,7 +253,9 @@ class CoordinatorRuntime:
 
 def snapshot_group(log_state: LogState, group: str) -> list[CoordinatorRecord]:
     """The fewest records that give one group's state."""
-    found = [offset_record(group, topic, partition, kept) for topic, partition, kept in log_state.iterate_offsets(group)]
+    found = [
+        offset_record(group, topic, partition, kept) for topic, partition, kept in log_state.iterate_offsets(group)
+    ]
     value = log_state.groups.get(group)
     if value is not None:
         found.append(CoordinatorRecord(group_key(group), value))

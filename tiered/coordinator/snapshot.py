@@ -67,7 +67,9 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
         if end == len(records) or end - first == BATCH_RECORDS or size >= BATCH_BYTES:
-            yield batch.encode_batch([(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first)
+            yield batch.encode_batch(
+                [(now_ms, one.key, one.value, ()) for one in records[first:end]], base_offset=first
+            )
             first, size = end, 0
 
 

@@ -11,7 +11,15 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, encode_batches, parse_key, encode_snapshot, topic_prefix, decode_snapshot
+from tiered.coordinator.snapshot import (
+    SnapshotName,
+    choose_snapshot,
+    decode_snapshot,
+    encode_batches,
+    encode_snapshot,
+    parse_key,
+    topic_prefix,
+)
 from tiered.errors import Corrupt, Unavailable
 from tiered.groups.records import CoordinatorRecord
 from tiered.hot.disk_log import DiskLog

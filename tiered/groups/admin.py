@@ -11,14 +11,14 @@ from tiered.groups.offsets import offset_tombstone
 from tiered.groups.rebalance import drop_group
 from tiered.groups.records import CoordinatorRecord, group_key
 from tiered.groups.requests import (
-    DeleteReply,
     DeleteGroup,
-    DescribeGroupReply,
+    DeleteReply,
     DescribedMember,
     DescribeGroup,
-    ListGroupsReply,
+    DescribeGroupReply,
     ListedGroup,
     ListGroups,
+    ListGroupsReply,
 )
 
 CLASSIC = "classic"
@@ -71,7 +71,12 @@ def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply
 def remove_group(decision: Decision, group: ClassicGroup) -> None:
     """Tombstones for all that the log has of it."""
     log_state = decision.state.log_state
-    decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition, _ in log_state.iterate_offsets(group.name)])
+    decision.write(
+        *[
+            offset_tombstone(group.name, topic, partition)
+            for topic, partition, _ in log_state.iterate_offsets(group.name)
+        ]
+    )
     if group.name in log_state.groups:
         decision.write(CoordinatorRecord(group_key(group.name), None))
     drop_group(decision, group)

@@ -31,8 +31,12 @@ class ClassicGroupState(Enum):
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
-    ClassicGroupState.PREPARING: frozenset({ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY, ClassicGroupState.DEAD}),
-    ClassicGroupState.COMPLETING: frozenset({ClassicGroupState.STABLE, ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
+    ClassicGroupState.PREPARING: frozenset(
+        {ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY, ClassicGroupState.DEAD}
+    ),
+    ClassicGroupState.COMPLETING: frozenset(
+        {ClassicGroupState.STABLE, ClassicGroupState.PREPARING, ClassicGroupState.DEAD}
+    ),
     ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
     ClassicGroupState.DEAD: frozenset(),
 }
@@ -88,7 +92,9 @@ class ClassicGroup:
         self._supported_protocols: Counter[str] = Counter()
 
     @classmethod
-    def from_value(cls, name: str, value: GroupValue, shard_protocol_bytes: ProtocolBytes | None = None) -> ClassicGroup:
+    def from_value(
+        cls, name: str, value: GroupValue, shard_protocol_bytes: ProtocolBytes | None = None
+    ) -> ClassicGroup:
         """As its last rebalance left it."""
         group = cls(name, value.state_since_ms, shard_protocol_bytes)
         group.generation = value.generation
@@ -104,7 +110,9 @@ class ClassicGroup:
     def to_value(self) -> GroupValue:
         """What the log is to know of it."""
         members = tuple(member.to_value(self.protocol or "") for member in self.members.values())
-        return GroupValue(self.protocol_type or "", self.generation, self.protocol, self.leader, self.state_since_ms, members)
+        return GroupValue(
+            self.protocol_type or "", self.generation, self.protocol, self.leader, self.state_since_ms, members
+        )
 
     def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
         """To the next state."""
@@ -185,7 +193,11 @@ class ClassicGroup:
 
     def protocol_bytes_with(self, member_id: str, protocols: Protocols) -> int:
         """What the group holds of its members' words when this one says `protocols`."""
-        others = self.protocol_bytes - protocols_size(self.members[member_id].protocols) if member_id in self.members else self.protocol_bytes
+        others = (
+            self.protocol_bytes - protocols_size(self.members[member_id].protocols)
+            if member_id in self.members
+            else self.protocol_bytes
+        )
         return others + protocols_size(protocols)
 
     def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
@@ -193,7 +205,9 @@ class ClassicGroup:
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         member_count = len(self.members)
-        return protocol_type == self.protocol_type and any(self._supported_protocols[name] == member_count for name, _ in protocols)
+        return protocol_type == self.protocol_type and any(
+            self._supported_protocols[name] == member_count for name, _ in protocols
+        )
 
     def select_protocol(self) -> str:
         """The one with most votes among those that all support; among equals that of the member who came first."""
@@ -205,7 +219,9 @@ class ClassicGroup:
     def compute_subscribed_topics(self) -> frozenset[str] | None:
         """The topics of all its members."""
         protocol = self.protocol or ""
-        return compute_subscribed_topics(self.protocol_type, (member.metadata(protocol) for member in self.members.values()))
+        return compute_subscribed_topics(
+            self.protocol_type, (member.metadata(protocol) for member in self.members.values())
+        )
 
     def is_subscribed_to_topic(self, topic: str) -> bool:
         """Whether its offsets of this topic are in use; a group of consumers that cannot tell may use any."""

@@ -54,7 +54,7 @@ class GroupState:
 class Decision:
     """Collects changes, which hold for the rest of the decision already, and replies."""
 
-    __slots__ = ("changes", "state", "now", "replies")
+    __slots__ = ("now", "records", "replies", "state")
 
     def __init__(self, state: GroupState, now: Now) -> None:
         self.state = state
@@ -80,7 +80,9 @@ class Decision:
         """The answer comes later."""
         self.state.parked_requests[token] = ParkedRequest(group.name, member)
 
-    def schedule_heartbeat(self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None) -> None:
+    def schedule_heartbeat(
+        self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
+    ) -> None:
         """The member shows life within its session timeout."""
         session_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.state.deadlines.set((MEMBER, group.name, member.member_id), self.now.mono_ms + session_ms)

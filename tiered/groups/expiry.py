@@ -14,7 +14,9 @@ from tiered.groups.log_state import GroupOffsets
 from tiered.groups.records import NO_TIME, OffsetValue
 
 
-def find_expired_offsets(group: ClassicGroup, offsets: GroupOffsets, wall_ms: int, retention_ms: int) -> Iterator[tuple[str, int]]:
+def find_expired_offsets(
+    group: ClassicGroup, offsets: GroupOffsets, wall_ms: int, retention_ms: int
+) -> Iterator[tuple[str, int]]:
     """Topic and partition of the offsets whose time has come."""
     for topic, partitions in offsets.items():
         if not _may_expire(group, topic):

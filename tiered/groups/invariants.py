@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import JOIN, MEMBER, EXPIRY, SYNC, GroupState
+from tiered.groups.decision import EXPIRY, JOIN, MEMBER, SYNC, GroupState
 from tiered.groups.records import read_group
 
 
@@ -52,7 +52,9 @@ def _check_members(group: ClassicGroup) -> Iterator[str]:
 
 def _check_state(group: ClassicGroup, shard_state: GroupState) -> Iterator[str]:
     state, members = group.state, group.members.values()
-    if state is ClassicGroupState.DEAD or ((state is ClassicGroupState.EMPTY) != (not members) and state is not ClassicGroupState.PREPARING):
+    if state is ClassicGroupState.DEAD or (
+        (state is ClassicGroupState.EMPTY) != (not members) and state is not ClassicGroupState.PREPARING
+    ):
         yield f"{len(members)} members"
     if state is not ClassicGroupState.PREPARING and (group.awaiting_join_count or group.initial_delay is not None):
         yield "members wait for a rebalance that nobody prepares"
@@ -74,7 +76,9 @@ def _check_deadlines(group: ClassicGroup, shard_state: GroupState) -> Iterator[s
     deadlines, name = shard_state.deadlines, group.name
     if (group.state is ClassicGroupState.PREPARING) != ((JOIN, name, "") in deadlines):
         yield "a rebalance without an end, or an end without a rebalance"
-    if (group.state in (ClassicGroupState.COMPLETING, ClassicGroupState.STABLE) and bool(group.pending_sync_members)) != ((SYNC, name, "") in deadlines):
+    if (
+        group.state in (ClassicGroupState.COMPLETING, ClassicGroupState.STABLE) and bool(group.pending_sync_members)
+    ) != ((SYNC, name, "") in deadlines):
         yield "syncs are awaited without an end, or not at all"
     for member in group.members.values():
         if not member.has_satisfied_heartbeat and (MEMBER, name, member.member_id) not in deadlines:

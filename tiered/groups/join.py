@@ -12,15 +12,15 @@ from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import MEMBER, Decision
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.rebalance import (
-    reply_to_sync,
     complete_join_if_all_joined,
     drop_group_if_unused,
     make_join_reply,
-    prepare_rebalance,
     prepare_or_complete_join,
+    prepare_rebalance,
+    reply_to_sync,
 )
 from tiered.groups.records import group_record
-from tiered.groups.requests import JoinGroupReply, JoinGroup, SyncGroupReply
+from tiered.groups.requests import JoinGroup, JoinGroupReply, SyncGroupReply
 from tiered.groups.words import fits_in_record
 
 NEW_MEMBER_MS = 300_000
@@ -45,7 +45,9 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
         if request.member_id:
             decision.reply(token, JoinGroupReply(Code.UNKNOWN_MEMBER_ID, request.member_id))
             return
-        group = decision.state.groups[request.group] = ClassicGroup(request.group, decision.now.wall_ms, decision.state.protocol_bytes)
+        group = decision.state.groups[request.group] = ClassicGroup(
+            request.group, decision.now.wall_ms, decision.state.protocol_bytes
+        )
     if not _can_join(decision, group, request.member_id):
         decision.state.deadlines.cancel((MEMBER, group.name, request.member_id))
         _reject_join(decision, group, request.member_id, token)
@@ -164,7 +166,9 @@ def _add_member(decision: Decision, group: ClassicGroup, request: JoinGroup, mem
 # -- static members that come back ------------------------------------------------------------------------------------
 
 
-def _replace_static_member(decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, member_id: str, token: int) -> None:
+def _replace_static_member(
+    decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, member_id: str, token: int
+) -> None:
     """The same place under a new id; whoever held it hears that it is fenced."""
     old_id, old_leader = member.member_id, group.leader
     decision.cancel_heartbeat(group, old_id)
@@ -183,12 +187,16 @@ def _replace_static_member(decision: Decision, group: ClassicGroup, member: Clas
     elif group.state is ClassicGroupState.PREPARING:
         complete_join_if_all_joined(decision, group)
     elif group.select_protocol() != group.protocol:
-        prepare_rebalance(decision, group, f"static member {request.instance_id} changes the protocol; {_client_reason(request)}")
+        prepare_rebalance(
+            decision, group, f"static member {request.instance_id} changes the protocol; {_client_reason(request)}"
+        )
     else:
         _reply_without_rebalance(decision, group, member, request, old_leader)
 
 
-def _reply_without_rebalance(decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, old_leader: str | None) -> None:
+def _reply_without_rebalance(
+    decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, old_leader: str | None
+) -> None:
     """No rebalance: the new id goes into the log. A leader must not assign anew: newer clients are told to skip it
     (KIP-814), older ones that the leader is somebody else."""
     decision.write(group_record(group.name, group.to_value()))
@@ -235,12 +243,16 @@ def _join_existing_member(decision: Decision, group: ClassicGroup, request: Join
             decision.schedule_heartbeat(group, member)  # it was heard just now, and has its place
 
 
-def _rejoin(decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, token: int, what: str) -> None:
+def _rejoin(
+    decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, token: int, what: str
+) -> None:
     _update_member(decision, group, member, request, token)
     prepare_or_complete_join(decision, group, f"member {member.member_id} {what}; {_client_reason(request)}")
 
 
-def _update_member(decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, token: int) -> None:
+def _update_member(
+    decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, token: int
+) -> None:
     """What the member says now holds; an older call of the same member hears that it has to ask again."""
     if member.join_token is not None:
         decision.reply_to_parked(member.join_token, JoinGroupReply(Code.REBALANCE_IN_PROGRESS, member.member_id))

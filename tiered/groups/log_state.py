@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
 from tiered.groups.records import (
-    GroupKey,
-    OffsetValue,
-    OffsetKey,
     CoordinatorRecord,
+    GroupKey,
+    OffsetKey,
+    OffsetValue,
     group_key,
     offset_record,
     read_group,

@@ -6,15 +6,23 @@ from tiered.errors import Code
 from tiered.groups.classic import REASON_MAX, ClassicGroup, ClassicGroupState
 from tiered.groups.decision import SYNC, Decision
 from tiered.groups.rebalance import (
-    reply_to_sync,
     apply_assignments,
     complete_join_if_all_joined,
     drop_group_if_unused,
+    make_sync_reply,
     prepare_rebalance,
     remove_member,
-    make_sync_reply,
+    reply_to_sync,
 )
-from tiered.groups.requests import HeartbeatReply, Heartbeat, LeaveGroup, LeavingMember, LeaveGroupReply, SyncGroupReply, SyncGroup
+from tiered.groups.requests import (
+    Heartbeat,
+    HeartbeatReply,
+    LeaveGroup,
+    LeaveGroupReply,
+    LeavingMember,
+    SyncGroup,
+    SyncGroupReply,
+)
 
 # -- assignments ------------------------------------------------------------------------------------------------------
 
@@ -88,7 +96,9 @@ def handle_leave_group(decision: Decision, request: LeaveGroup) -> LeaveGroupRep
         if group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
             first = left_members[0].instance_id or left_members[0].member_id
             why = (left_members[0].reason or "not provided")[:REASON_MAX]
-            prepare_rebalance(decision, group, f"{len(left_members)} members left, {first} among them; client reason: {why}")
+            prepare_rebalance(
+                decision, group, f"{len(left_members)} members left, {first} among them; client reason: {why}"
+            )
         else:
             complete_join_if_all_joined(decision, group)
         drop_group_if_unused(decision, group)

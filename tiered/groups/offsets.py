@@ -6,17 +6,17 @@ from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision
 from tiered.groups.log_state import LogState, offset_size
-from tiered.groups.records import NO_TIME, OffsetValue, CoordinatorRecord, offset_key, offset_record
+from tiered.groups.records import NO_TIME, CoordinatorRecord, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
     NO_OFFSET,
     NO_RETENTION,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DeleteReply,
     DeleteOffsets,
-    FetchOffsetsReply,
+    DeleteReply,
     FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
 )
 from tiered.groups.subscription import CONSUMER
 from tiered.groups.words import fits_in_record, java_length
@@ -34,7 +34,9 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
     if code is not None:
         return CommitOffsetsReply((code,) * len(request.offsets))
     if group is None:
-        group = decision.state.groups[request.group] = ClassicGroup(request.group, decision.now.wall_ms, decision.state.protocol_bytes)
+        group = decision.state.groups[request.group] = ClassicGroup(
+            request.group, decision.now.wall_ms, decision.state.protocol_bytes
+        )
     if group.state in (ClassicGroupState.STABLE, ClassicGroupState.PREPARING):
         decision.schedule_heartbeat(group, group.members[request.member_id])
     expires = NO_TIME
@@ -46,7 +48,9 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
             codes.append(Code.OFFSET_METADATA_TOO_LARGE)
             continue
         value = OffsetValue(row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires, row.topic_id)
-        growth = offset_size(value) - offset_size(decision.state.log_state.committed_offset(request.group, row.topic, row.partition))
+        growth = offset_size(value) - offset_size(
+            decision.state.log_state.committed_offset(request.group, row.topic, row.partition)
+        )
         added_bytes += max(growth, 0)
         if growth > 0 and not decision.state.has_room(added_bytes):  # clients try again
             codes.append(Code.COORDINATOR_NOT_AVAILABLE)
@@ -86,7 +90,12 @@ def handle_fetch_offsets(log_state: LogState, request: FetchOffsets) -> FetchOff
     """A group that nobody knows has committed nothing."""
     ids = dict(request.topic_ids)
     if request.partitions is None:
-        return FetchOffsetsReply(Code.NONE, tuple(_partition_offset(topic, p, kept) for topic, p, kept in sorted(log_state.iterate_offsets(request.group))))
+        return FetchOffsetsReply(
+            Code.NONE,
+            tuple(
+                _partition_offset(topic, p, kept) for topic, p, kept in sorted(log_state.iterate_offsets(request.group))
+            ),
+        )
     rows = []
     for topic, partition in request.partitions:
         value = log_state.committed_offset(request.group, topic, partition)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tiered.errors import Code
-from tiered.groups.classic import REASON_MAX, ClassicGroup, InitialRebalanceDelay, ClassicGroupState
+from tiered.groups.classic import REASON_MAX, ClassicGroup, ClassicGroupState, InitialRebalanceDelay
 from tiered.groups.decision import JOIN, MEMBER, SYNC, Decision
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import group_record
@@ -142,7 +142,9 @@ def apply_assignments(decision: Decision, group: ClassicGroup, assignments: Mapp
         fail_pending_syncs(decision, group, Code.UNKNOWN_SERVER_ERROR)
         prepare_rebalance(decision, group, f"the group takes {len(record.value)} bytes, too many for the log")
         return
-    if not decision.state.has_room(len(record.value or b"") - len(decision.state.log_state.groups.get(group.name, b""))):
+    if not decision.state.has_room(
+        len(record.value or b"") - len(decision.state.log_state.groups.get(group.name, b""))
+    ):
         fail_pending_syncs(decision, group, Code.COORDINATOR_NOT_AVAILABLE)
         prepare_rebalance(decision, group, "the groups of this broker hold as much as they may")
         return

@@ -11,7 +11,16 @@ import uuid
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import I16, I32, I64, FieldReader, encode_bytes, encode_nullable_string, encode_string, encode_uvarint
+from tiered.groups.record_fields import (
+    I16,
+    I32,
+    I64,
+    FieldReader,
+    encode_bytes,
+    encode_nullable_string,
+    encode_string,
+    encode_uvarint,
+)
 from tiered.ids import id_bytes, text_id
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
@@ -202,7 +211,9 @@ def _read_offset(raw: bytes) -> OffsetValue:
     topic_id = fields.tags().get(_TOPIC_ID_TAG)
     if topic_id is not None and len(topic_id) != 16:
         raise Corrupt("a topic id of another size than 16 bytes")
-    return OffsetValue(offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else "")
+    return OffsetValue(
+        offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else ""
+    )
 
 
 def read_group(raw: bytes) -> GroupValue:
@@ -211,7 +222,12 @@ def read_group(raw: bytes) -> GroupValue:
     if not 0 <= version <= GROUP_FLEXIBLE:
         raise Corrupt(f"version {version} of a group is not known")
     fields = FieldReader(raw, 2, flexible=version == GROUP_FLEXIBLE)
-    kind, generation, protocol, leader = fields.string(), fields.i32(), fields.nullable_string(), fields.nullable_string()
+    kind, generation, protocol, leader = (
+        fields.string(),
+        fields.i32(),
+        fields.nullable_string(),
+        fields.nullable_string(),
+    )
     since = fields.i64() if version >= 2 else NO_TIME
     members = tuple(_read_member(fields, version) for _ in range(fields.count()))
     fields.tags()

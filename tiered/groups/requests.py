@@ -291,4 +291,14 @@ Request = (
     | ListGroups
     | DeleteGroup
 )
-Reply = JoinGroupReply | SyncGroupReply | HeartbeatReply | LeaveGroupReply | CommitOffsetsReply | FetchOffsetsReply | DeleteReply | DescribeGroupReply | ListGroupsReply
+Reply = (
+    JoinGroupReply
+    | SyncGroupReply
+    | HeartbeatReply
+    | LeaveGroupReply
+    | CommitOffsetsReply
+    | FetchOffsetsReply
+    | DeleteReply
+    | DescribeGroupReply
+    | ListGroupsReply
+)

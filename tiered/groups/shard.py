@@ -12,17 +12,23 @@ from dataclasses import dataclass
 
 from tiered.errors import Code
 from tiered.groups import requests
-from tiered.groups.admin import remove_group, handle_delete_group, handle_describe_group, handle_list_groups
+from tiered.groups.admin import handle_delete_group, handle_describe_group, handle_list_groups, remove_group
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import JOIN, MEMBER, EXPIRY, SYNC, GroupState, Decision
+from tiered.groups.decision import EXPIRY, JOIN, MEMBER, SYNC, Decision, GroupState
 from tiered.groups.expiry import find_expired_offsets
 from tiered.groups.invariants import find_violations
 from tiered.groups.join import handle_join_group
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member_requests import handle_heartbeat, handle_leave_group, handle_sync_group
-from tiered.groups.offsets import handle_commit_offsets, handle_delete_offsets, delete_topic_offsets, handle_fetch_offsets, offset_tombstone
-from tiered.groups.rebalance import on_join_timeout, on_member_timeout, prepare_rebalance, on_sync_timeout
+from tiered.groups.offsets import (
+    delete_topic_offsets,
+    handle_commit_offsets,
+    handle_delete_offsets,
+    handle_fetch_offsets,
+    offset_tombstone,
+)
+from tiered.groups.rebalance import on_join_timeout, on_member_timeout, on_sync_timeout, prepare_rebalance
 from tiered.groups.records import CoordinatorRecord, read_group
 from tiered.groups.requests import Now, Reply, Request
 
@@ -172,7 +178,9 @@ class GroupShard:
         log_state = self.state.log_state
         offsets = log_state.offsets.get(group.name, {})
         count = sum(map(len, offsets.values()))
-        expired_keys = list(find_expired_offsets(group, offsets, decision.now.wall_ms, self.state.settings.retention_ms))
+        expired_keys = list(
+            find_expired_offsets(group, offsets, decision.now.wall_ms, self.state.settings.retention_ms)
+        )
         decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition in expired_keys])
         if group.state is ClassicGroupState.EMPTY and not group.pending_members and group.name not in log_state.offsets:
             remove_group(decision, group)
