@@ -67,7 +67,9 @@ class Narrator:
 
     def _commit(self, command: Command) -> list[str]:
         (name,) = command.words or ("",)
-        rows = tuple(r.PartitionOffset(topic, 0, int(offset)) for topic, offset in command.named.items() if topic in "tu")
+        rows = tuple(
+            r.PartitionOffset(topic, 0, int(offset)) for topic, offset in command.named.items() if topic in "tu"
+        )
         generation = self._generation(command) if name else -1
         request = r.CommitOffsets(G, rows, generation, self._ids.get(name, ""), self._instances.get(name))
         return [code.name for code in self._rig.told(request, r.CommitOffsetsReply).codes]

@@ -16,27 +16,27 @@ from tiered.groups.log_state import LogState
 from tiered.groups.record_fields import I16, I32, encode_string
 from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import (
-    HeartbeatReply,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DescribeGroupReply,
     DescribeGroup,
-    FetchOffsetsReply,
+    DescribeGroupReply,
     FetchOffsets,
+    FetchOffsetsReply,
     Heartbeat,
-    JoinGroupReply,
+    HeartbeatReply,
     JoinGroup,
+    JoinGroupReply,
     LeaveGroup,
-    LeavingMember,
     LeaveGroupReply,
+    LeavingMember,
     Now,
+    PartitionOffset,
     Reply,
     Request,
-    SyncGroupReply,
     SyncGroup,
+    SyncGroupReply,
 )
-from tiered.groups.shard import GroupShard, CoordinatorResult
+from tiered.groups.shard import CoordinatorResult, GroupShard
 
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000
@@ -118,7 +118,9 @@ class Rig:
             replayed.apply(records)
             assert (replayed.groups, replayed.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
             assert replayed.memory_bytes == self.shard.log_state.memory_bytes
-        assert self.shard.state.protocol_bytes.total == sum(group.protocol_bytes for group in self.shard.state.groups.values())
+        assert self.shard.state.protocol_bytes.total == sum(
+            group.protocol_bytes for group in self.shard.state.groups.values()
+        )
 
     def _fresh(self, records: Iterable[CoordinatorRecord]) -> GroupShard:
         shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere)
@@ -196,7 +198,9 @@ class Rig:
     def commit(
         self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G
     ) -> Code:
-        (code,) = self.told(CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id), CommitOffsetsReply).codes
+        (code,) = self.told(
+            CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id), CommitOffsetsReply
+        ).codes
         return code
 
     def committed(self, topic: str = "t", *, group: str = G) -> int:

@@ -8,13 +8,13 @@ from tests.unit.groups.rig import G, Rig, subscription
 from tiered.errors import Code
 from tiered.groups.requests import (
     NO_OFFSET,
-    DeleteReply,
     DeleteGroup,
-    DescribeGroupReply,
+    DeleteReply,
     DescribedMember,
+    DescribeGroupReply,
     JoinGroupReply,
-    ListGroupsReply,
     ListGroups,
+    ListGroupsReply,
 )
 
 

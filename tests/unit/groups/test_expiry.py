@@ -8,7 +8,7 @@ from tests.unit.groups.rig import G, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import GroupValue, OffsetValue, group_record, offset_record
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets
+from tiered.groups.requests import NO_OFFSET, CommitOffsets, PartitionOffset
 
 CHECK, RETENTION = 1_000, 100_000
 SETTINGS = GroupSettings(retention_ms=RETENTION, retention_check_ms=CHECK)

@@ -15,16 +15,16 @@ from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.requests import (
     NO_OFFSET,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DeleteReply,
     DeleteGroup,
     DeleteOffsets,
-    FetchOffsetsReply,
+    DeleteReply,
     FetchOffsets,
+    FetchOffsetsReply,
     JoinGroupReply,
     LeavingMember,
+    PartitionOffset,
     SyncGroupReply,
     TopicsDeleted,
 )

@@ -10,12 +10,12 @@ from tiered.errors import Corrupt
 from tiered.groups.log_state import LogState
 from tiered.groups.records import (
     NO_TIME,
+    CoordinatorRecord,
     GroupKey,
     GroupValue,
     MemberValue,
-    OffsetValue,
     OffsetKey,
-    CoordinatorRecord,
+    OffsetValue,
     group_key,
     group_record,
     group_value,
@@ -162,12 +162,18 @@ def test_values_that_cannot_be(raw: str) -> None:
 def test_whatever_is_in_the_log_what_is_ours_is_found(data: st.DataObject) -> None:
     """Records of other kinds, of later versions, cut short or with a byte turned over: passed over, and counted."""
     ours = [offset_record("g", "t", 0, OffsetValue(1, 2, "x", 3)), group_record("h", GroupValue("c", 1, None, None, 4))]
-    strange = [CoordinatorRecord(bytes.fromhex("0003 0001 67"), b"\0\0"), CoordinatorRecord(b"", None), CoordinatorRecord(b"\0", b"")]
+    strange = [
+        CoordinatorRecord(bytes.fromhex("0003 0001 67"), b"\0\0"),
+        CoordinatorRecord(b"", None),
+        CoordinatorRecord(b"\0", b""),
+    ]
     for record in ours:
         assert record.value is not None
         cut = data.draw(st.integers(0, len(record.value) - 1))
         strange.append(CoordinatorRecord(record.key, record.value[:cut]))
-    strange += data.draw(st.lists(st.builds(CoordinatorRecord, st.binary(max_size=30), st.none() | st.binary(max_size=60))))
+    strange += data.draw(
+        st.lists(st.builds(CoordinatorRecord, st.binary(max_size=30), st.none() | st.binary(max_size=60)))
+    )
     state = LogState()
     state.apply(strange)
     assert state.skipped_records >= 5

@@ -10,8 +10,17 @@ from tests.unit.groups.rig import RANGE, G, Rig, subscription
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import GroupValue, MemberValue, OffsetValue, group_record, offset_record, read_group
-from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, Heartbeat, JoinGroupReply, JoinGroup, Reply, SyncGroup
-from tiered.groups.shard import GroupShard, CoordinatorResult
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitOffsetsReply,
+    Heartbeat,
+    JoinGroup,
+    JoinGroupReply,
+    PartitionOffset,
+    Reply,
+    SyncGroup,
+)
+from tiered.groups.shard import CoordinatorResult, GroupShard
 
 
 @pytest.fixture

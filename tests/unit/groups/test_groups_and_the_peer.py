@@ -17,16 +17,16 @@ from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import (
-    PartitionOffset,
     CommitOffsets,
     DeleteOffsets,
     DescribeGroup,
     FetchOffsets,
     JoinGroupReply,
+    PartitionOffset,
     Reply,
     Request,
 )
-from tiered.records.batch import encode_batch, decode_header, decode_records
+from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -106,7 +106,12 @@ def _keep(world: World) -> None:
         assert isinstance(joined, JoinGroupReply)
         given = ((joined.member_id, b"all"),)
         told(world, sync(group, 1, joined.member_id, instance, kind, given=given), instance)
-    told(world, CommitOffsets("kept-simple", (PartitionOffset("t", 0, 5), PartitionOffset("t", 1, -1), PartitionOffset("t", 2, 2**62))))
+    told(
+        world,
+        CommitOffsets(
+            "kept-simple", (PartitionOffset("t", 0, 5), PartitionOffset("t", 1, -1), PartitionOffset("t", 2, 2**62))
+        ),
+    )
     told(world, CommitOffsets("kept-simple", (PartitionOffset("u", 0, 1),), retention_ms=3_600_000_000))
     told(world, CommitOffsets("kept-simple", (PartitionOffset("u", 1, 1),)))
     told(world, DeleteOffsets("kept-simple", (("u", 1),)))

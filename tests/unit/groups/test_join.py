@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups import join
 from tiered.groups.join import GROUP_BYTES_MAX, NEW_MEMBER_MS
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import JoinGroupReply, JoinedMember, SyncGroupReply
+from tiered.groups.requests import JoinedMember, JoinGroupReply, SyncGroupReply
 
 ROUND_ROBIN = (("roundrobin", subscription("t")),)
 

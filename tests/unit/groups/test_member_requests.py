@@ -6,7 +6,15 @@ import pytest
 
 from tests.unit.groups.rig import G, Rig
 from tiered.errors import Code
-from tiered.groups.requests import HeartbeatReply, Heartbeat, JoinGroupReply, LeaveGroup, LeaveGroupReply, SyncGroupReply, SyncGroup
+from tiered.groups.requests import (
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroupReply,
+    LeaveGroup,
+    LeaveGroupReply,
+    SyncGroup,
+    SyncGroupReply,
+)
 
 
 @pytest.fixture

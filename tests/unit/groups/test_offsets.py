@@ -10,13 +10,13 @@ from tiered.groups.limits import GroupSettings
 from tiered.groups.records import NO_TIME, OffsetValue
 from tiered.groups.requests import (
     NO_OFFSET,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DeleteReply,
     DeleteOffsets,
-    FetchOffsetsReply,
+    DeleteReply,
     FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
     TopicsDeleted,
 )
 
@@ -115,7 +115,9 @@ def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str
     rig.assign(member_id, 1, {})
     assert token in rig.replies
     rig.join(instance_id="a")
-    (told,) = rig.told(CommitOffsets(G, (PartitionOffset("t", 0, 1),), 1, member_id, instance), CommitOffsetsReply).codes
+    (told,) = rig.told(
+        CommitOffsets(G, (PartitionOffset("t", 0, 1),), 1, member_id, instance), CommitOffsetsReply
+    ).codes
     assert told is code
 
 
@@ -124,9 +126,16 @@ def test_a_static_member_that_was_replaced_cannot_commit(rig: Rig, instance: str
 
 def test_all_that_was_committed_comes_back(rig: Rig) -> None:
     rig.ms = 123
-    rows = (PartitionOffset("t", 0, 5, 3, "note", THIS), PartitionOffset("u", 1, 0), PartitionOffset("t", 2, -7), PartitionOffset("t", 3, 2**63 - 1))
+    rows = (
+        PartitionOffset("t", 0, 5, 3, "note", THIS),
+        PartitionOffset("u", 1, 0),
+        PartitionOffset("t", 2, -7),
+        PartitionOffset("t", 3, 2**63 - 1),
+    )
     assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 4
-    assert rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), FetchOffsetsReply).offsets == rows
+    assert (
+        rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), FetchOffsetsReply).offsets == rows
+    )
     everything = rig.told(FetchOffsets(G, None), FetchOffsetsReply)
     assert everything.offsets == (rows[0], rows[2], rows[3], rows[1])
     assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(5, 3, "note", WALL + 123, NO_TIME, THIS)
@@ -135,7 +144,9 @@ def test_all_that_was_committed_comes_back(rig: Rig) -> None:
 def test_what_was_not_committed_is_no_offset(rig: Rig) -> None:
     rig.commit()
     asked = FetchOffsets(G, (("t", 1), ("u", 0)))
-    assert rig.told(asked, FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, (PartitionOffset("t", 1, NO_OFFSET), PartitionOffset("u", 0, NO_OFFSET)))
+    assert rig.told(asked, FetchOffsetsReply) == FetchOffsetsReply(
+        Code.NONE, (PartitionOffset("t", 1, NO_OFFSET), PartitionOffset("u", 0, NO_OFFSET))
+    )
     assert rig.told(FetchOffsets("nobody", None, "m", 5), FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, ())
 
 
