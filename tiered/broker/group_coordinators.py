@@ -19,7 +19,7 @@ from tiered.controller.requests import CreateTopic
 from tiered.coordinator.loader import correct_offsets, load_shard
 from tiered.coordinator.runtime import CoordinatorRuntime, CoordinatorCounters
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
+from tiered.coordinator.snapshot_store import StartingSnapshot, CoordinatorSnapshotStore
 from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.groups.limits import GroupSettings
@@ -222,7 +222,7 @@ class Coordinators:
             if place.coordinator is None:
                 place.deleted_topics.update((name, None) for name in sorted(old.topics_by_id[each].name for each in deleted))
 
-    async def _load(self, place: CoordinatorPartition, base: SnapshotBase, pause: float = 0.0) -> None:
+    async def _load(self, place: CoordinatorPartition, base: StartingSnapshot, pause: float = 0.0) -> None:
         """Until it is served or led elsewhere; what fails is tried again after a growing pause."""
         started, replica = self._clock.mono_ns(), place.replica
         while True:
@@ -304,12 +304,12 @@ class Coordinators:
         return replica.log_start_offset > 0 and not own and not settled
 
     @staticmethod
-    def _footing(place: CoordinatorPartition) -> SnapshotBase:
+    def _footing(place: CoordinatorPartition) -> StartingSnapshot:
         """What to load again from: the log may have been cut since, at an image that was not there before."""
         hot = place.replica.log
         names = [name for name in place.snapshot_names if name.offset <= hot.end_offset]
         base = choose_snapshot(names, place.replica.log_start_offset, hot.end_offset, hot.epochs).base
-        return SnapshotBase(base, None, place.snapshot_names)
+        return StartingSnapshot(base, None, place.snapshot_names)
 
     def _end_of(self, topic: str, partition: int) -> int | None:
         """Where a partition ends that lost records when this broker began to lead it; -1 for a topic that is gone."""

@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import TP, INCARNATIONS, TOPIC_ID, ReplicationRig
+from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
-from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime, CoordinatorCounters
+from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorCounters, CoordinatorRuntime
 from tiered.coordinator.snapshot import BATCH_RECORDS
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, StartingSnapshot
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import PartitionOffset, CommitOffsets, FetchOffsetsReply, FetchOffsets, Reply
+from tiered.groups.requests import CommitOffsets, FetchOffsets, FetchOffsetsReply, PartitionOffset, Reply
 from tiered.groups.shard import GroupShard
 from tiered.peers import FetchFrom
 from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
-NOTHING = SnapshotBase(None, None, ())
+NOTHING = StartingSnapshot(None, None, ())
 
 
 def commits(offset: int) -> CommitOffsets:
@@ -195,7 +195,9 @@ def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() ->
 
 def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches() -> None:
     async def story(desk: Desk) -> None:
-        answer = desk.ask(CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1))))
+        answer = desk.ask(
+            CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1)))
+        )
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
         asked = FetchFrom(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)

@@ -8,13 +8,13 @@ from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName, parse_key
-from tiered.coordinator.snapshot_store import SnapshotBase, CoordinatorSnapshotStore
-from tiered.coordinator.snapshotter import CoordinatorSnapshotter, CoordinatorPartition
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, StartingSnapshot
+from tiered.coordinator.snapshotter import CoordinatorPartition, CoordinatorSnapshotter
 from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import OffsetValue, CoordinatorRecord, offset_record
+from tiered.groups.records import CoordinatorRecord, OffsetValue, offset_record
 from tiered.groups.shard import GroupShard
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -118,7 +118,7 @@ def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(replica, shard, own, SnapshotBase(name, None, (name,)), rig.clock)
+        loaded = await load_shard(replica, shard, own, StartingSnapshot(name, None, (name,)), rig.clock)
         assert loaded.lost_below_offset == 5
 
     rig.run(story)
