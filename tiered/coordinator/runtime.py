@@ -150,7 +150,7 @@ class CoordinatorRuntime:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def enqueue(self, result: CoordinatorResult) -> None:
-        """Adds records to the append of this turn. The replies wait until these and all earlier records are committed."""
+        """Adds records to this turn's append. The replies wait until these and all earlier records are committed."""
         if result.records:
             self._pending_records += result.records
             self._replies += result.replies
@@ -247,7 +247,7 @@ class CoordinatorRuntime:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def fail(self, reason: Refused) -> None:
-        """Ends the coordinator after the log refused a decision. Each caller gets the error, and the shard is dropped."""
+        """Ends the coordinator after the log refused a decision. Each caller gets the error; the shard is dropped."""
         if self._end_reason is None:
             self.end(_to_coordinator_error(reason))
             self._on_failed(reason)

@@ -62,7 +62,7 @@ def parse_key(key: str) -> SnapshotName | None:
 
 
 def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterator[bytes]:
-    """Yields the records of a snapshot as batches, numbered from 0 on. Other tasks can have a turn between two batches."""
+    """Yields the records of a snapshot as batches, numbered from 0 on. Other tasks may run between two of them."""
     first, size = 0, 0
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
@@ -143,7 +143,7 @@ def choose_snapshot(names: Iterable[SnapshotName], start: int, end: int, epochs:
 
 
 def names_below(names: Iterable[SnapshotName], start: int) -> list[SnapshotName]:
-    """Returns the snapshots that end before the log starts: better than none, though the records in between are lost."""
+    """Returns the snapshots that end before the log starts: better than none, though records in between are lost."""
     return [name for name in names if name.offset < start]
 
 

@@ -1,5 +1,4 @@
-"""Snapshots of group coordinators in the bucket: lists, reads, writes, deletes them, and makes logs agree with them
-(R5).
+"""Snapshots of group coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
 
 A snapshot replaces a log that is lost. Therefore it counts as written only after the store confirmed it. Only then the
 log is truncated and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
@@ -152,7 +151,7 @@ class CoordinatorSnapshotStore:
         self._bytes.inc(len(body))
 
     async def delete_older(self, names: Iterable[SnapshotName], newest: SnapshotName) -> tuple[SnapshotName, ...]:
-        """Deletes all but the newest two snapshots up to `newest`. Returns those that are left; raises `Unavailable`."""
+        """Deletes snapshots older than `newest` and the one before it. Returns those left; raises `Unavailable`."""
         kept = sorted({*names, newest}, reverse=True)
         newer = [name for name in kept if name > newest]
         own_or_older = kept[len(newer) :]

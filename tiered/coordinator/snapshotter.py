@@ -86,7 +86,7 @@ class CoordinatorSnapshotter:
                 log.warning("final group snapshot is not taken partition=%s why=%s", partition.replica.at, refused)
 
     async def save_final_snapshots(self) -> None:
-        """Writes the final snapshots of a clean stop: a start with another disk then finds the groups as they are now."""
+        """Writes the final snapshots of a clean stop, so that a start with an empty disk finds the newest groups."""
         semaphore = asyncio.Semaphore(CONCURRENT_SNAPSHOTS)
 
         async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:

@@ -84,7 +84,7 @@ class Decision:
     def schedule_heartbeat(
         self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
     ) -> None:
-        """Restarts the member's session: its next heartbeat is due within its session timeout, or within `timeout_ms`."""
+        """Restarts the member's session: the next heartbeat is due in its session timeout, or in `timeout_ms`."""
         session_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.state.deadlines.set((MEMBER, group.name, member.member_id), self.now.mono_ms + session_ms)
 

@@ -207,8 +207,8 @@ def _reply_without_rebalance(
 ) -> None:
     """Writes the new id to the log and replies without a rebalance.
 
-    A leader that came back must not assign again. Newer clients are told to skip the assignment (KIP-814); older ones
-    get the old leader's id, so that they do not act as leader.
+    A leader that came back must not assign again. Newer clients get a flag to skip it (KIP-814). Older ones get the old
+    leader's id, so that they do not act as leader.
     """
     decision.write(group_record(group.name, group.to_value()))
     token = member.join_token

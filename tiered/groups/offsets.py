@@ -28,7 +28,7 @@ LATEST_MS = (1 << 63) - 1
 
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
-    """Handles OffsetCommit. A client that is no member may commit while the group has none: that makes a simple group."""
+    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
     group = decision.state.groups.get(request.group)
     code = _validate_commit(group, request)
     if code is not None:

@@ -1,4 +1,4 @@
-"""Fields of a coordinator record: big-endian numbers, strings after their length, compact forms in flexible versions."""
+"""Fields of a coordinator record: big-endian numbers, strings after their length, compact ones in flexible versions."""
 
 from __future__ import annotations
 
