@@ -1,4 +1,4 @@
-"""Which image a log of groups begins with, and what an image has to prove."""
+"""Choice of the snapshot to start from, and checks of a snapshot's bytes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_large_records_share_no_batch() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
-def test_what_goes_in_comes_out(count: int) -> None:
+def test_snapshot_is_read_as_it_was_written(count: int) -> None:
     found = [record for each in decode_snapshot(NEW, sealed(RECORDS[:count])) for record in decode_batch(each)]
     assert found == RECORDS[:count]
 
@@ -97,7 +97,7 @@ def test_a_byte_that_differs_anywhere_is_found() -> None:
         decode_snapshot(OLD, body)
 
 
-def test_what_a_newer_program_wrote_is_refused() -> None:
+def test_snapshot_of_a_newer_version_is_refused() -> None:
     body = bytearray(sealed(RECORDS[:2]))
     body[9] = 2
     with pytest.raises(Refused) as refused:

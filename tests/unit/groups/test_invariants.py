@@ -1,4 +1,4 @@
-"""The invariants see what is broken: each is broken once, on purpose."""
+"""The invariants report broken rules: each rule is broken once, on purpose."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
 
 
 @pytest.mark.parametrize(("world", "damage", "words"), BREAKS)
-def test_what_is_broken_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
+def test_each_broken_rule_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
     rig = world()
     assert rig.shard.find_violations() == ()
     damage(rig, rig.shard.state.groups[G])
