@@ -65,8 +65,8 @@ def _cast_column(name: str) -> str:
 
 def rows_in_bucket(rows: DataFrame, topic: ColdTopic) -> DataFrame:
     """Returns the table's rows that the bucket still has too."""
-    kept = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
-    return rows.where(kept or "false")
+    condition = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
+    return rows.where(condition or "false")
 
 
 def hashes() -> list[Column]:

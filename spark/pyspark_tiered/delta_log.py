@@ -133,9 +133,9 @@ def check_table_topic(metadata: Any, url: str, topic: str, topic_id: str) -> Non
     found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
     identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())
     if identity != topic_id:
-        held = f"topic {name} with id {identity}" if identity else "something else"
+        content = f"topic {name} with id {identity}" if identity else "something else"
         raise Refused(
             Code.INVALID_REQUEST,
-            f"the table at {url} holds {held}, not topic {topic} with id {topic_id}: "
+            f"the table at {url} holds {content}, not topic {topic} with id {topic_id}: "
             "load into another warehouse, or move the old table away",
         )

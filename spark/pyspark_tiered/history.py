@@ -174,9 +174,9 @@ def _row_removal(each: TableCommit, extents: Mapping[str, FileExtent]) -> RowRem
         operation = f"RESTORE to version {restored}" if restored and restored != "None" else "RESTORE"
     elif is_selective and each.parameters.get("predicate"):
         operation = f"{operation} {each.parameters['predicate']}"
-    held = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
+    row_extents = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
     return RowRemoval(
-        each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, held
+        each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, row_extents
     )
 
 

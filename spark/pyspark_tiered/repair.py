@@ -210,17 +210,17 @@ def plan_missing_splits(
 ) -> list[tuple[Split, Sequence[Range]]]:
     """Returns splits of the segments that hold missing offsets, each with the ranges in it, in order. Pure."""
     ranges = sorted(missing)
-    held = [
+    segments = [
         entry
         for entry in partition.entries
         if any(low < entry.next_offset and entry.base_offset < high for low, high in ranges)
     ]
     plan: list[tuple[Split, Sequence[Range]]] = []
     first = 0
-    for i in range(len(held)):
-        if i + 1 < len(held) and held[i].next_offset == held[i + 1].base_offset:
+    for i in range(len(segments)):
+        if i + 1 < len(segments) and segments[i].next_offset == segments[i + 1].base_offset:
             continue
-        run, first = held[first : i + 1], i + 1
+        run, first = segments[first : i + 1], i + 1
         low = max(run[0].base_offset, partition.log_start_offset)
         high = min(run[-1].next_offset, partition.cold_end_offset)
         part = partition._replace(entries=tuple(run))

@@ -6,5 +6,5 @@ May import: replication, metadata, groups
 ~ loader          loads a shard from snapshot and log, then corrects offsets (R5)
   snapshot        keys and bytes of snapshots, and the choice of one to start from
 ~ snapshot_store  snapshots in the bucket, and logs that must agree with them (R5)
-~ snapshotter     writes a snapshot, then truncates the log, then deletes older snapshots
+~ snapshotter     writes a snapshot, then deletes the log below it, then older snapshots
 """

@@ -114,19 +114,19 @@ async def correct_offsets(
     offset can stay.
     """
     lowered: list[tuple[OffsetKey, int, int]] = []
-    made: list[CoordinatorRecord] = []
+    records: list[CoordinatorRecord] = []
     deleted_topics: dict[str, None] = {}
     looked_at = 0
     for group in list(shard.log_state.offsets):
-        for topic, partition, kept in shard.log_state.iterate_offsets(group):
+        for topic, partition, committed in shard.log_state.iterate_offsets(group):
             looked_at += 1
             end = end_offset_of(topic, partition)
             if end is not None and end < 0:
                 deleted_topics[topic] = None
-            elif end is not None and kept.offset > end:
-                lowered.append((OffsetKey(group, topic, partition), kept.offset, end))
-                made.append(offset_record(group, topic, partition, kept._replace(offset=end, leader_epoch=-1)))
+            elif end is not None and committed.offset > end:
+                lowered.append((OffsetKey(group, topic, partition), committed.offset, end))
+                records.append(offset_record(group, topic, partition, committed._replace(offset=end, leader_epoch=-1)))
         if looked_at > SLICE_RECORDS:
             looked_at = 0
             await clock.sleep(0)
-    return OffsetCorrections(made, lowered, tuple(deleted_topics))
+    return OffsetCorrections(records, lowered, tuple(deleted_topics))

@@ -267,7 +267,8 @@ class CoordinatorRuntime:
 def snapshot_group(log_state: LogState, group: str) -> list[CoordinatorRecord]:
     """Returns the fewest records that give one group's state."""
     found = [
-        offset_record(group, topic, partition, kept) for topic, partition, kept in log_state.iterate_offsets(group)
+        offset_record(group, topic, partition, committed)
+        for topic, partition, committed in log_state.iterate_offsets(group)
     ]
     value = log_state.groups.get(group)
     if value is not None:

@@ -1,7 +1,7 @@
 """Snapshots of group coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
 
 A snapshot replaces a log that is lost. Therefore it counts as written only after the store confirmed it. Only then the
-log is truncated and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
+log below it and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class CoordinatorSnapshotStore:
 
     async def delete_older(self, names: Iterable[SnapshotName], newest: SnapshotName) -> tuple[SnapshotName, ...]:
         """Deletes snapshots older than `newest` and the one before it. Returns those left; raises `Unavailable`."""
-        kept = sorted({*names, newest}, reverse=True)
-        newer = [name for name in kept if name > newest]
-        own_or_older = kept[len(newer) :]
+        ordered = sorted({*names, newest}, reverse=True)
+        newer = [name for name in ordered if name > newest]
+        own_or_older = ordered[len(newer) :]
         if own_or_older[KEPT_SNAPSHOTS:]:
             await self._store.delete([name.key for name in own_or_older[KEPT_SNAPSHOTS:]])
         return tuple(newer + own_or_older[:KEPT_SNAPSHOTS])

@@ -139,8 +139,8 @@ def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteR
 def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
     """Removes the offsets of deleted topics from all groups."""
     for group, offsets in list(decision.state.log_state.offsets.items()):
-        gone = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
-        decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in gone))
+        committed = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
+        decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in committed))
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:

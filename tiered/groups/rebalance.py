@@ -53,7 +53,7 @@ def prepare_rebalance(decision: Decision, group: ClassicGroup, reason: str) -> N
 
 
 def schedule_join_timeout(decision: Decision, group: ClassicGroup, timeout_ms: int) -> None:
-    """Sets the time at which the rebalance stops to wait for members."""
+    """Sets the time at which the rebalance stops waiting for members."""
     decision.state.deadlines.set((JOIN, group.name, ""), decision.now.mono_ms + timeout_ms)
 
 
@@ -81,7 +81,7 @@ def complete_join(decision: Decision, group: ClassicGroup) -> None:
     """Starts the next generation with the members that have joined.
 
     Static members stay in it while their session lasts. If only static members are left and none has joined, the
-    rebalance waits once more.
+    rebalance waits again.
     """
     for member in [each for each in group.members.values() if each.join_token is None and each.instance_id is None]:
         group.remove(member.member_id)
