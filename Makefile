@@ -10,7 +10,7 @@
 #   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
-#   make sim-plants  bugs planted on purpose, each of which the simulator must find: PLANTS="name name", else all
+#   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for the random seeds alone, OUT=found.jsonl to go on later
 #   make fuzz    hostile bytes for every reader of bytes: ROUNDS=100000, SEED=7, OF="wire files"; it keeps what it finds
@@ -35,7 +35,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-plants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-peer check look lock sim sim-mutants mutation-test fuzz sanitize chaos \
   hostile bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -75,8 +75,8 @@ lock: $(VENV)/.dev
 sim: $(VENV)/.dev
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(OF),--of $(OF))
 
-sim-plants: $(VENV)/.dev
-	$(BIN)/python -m tests.sim --plants $(PLANTS)
+sim-mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.sim --mutants $(MUTANTS)
 
 mutation-test: $(VENV)/.dev
 	$(BIN)/python -m tests.mutation $(MUTANTS) $(if $(AREA),--area $(AREA)) $(if $(WITHOUT_UNITS),--without-units) \

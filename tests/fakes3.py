@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from tests.s3_rules import BUCKET, S3Rules, error_reply
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 __all__ = ["BUCKET", "FakeS3", "HttpFault", "S3Server", "s3_fake", "s3_moto"]
 

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim.mutants.mutants import PLANTS
+from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
 from tests.test_floors import pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
-from tiered.config.setting import Row, text_of
+from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import broker_rows, topic_rows
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.sources import variable
+from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
 
 SETTINGS = ROOT / "docs" / "SETTINGS.md"
@@ -47,7 +47,7 @@ def settings_page() -> str:
     parts += [_line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in topic_rows().items()]
     parts += ["", "## Of a broker", "", "| Setting | Type | Default | Allowed | Environment | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
-    parts += [_line(row, f"`{variable(name)}`") for name, row in own.items()]
+    parts += [_line(row, f"`{environment_variable(name)}`") for name, row in own.items()]
     parts += ["", "## Kafka's other names", "", "| Name | |", "| --- | --- |"]
     parts += [f"| `{other}` | `{name}` in a larger unit |" for other, (name, _) in LARGER_UNITS.items()]
     parts += [f"| `{other}` | `{name}` |" for other, name in SAME_MEANING.items()]
@@ -55,7 +55,7 @@ def settings_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _line(row: Row, last: str) -> str:
+def _line(row: SettingRow, last: str) -> str:
     default = text_of(row.default)
     shown = f"`{default}`" if default else ""
     return f"| `{row.name}` | {row.type_name} | {shown} | {row.allowed} | {last} | {row.sentence} |"
@@ -153,15 +153,15 @@ def acks() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("row", acks(), ids=lambda row: row[0])
-def test_what_an_ack_promises_is_shown_by_tests_and_plants_that_exist(row: list[str]) -> None:
+def test_what_an_ack_promises_is_shown_by_tests_and_mutants_that_exist(row: list[str]) -> None:
     *_, survives, shown = row
-    tests, _, plants = shown.partition("; plants ")
+    tests, _, mutants = shown.partition("; mutants ")
     named = re.findall(r"`([^`]+)`", tests)
     assert bool(named) == (survives != "nothing is promised")
     for each in named:
         path, _, function = each.partition("::")
         assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
-    assert set(re.findall(r"`([^`]+)`", plants)) <= PLANTS.keys()
+    assert set(re.findall(r"`([^`]+)`", mutants)) <= MUTANTS.keys()
 
 
 RULE = re.compile(r"\b([RMI])(\d{1,2})(?:(?:-| to )\1(\d{1,2}))?\b")
@@ -209,14 +209,14 @@ def cited() -> dict[str, str]:
 
 
 def red_rules() -> set[str]:
-    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `red` and `_red`."""
+    """Names of rules that checkers of the simulator report: first arguments of `Finding`, `report` and `_report`."""
     calls = [
         (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node.args[0])
         for path in sorted((ROOT / "tests" / "sim").rglob("*.py"))
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and node.args
     ]
-    told = [each for name, first in calls if name in ("Finding", "red", "_red") for each in ast.walk(first)]
+    told = [each for name, first in calls if name in ("Finding", "report", "_report") for each in ast.walk(first)]
     words = {each.value for each in told if isinstance(each, ast.Constant)}
     return {word for word in words if isinstance(word, str) and re.fullmatch(r"[A-Z]+\d*", word)}
 
@@ -240,7 +240,7 @@ def _numbers(text: str) -> set[str]:
 
 @pytest.mark.parametrize("number", sorted(rules()))
 def test_rule_names_tests_that_exist(number: str) -> None:
-    shown, _, planted = rules()[number].shown_by.partition("planted bug")
+    shown, _, mutants = rules()[number].shown_by.partition("mutant")
     named = [each for each in re.findall(r"`([^`]+)`", shown) if each.startswith("tests/")]
     assert any("/test_" in each or each.startswith(("tests/transcripts/", "tests/hostile")) for each in named), number
     for each in named:
@@ -250,8 +250,8 @@ def test_rule_names_tests_that_exist(number: str) -> None:
             assert re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(), re.MULTILINE), (
                 f"{number}: {each}"
             )
-    bugs = re.findall(r"`([^`]+)`", planted.partition(".")[0])
-    assert bool(bugs) == bool(planted) and set(bugs) <= PLANTS.keys(), f"{number}: {bugs}"
+    bugs = re.findall(r"`([^`]+)`", mutants.partition(".")[0])
+    assert bool(bugs) == bool(mutants) and set(bugs) <= MUTANTS.keys(), f"{number}: {bugs}"
 
 
 @pytest.mark.parametrize("number", sorted(rules()))

@@ -10,7 +10,7 @@ from tests.fuzz import rounds
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.rounds import CORPUS, Check, Input, corpus, fuzz, keep
 from tiered_api.kafka.protocol import apis
-from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.headers import decode_request_header
 
 ROUNDS = {"wire": 3000, "records": 1500, "http": 4000, "files": 1200}
 CORPUS_MOST = 200 << 10
@@ -25,9 +25,11 @@ def test_a_reader_takes_its_corpus_and_changes_of_it(target: str) -> None:
 
 
 def test_the_corpus_has_every_request_in_every_version_that_is_served() -> None:
-    headers = [request_header(each.data) for each in corpus("wire") if each.kind == "frame" and len(each.data) > 10]
+    headers = [
+        decode_request_header(each.data) for each in corpus("wire") if each.kind == "frame" and len(each.data) > 10
+    ]
     found = {(each.key, each.version) for each in headers}
-    assert {(api.key, version) for api in apis.ALL.values() for version in api.served} <= found
+    assert {(api.key, version) for api in apis.ALL_APIS.values() for version in api.served_versions} <= found
 
 
 def test_the_corpus_is_small() -> None:

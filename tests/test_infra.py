@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.serving import COMMAND, Served, tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.ports import held_port
 from tests.sources import ROOT
 from tiered.config.settings import Settings, broker_rows
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.serve import given_by
-from tiered_api.cli.broker.sources import settings, variable
+from tiered_api.cli.broker.serve import option_settings
+from tiered_api.cli.broker.sources import environment_variable, load_settings
 
 INFRA = ROOT / "infra"
 UNIT = INFRA / "systemd" / "tiered@.service"
@@ -37,7 +37,7 @@ def served(words: list[str], environment: Mapping[str, str]) -> Settings:
     """The settings of `tiered serve`, by its command line and its environment. Refused when there are none; without
     effect is none of them."""
     args = parser().parse_args(words)
-    chosen, warnings = settings(args.config, environment, args.pairs, given_by(args))
+    chosen, warnings = load_settings(args.config, environment, args.pairs, option_settings(args))
     assert not warnings
     return chosen
 
@@ -119,7 +119,7 @@ def test_a_container_tells_others_and_the_host_where_it_is(number: int) -> None:
     name = f"broker-{number}"
     service = COMPOSE["services"][name]
     chosen = served(shlex.split(service["command"]), compose_environment(service))
-    told = {each.name: each.address for each in chosen.advertised(chosen.listeners_in_force(), "x")}
+    told = {each.name: each.address for each in chosen.resolve_advertised_listeners(chosen.effective_listeners(), "x")}
     published = dict(port.rsplit(":", 1) for port in service["ports"])
     assert told[chosen.inter_broker_listener_name] == f"{name}:19092" and service["hostname"] == name
     assert published[told["OUTSIDE"]] == "9092"
@@ -195,11 +195,11 @@ def test_three_that_are_started_so_are_a_healthy_cluster(
             line = each.stdout.readline()
             assert line.startswith("tiered is ready: "), line
         address = line.partition(" kafka=")[2].split()[0].split(",")[-1]
-        made = tiered("topic", "create", "t", "--brokers", address)
+        made = run_tiered("topic", "create", "t", "--brokers", address)
         assert made.returncode == 0, made.stderr
-        health = tiered("cluster", "health", "--brokers", address)
+        health = run_tiered("cluster", "health", "--brokers", address)
         assert health.returncode == 0 and re.search(r"All nodes: +\[1, 2, 3\]", health.stdout), health
-        (found,) = tiered("topic", "describe", "t", "--format", "json", "--brokers", address).stdout.splitlines()
+        (found,) = run_tiered("topic", "describe", "t", "--format", "json", "--brokers", address).stdout.splitlines()
         told = json.loads(found)
         assert told["summary"]["replicas"] == 3
         assert ("min.insync.replicas", "2") in [(each["key"], each["value"]) for each in told["configs"]]
@@ -217,7 +217,7 @@ def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
         environment = {**os.environ, "HOSTNAME": "127.0.0.1"}
         return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=60).returncode
 
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         port = broker.url.rpartition(":")[2]
         assert check(port) == 0
         broker.stop()
@@ -225,7 +225,7 @@ def test_a_container_is_healthy_while_its_broker_serves(tmp_path: Path) -> None:
 
 
 def test_variables_are_settings() -> None:
-    known = {variable(name) for name in broker_rows()}
+    known = {environment_variable(name) for name in broker_rows()}
     for service in COMPOSE["services"].values():
         assert set(compose_environment(service)) <= known
 

@@ -27,7 +27,7 @@ from tiered.metadata.image import Image
 from tiered.metadata.log_reader import load_metadata, read_boundary
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
 
 FOLDER = ROOT / "tests" / "transcripts"

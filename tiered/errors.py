@@ -10,9 +10,17 @@ from __future__ import annotations
 import errno
 from enum import Enum
 
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
+PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """What the file system says no with: to wait would not help."""
-NO_SUCH_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+BAD_PATH_ERRNOS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
 
 
 class Code(Enum):
@@ -209,24 +217,24 @@ class Fenced(Exception):
     """A newer epoch or incarnation owns this: whoever gets it steps down and does not try again."""
 
 
-class Broken(AssertionError):
+class InvariantViolation(AssertionError):
     """Something that always holds does not: what this process believes can be trusted no more, and nobody may be
     answered from it. Raised in every mode of Python, as an `assert` is not."""
 
 
-def always(holds: object, *about: object) -> None:
+def check_invariant(holds: object, *about: object) -> None:
     """`Broken` when it does not."""
     if not holds:
-        raise Broken(", ".join(map(str, about)))
+        raise InvariantViolation(", ".join(map(str, about)))
 
 
-def unusable(what: str, error: OSError) -> Refused | Unavailable:
+def make_directory_error(what: str, error: OSError) -> Refused | Unavailable:
     """Why a directory cannot be had at a start. A path that leads nowhere stays wrong until it is said otherwise; what
     the system keeps closed may be opened (permissions, a mount, a full disk), as with a bucket."""
     why = f"{what}: {error.strerror}"
-    if error.errno in NO_SUCH_PATH:
+    if error.errno in BAD_PATH_ERRNOS:
         return Refused(Code.INVALID_CONFIG, why)
-    return Unavailable(why, refused=error.errno in REFUSALS)
+    return Unavailable(why, refused=error.errno in PERMISSION_ERRNOS)
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -236,7 +244,7 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def public_words(cause: BaseException) -> str:
+def public_message(cause: BaseException) -> str:
     """What callers may read of the error that ended the broker: errors of ours have words for it, a bug has none."""
     if isinstance(cause, Refused | Unavailable | Corrupt | Fenced):
         return str(cause)

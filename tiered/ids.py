@@ -37,14 +37,14 @@ class PartitionId(NamedTuple):
         return f"{self.topic_id}/{self.partition}"
 
 
-def text_id(value: uuid.UUID) -> TopicId:
+def encode_uuid(value: uuid.UUID) -> TopicId:
     """Kafka's text form of a UUID (22 characters, base64url, no padding)."""
     return TopicId(base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode())
 
 
 def incarnation_number(incarnation: str) -> int:
     """A broker's incarnation where the wire has room for an int64 only ("replica epoch"): its first 63 bits."""
-    return int.from_bytes(id_bytes(incarnation)[:8], "big") >> 1
+    return int.from_bytes(decode_uuid(incarnation)[:8], "big") >> 1
 
 
 def incarnation_digest(incarnation: str) -> str:
@@ -53,7 +53,7 @@ def incarnation_digest(incarnation: str) -> str:
     return hashlib.sha256(incarnation.encode()).hexdigest()
 
 
-def id_bytes(value: str) -> bytes:
+def decode_uuid(value: str) -> bytes:
     """The 16 bytes of an id in Kafka's text form; ValueError when it is not one."""
     raw = base64.urlsafe_b64decode(value + "==")
     if len(raw) != 16:

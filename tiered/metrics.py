@@ -24,16 +24,16 @@ class Counter:
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
         self.name, self.help, self.labels = name, help, labels
         self._values: dict[Labels, float] = {} if labels else {(): 0}
-        self._read: Callable[[], float | Mapping[Labels, float]] | None = None
+        self._function: Callable[[], float | Mapping[Labels, float]] | None = None
 
     def inc(self, n: float = 1, *label_values: str) -> None:
         """Adds `n`, which must not be negative."""
         assert n >= 0 and len(label_values) == len(self.labels), (self.name, n, label_values)
         self._values[label_values] = self._values.get(label_values, 0) + n
 
-    def read(self, source: Callable[[], float | Mapping[Labels, float]]) -> None:
+    def set_function(self, function: Callable[[], float | Mapping[Labels, float]]) -> None:
         """From now on the count is kept elsewhere, where not even a call may be spent on it, and `source` tells it."""
-        self._read = source
+        self._function = function
 
     def value(self, *label_values: str) -> float:
         """What stands there now, 0 when nothing was ever added."""
@@ -46,10 +46,10 @@ class Counter:
     def lines(self) -> Iterable[str]:
         """Samples in Prometheus text form."""
         for values, number in sorted(self._current().items()):
-            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+            yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
     def _current(self) -> Mapping[Labels, float]:
-        return self._values if self._read is None else _told(self._read())
+        return self._values if self._function is None else _as_samples(self._function())
 
 
 class Gauge:
@@ -60,7 +60,7 @@ class Gauge:
     def __init__(self, name: str, help: str, labels: Labels = ()) -> None:
         self.name, self.help, self.labels = name, help, labels
         self._values: dict[Labels, float] = {}
-        self._read: Callable[[], float | Mapping[Labels, float]] | None = None
+        self._function: Callable[[], float | Mapping[Labels, float]] | None = None
 
     def set(self, value: float, *label_values: str) -> None:
         """Puts `value` there."""
@@ -71,9 +71,9 @@ class Gauge:
         """Forgets one combination of label values; for partitions that left."""
         self._values.pop(label_values, None)
 
-    def read(self, source: Callable[[], float | Mapping[Labels, float]]) -> None:
+    def set_function(self, function: Callable[[], float | Mapping[Labels, float]]) -> None:
         """From now on the value comes from `source`: a number, or numbers by label values."""
-        self._read = source
+        self._function = function
 
     def value(self, *label_values: str) -> float:
         """What stands there now, 0 when nothing was ever set."""
@@ -82,10 +82,10 @@ class Gauge:
     def lines(self) -> Iterable[str]:
         """Samples in Prometheus text form."""
         for values, number in sorted(self._current().items()):
-            yield f"{self.name}{_labels(self.labels, values)} {_number(number)}"
+            yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
     def _current(self) -> Mapping[Labels, float]:
-        return self._values if self._read is None else _told(self._read())
+        return self._values if self._function is None else _as_samples(self._function())
 
 
 class Series:
@@ -111,12 +111,12 @@ class Histogram:
 
     kind = "histogram"
 
-    def __init__(self, name: str, help: str, buckets: Sequence[float], labels: Labels = (), parts: int = 1) -> None:
+    def __init__(self, name: str, help: str, buckets: Sequence[float], labels: Labels = (), scale: int = 1) -> None:
         assert list(buckets) == sorted(set(buckets)) and buckets, (name, buckets)
         self.name, self.help, self.labels = name, help, labels
         self.buckets = tuple(float(bound) for bound in buckets)
-        self._parts = parts
-        self._bounds = self.buckets if parts == 1 else tuple(round(bound * parts) for bound in buckets)
+        self._scale = scale
+        self._bounds = self.buckets if scale == 1 else tuple(round(bound * scale) for bound in buckets)
         self._series: dict[Labels, Series] = {}
 
     def series(self, *label_values: str) -> Series:
@@ -138,14 +138,14 @@ class Histogram:
 
     def lines(self) -> Iterable[str]:
         """Samples in Prometheus text form: cumulative buckets, sum, count."""
-        bounds = [_number(bound) for bound in self.buckets] + ["+Inf"]
+        bounds = [_format_number(bound) for bound in self.buckets] + ["+Inf"]
         for values, series in sorted(self._series.items()):
             so_far = 0
             for bound, count in zip(bounds, series.counts, strict=True):
                 so_far += count
-                yield f"{self.name}_bucket{_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
-            tail = _labels(self.labels, values)
-            yield f"{self.name}_sum{tail} {_number(series.sum / self._parts)}"
+                yield f"{self.name}_bucket{_format_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
+            tail = _format_labels(self.labels, values)
+            yield f"{self.name}_sum{tail} {_format_number(series.sum / self._scale)}"
             yield f"{self.name}_count{tail} {so_far}"
 
 
@@ -153,62 +153,62 @@ class Metrics:
     """All metrics of one broker. Asking for a name again gives the same object."""
 
     def __init__(self) -> None:
-        self._all: dict[str, Counter | Gauge | Histogram] = {}
+        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:
         """A counter; its name ends in `_total`."""
-        return self._one(Counter(name, help, tuple(labels)))
+        return self._register(Counter(name, help, tuple(labels)))
 
     def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
         """A gauge."""
-        return self._one(Gauge(name, help, tuple(labels)))
+        return self._register(Gauge(name, help, tuple(labels)))
 
     def histogram(
-        self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = (), *, parts: int = 1
+        self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = (), *, scale: int = 1
     ) -> Histogram:
         """A histogram over ascending bounds."""
-        return self._one(Histogram(name, help, buckets, tuple(labels), parts))
+        return self._register(Histogram(name, help, buckets, tuple(labels), scale))
 
     def render(self) -> str:
         """Everything in Prometheus text form (content type `text/plain; version=0.0.4`)."""
         parts = []
-        for name, metric in sorted(self._all.items()):
+        for name, metric in sorted(self._metrics.items()):
             parts.append(f"# HELP {name} {metric.help}")
             parts.append(f"# TYPE {name} {metric.kind}")
             parts.extend(metric.lines())
         return "\n".join(parts) + "\n" if parts else ""
 
-    def _one(self, new: M) -> M:
-        there = self._all.setdefault(new.name, new)
+    def _register(self, new: M) -> M:
+        there = self._metrics.setdefault(new.name, new)
         if type(there) is not type(new) or there.labels != new.labels:
             raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
         return there
 
 
-def by_topic(values: Mapping[str, float], most: int) -> dict[Labels, float]:
+def limit_topics(values: Mapping[str, float], topics_max: int) -> dict[Labels, float]:
     """Numbers by topic as samples, in no more than `most` and one: what other topics have is added up under `OTHERS`.
     Those with the largest numbers are kept."""
-    if len(values) <= most:
+    if len(values) <= topics_max:
         return {(topic,): value for topic, value in values.items()}
     found = sorted(values.items(), key=lambda each: (-each[1], each[0]))
-    kept: dict[Labels, float] = {(topic,): value for topic, value in found[:most]}
-    return kept | {(OTHERS,): sum(value for _, value in found[most:])}
+    kept: dict[Labels, float] = {(topic,): value for topic, value in found[:topics_max]}
+    return kept | {(OTHERS,): sum(value for _, value in found[topics_max:])}
 
 
-def _told(now: float | Mapping[Labels, float]) -> Mapping[Labels, float]:
+def _as_samples(now: float | Mapping[Labels, float]) -> Mapping[Labels, float]:
     return now if isinstance(now, Mapping) else {(): now}
 
 
-def _labels(names: Labels, values: Labels) -> str:
+def _format_labels(names: Labels, values: Labels) -> str:
     if not names:
         return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    pairs = (f'{name}="{_escape_label(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -14,7 +14,7 @@ from tiered.ids import TopicId
 from tiered.ports import Buffer
 
 
-class FollowAsk(NamedTuple):
+class MetadataFetch(NamedTuple):
     """A broker wants the metadata log from `slot` on, and is heard by asking. Answered at once when there is something,
     after `wait_ms` otherwise. It has done what slots up to `applied` ask of it; `controller_epoch` is the highest that
     it knows."""
@@ -27,7 +27,7 @@ class FollowAsk(NamedTuple):
     wait_ms: int
 
 
-class FollowAnswer(NamedTuple):
+class MetadataFetchReply(NamedTuple):
     """`entries` are the bodies of slots as the bucket has them, from the one asked for on, without a gap. `too_old`: it
     is not in memory any more, read the bucket. `store_age_ms`: for how long the controller has tried in vain to
     write; 0 when it has nothing to write."""
@@ -39,7 +39,7 @@ class FollowAnswer(NamedTuple):
     store_age_ms: int
 
 
-class HeardAnswer(NamedTuple):
+class ControllerView(NamedTuple):
     """What a broker knows of the controller: the highest epoch, who has it, how long ago it was heard (-1: never). And
     who it is itself."""
 
@@ -50,14 +50,14 @@ class HeardAnswer(NamedTuple):
     incarnation: str = ""
 
 
-class SubmitAnswer(NamedTuple):
+class ForwardReply(NamedTuple):
     """The controller's answer to a forwarded request (`controller/request_codec.py`), committed up to `slot`."""
 
     reply: bytes
     slot: int
 
 
-class FetchFrom(NamedTuple):
+class PartitionFetch(NamedTuple):
     """One partition that a follower copies: it has everything below `offset`, whose last record is of `last_epoch`, and
     never serves what lies below `log_start_offset`. `local_start_offset` is the first that is on its disk."""
 
@@ -78,17 +78,17 @@ class ReplicaFetch(NamedTuple):
     max_wait_ms: int
     max_bytes: int
     partition_max_bytes: int
-    partitions: Sequence[FetchFrom]
+    partitions: Sequence[PartitionFetch]
 
 
-class Diverging(NamedTuple):
+class DivergingEpoch(NamedTuple):
     """Where the leader's history parts from the follower's: the largest epoch not above the follower's, and its end."""
 
     leader_epoch: int
     end_offset: int
 
 
-class FetchedPart(NamedTuple):
+class FetchedPartition(NamedTuple):
     """The leader's answer for one partition. `code` is Kafka's number, 0 for none. `log_start_offset` counts what is
     cold too, `local_start_offset` is the first that the leader has itself, `cold_end_offset` the end of what the bucket
     has: below it a follower may drop what it holds."""
@@ -100,7 +100,7 @@ class FetchedPart(NamedTuple):
     log_start_offset: int
     local_start_offset: int
     cold_end_offset: int
-    diverging: Diverging | None
+    diverging_epoch: DivergingEpoch | None
     records: Buffer
 
 
@@ -114,27 +114,27 @@ class Peers(Protocol):
     cluster_id: str
     credential: bytes
 
-    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+    async def fetch_metadata(self, address: str, ask: MetadataFetch, timeout: float) -> MetadataFetchReply:
         """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""
         ...
 
-    async def submit(
-        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
-    ) -> SubmitAnswer:
+    async def forward(
+        self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
+    ) -> ForwardReply:
         """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done, nor
         was it before `going` was called: only then it leaves."""
         ...
 
-    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+    async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         """What another broker knows of the controller."""
         ...
 
-    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """Records from a leader: a part for each partition asked for, in any order. One of which there is nothing new
         may be missing: what was told of it before still holds."""
         ...
 
-    async def reach(self, address: str, timeout: float) -> None:
+    async def check_listening(self, address: str, timeout: float) -> None:
         """Returns when something listens there. `Unavailable` with what is in the way."""
         ...
 

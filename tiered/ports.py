@@ -127,7 +127,7 @@ PutResult = Ok | ConditionFailed | Conflict | NotFound | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class GetResult:
     """Bytes of an object (or of a range of it), its whole size and its version."""
 
     data: bytes
@@ -136,7 +136,7 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedObject:
     """One key of a listing."""
 
     key: str
@@ -158,7 +158,7 @@ class ObjectStore(Protocol):
 
     url: str
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         """The bytes `[start, start + length)`, shorter only at the end of the object; `Unavailable` after own retries.
         Only a whole object's bytes may have been checked on the way: whoever reads a range proves it himself."""
 
@@ -170,7 +170,7 @@ class ObjectStore(Protocol):
         """One object from many parts, streamed: memory does not grow with its size. Retried inside; unconditional,
         because data keys are unique."""
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         """Keys under `prefix` greater than `after`, in order, at most `limit`, perhaps fewer. Empty only where no key
         follows, so a caller has all that it asked for once a list is empty."""
 
@@ -212,7 +212,7 @@ class Listener(Protocol):
 class Net(Protocol):
     """Connections between processes."""
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> Listener: ...
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> Listener: ...
     async def connect(self, host: str, port: int, timeout: float) -> Stream:
         """`Unavailable`, with `refused` when that machine answered that nobody listens there."""
 

@@ -27,29 +27,29 @@ class _Job(NamedTuple):
     call: Callable[[], Any]
 
 
-class Workers:
+class ThreadPool:
     """At most `threads` calls at once; the others wait in order, at most `waiting` of them."""
 
-    def __init__(self, name: str, threads: int, waiting: int = WAITING_MAX) -> None:
+    def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
         self._name = name
-        self._most = threads
-        self._waiting = waiting
-        self._begun = 0
+        self._threads_max = threads
+        self._waiting_max = waiting_max
+        self._threads_started = 0
         self._closed = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
 
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
         """The call's result or error. `TimeoutError` after `seconds`, the wait for a thread included. `Unavailable`
         when too many calls wait already. A call that has not begun when its caller is cancelled is not made."""
-        if self._closed or self._jobs.qsize() >= self._waiting:
-            why = "are closed" if self._closed else f"have {self._waiting} calls waiting for them"
+        if self._closed or self._jobs.qsize() >= self._waiting_max:
+            why = "are closed" if self._closed else f"have {self._waiting_max} calls waiting for them"
             raise Unavailable(f"the threads of {self._name} {why}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put(_Job(loop, future, call))
-        if self._begun < self._most:
-            self._begun += 1
-            threading.Thread(target=self._serve, name=f"tiered-{self._name}", daemon=True).start()
+        if self._threads_started < self._threads_max:
+            self._threads_started += 1
+            threading.Thread(target=self._run_jobs, name=f"tiered-{self._name}", daemon=True).start()
         async with asyncio.timeout(seconds):
             return await future
 
@@ -60,11 +60,11 @@ class Workers:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    _tell(job.loop, job.future.cancel)
-        for _ in range(self._begun):
+                    _call_soon(job.loop, job.future.cancel)
+        for _ in range(self._threads_started):
             self._jobs.put(None)
 
-    def _serve(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             if job.future.cancelled():
                 continue
@@ -72,16 +72,16 @@ class Workers:
                 result, error = job.call(), None
             except BaseException as raised:  # noqa: BLE001 - whatever it is, the caller has to hear of it
                 result, error = None, raised
-            _tell(job.loop, _settle, job.future, result, error)
+            _call_soon(job.loop, _resolve_future, job.future, result, error)
             del job, result, error  # a thread that waits for more holds nothing
 
 
-def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
         loop.call_soon_threadsafe(call, *arguments)
 
 
-def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+def _resolve_future(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:

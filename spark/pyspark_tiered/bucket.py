@@ -25,10 +25,10 @@ async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None
     """
     found = await bucket.find_topic(name)
     pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
-    manifests = await asyncio.gather(*(bucket.manifests.load(pid) for pid in pids))
+    manifests = await asyncio.gather(*(bucket.manifests.load(partition_id) for partition_id in pids))
     partitions = [
-        await _load_partition(bucket, pid.partition, manifest, (starts or {}).get(pid.partition, 0))
-        for pid, manifest in zip(pids, manifests, strict=True)
+        await _load_partition(bucket, partition_id.partition, manifest, (starts or {}).get(partition_id.partition, 0))
+        for partition_id, manifest in zip(pids, manifests, strict=True)
     ]
     return ColdTopic(name, found.topic_id, tuple(partitions))
 
@@ -61,8 +61,8 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
         case BoundKind.OFFSET:
             return bound.value
         case BoundKind.TIMESTAMP:
-            pid = PartitionId(topic.topic_id, number)
-            found = await bucket.reader.offset_for_timestamp(pid, bound.value)
+            partition_id = PartitionId(topic.topic_id, number)
+            found = await bucket.reader.offset_for_timestamp(partition_id, bound.value)
             return partition.cold_end_offset if found is None else min(found[0], partition.cold_end_offset)
 
 
@@ -84,9 +84,9 @@ def read_batches(url: str, split: Split) -> Generator[tuple[memoryview, list[Wal
 
 
 async def _read_pieces(url: str, split: Split) -> AsyncGenerator[ColdBatches]:
-    pid = PartitionId(split.topic_id, split.partition)
+    partition_id = PartitionId(split.topic_id, split.partition)
     async with open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES) as bucket:
-        walk = bucket.reader.iterate(pid, split.start, split.end, manifest=split.manifest())
+        walk = bucket.reader.iterate(partition_id, split.start, split.end, manifest=split.manifest())
         async with aclosing(walk):
             async for piece in walk:
                 yield piece

@@ -17,48 +17,50 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.faults import EVERY, Fault, named
+from tests.chaos.faults import ALL_FAULTS, ChaosFault, faults_by_name
 from tests.chaos.run import run
-from tests.chaos.trio import QUICK
+from tests.chaos.trio import QUICK_SETTINGS
 from tests.chaos.writers import has_java
 
 
-def chosen(store: str, only: list[str], minutes: float, seed: int) -> Iterator[Fault]:
+def choose_faults(store: str, only: list[str], minutes: float, seed: int) -> Iterator[ChaosFault]:
     """Each fault once, then drawn ones while there is time."""
     end = time.monotonic() + minutes * 60
-    faults = [each for each in (named(tuple(only)) if only else EVERY) if store == "s3" or not each.needs_s3]
+    faults = [
+        each for each in (faults_by_name(tuple(only)) if only else ALL_FAULTS) if store == "s3" or not each.needs_s3
+    ]
     yield from faults
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     while time.monotonic() < end:
-        yield draw.choice(faults)
+        yield rng.choice(faults)
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(prog="python -m tests.chaos", description="Real brokers fail while clients write.")
-    asked.add_argument("--store", choices=("file", "s3", "both"), default="both")
-    asked.add_argument("--minutes", type=float, default=0.0, help="go on with drawn faults until they are over")
-    asked.add_argument("--seed", type=int, default=1, help="of what is drawn")
-    asked.add_argument("--only", action="append", default=[], help="a fault by its name; again for more")
-    asked.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
-    asked.add_argument(
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Real brokers fail while clients write.")
+    parser.add_argument("--store", choices=("file", "s3", "both"), default="both")
+    parser.add_argument("--minutes", type=float, default=0.0, help="go on with drawn faults until they are over")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--only", action="append", default=[], help="a fault by its name; again for more")
+    parser.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
+    parser.add_argument(
         "--allow-resent", default="", metavar="REASON",
         help="why a record may be there twice that its client sent again under a new producer epoch; else it fails",
     )  # fmt: skip
-    args = asked.parse_args()
+    args = parser.parse_args()
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # brokers that die in the midst of a request
     well = True
     for store in ("file", "s3") if args.store == "both" else (args.store,):
         directory = Path(tempfile.mkdtemp(prefix="tiered-chaos-"))
-        faults = chosen(store, args.only, args.minutes, args.seed)
+        faults = choose_faults(store, args.only, args.minutes, args.seed)
         print(f"store {store}, logs in {directory}", flush=True)
-        settings = QUICK if args.quick else {}
+        settings = QUICK_SETTINGS if args.quick else {}
         report = run(
             directory, store, faults, settings, has_java=has_java(), resent_allowed=args.allow_resent,
             say=lambda text: print(text, flush=True),
         )  # fmt: skip
         print(f"\n{report}\n", flush=True)
-        well = well and report.well
-        if report.well:
+        well = well and report.is_ok
+        if report.is_ok:
             shutil.rmtree(directory)
     return 0 if well else 1
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-Place = tuple[str, int]
-SAID = 10
+PartitionKey = tuple[str, int]
+EXAMPLES_MAX = 10
 """Examples of each finding that are named."""
 
 
-class Sender(NamedTuple):
+class ProducerEpoch(NamedTuple):
     """Whose numbers a batch bears: a broker knows one that comes again by them, and by nothing else."""
 
     producer_id: int
@@ -22,7 +22,7 @@ class Sender(NamedTuple):
 
 
 @dataclass
-class Findings:
+class AuditFindings:
     """What is wrong, by kind; nothing is as it should be. `resent` is there twice because its producer sent it again
     under a new epoch of its own accord, before it had an answer. No broker can tell that, but none has to give a reason
     for it either: it is not well unless `resent_allowed` says why it may happen in this run."""
@@ -31,44 +31,44 @@ class Findings:
     duplicates: list[str] = field(default_factory=list)
     resent: list[str] = field(default_factory=list)
     disorder: list[str] = field(default_factory=list)
-    unequal: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
     resent_allowed: str = ""
 
     @property
-    def well(self) -> bool:
+    def is_ok(self) -> bool:
         resent = self.resent and not self.resent_allowed
-        return not (self.lost or self.duplicates or self.disorder or self.unequal or resent)
+        return not (self.lost or self.duplicates or self.disorder or self.differing or resent)
 
     def __str__(self) -> str:
         counts = (
             f"acknowledged and lost {len(self.lost)}, duplicates {len(self.duplicates)}, out of order"
-            f" {len(self.disorder)}, copies that differ {len(self.unequal)}; sent again by a client under a new"
+            f" {len(self.disorder)}, copies that differ {len(self.differing)}; sent again by a client under a new"
             f" producer epoch {len(self.resent)}"
             + (f" (allowed: {self.resent_allowed})" if self.resent_allowed else "")
         )
-        kinds = (self.lost, self.duplicates, self.disorder, self.unequal, self.resent)
-        return "\n".join([counts, *(each for kind in kinds for each in kind[:SAID])])
+        kinds = (self.lost, self.duplicates, self.disorder, self.differing, self.resent)
+        return "\n".join([counts, *(each for kind in kinds for each in kind[:EXAMPLES_MAX])])
 
 
-def judge(
-    acked: Mapping[str, Mapping[Place, Sequence[tuple[int, int]]]],
-    logs: Mapping[Place, Sequence[tuple[int, bytes]]],
-    sender: Callable[[Place, int], Sender | None] = lambda place, offset: None,
-) -> Findings:
+def check_records(
+    acked: Mapping[str, Mapping[PartitionKey, Sequence[tuple[int, int]]]],
+    logs: Mapping[PartitionKey, Sequence[tuple[int, bytes]]],
+    sender: Callable[[PartitionKey, int], ProducerEpoch | None] = lambda place, offset: None,
+) -> AuditFindings:
     """`acked` by writer's name: numbers and offsets. `logs`: offset and value, as a client reads them. `sender` of the
     record at an offset."""
-    found = Findings()
-    seen: dict[tuple[str, str], tuple[Place, int]] = {}
-    numbers: dict[tuple[str, Place], dict[int, int]] = {}
+    found = AuditFindings()
+    seen: dict[tuple[str, str], tuple[PartitionKey, int]] = {}
+    numbers: dict[tuple[str, PartitionKey], dict[int, int]] = {}
     for place, records in logs.items():
         last: dict[str, int] = {}
         for offset, value in records:
-            name, number = _who(value)
+            name, number = _parse_value(value)
             key = (name, value.split()[0].decode())
             if key in seen:
                 both = (sender(*seen[key]), sender(place, offset))
                 said = f"{key[1]} at {seen[key][0]} {seen[key][1]} of {both[0]}, and at {place} {offset} of {both[1]}"
-                (found.resent if _is_resent(*both) else found.duplicates).append(said)
+                (found.resent if _is_under_later_epoch(*both) else found.duplicates).append(said)
                 continue
             seen[key] = (place, offset)
             if number <= last.get(name, -1):
@@ -86,21 +86,21 @@ def judge(
     return found
 
 
-def _is_resent(first: Sender | None, second: Sender | None) -> bool:
+def _is_under_later_epoch(first: ProducerEpoch | None, second: ProducerEpoch | None) -> bool:
     """Under a later epoch of the same producer."""
     if first is None or second is None:
         return False
     return first.producer_id == second.producer_id >= 0 and first.epoch < second.epoch
 
 
-def _who(value: bytes) -> tuple[str, int]:
+def _parse_value(value: bytes) -> tuple[str, int]:
     words = value.split()[0].decode().split(".")
     return words[0], int(words[-1])
 
 
-def read(
-    address: str, places: Iterable[Place], seconds: float
-) -> tuple[dict[Place, list[tuple[int, bytes]]], dict[Place, tuple[int, int]]]:
+def read_all(
+    address: str, places: Iterable[PartitionKey], seconds: float
+) -> tuple[dict[PartitionKey, list[tuple[int, bytes]]], dict[PartitionKey, tuple[int, int]]]:
     """Everything from the first offset to the end now, and these bounds, through a client: old records come from the
     bucket."""
     consumer = Consumer(
@@ -111,8 +111,8 @@ def read(
     )  # fmt: skip
     deadline = time.monotonic() + seconds
     try:
-        found: dict[Place, list[tuple[int, bytes]]] = {place: [] for place in places}
-        bounds = {place: _bounds(consumer, place, deadline) for place in found}
+        found: dict[PartitionKey, list[tuple[int, bytes]]] = {place: [] for place in places}
+        bounds = {place: _fetch_bounds(consumer, place, deadline) for place in found}
         consumer.assign([TopicPartition(*place, bounds[place][0]) for place in found])
         missing = {place for place, (low, high) in bounds.items() if low < high}
         while missing:
@@ -132,7 +132,7 @@ def read(
         consumer.close()
 
 
-def _bounds(consumer: Consumer, place: Place, deadline: float) -> tuple[int, int]:
+def _fetch_bounds(consumer: Consumer, place: PartitionKey, deadline: float) -> tuple[int, int]:
     """The first offset and the end. librdkafka gives up when the leader has just changed."""
     while True:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 LINES_MAX = 20_000
 DEBUG = "eos,msg"
-KEPT = re.compile(r"encountered error|sequence|epoch|drain|fatal|IDEMPSTATE|GETPID", re.IGNORECASE)
+KEPT_LINES = re.compile(r"encountered error|sequence|epoch|drain|fatal|IDEMPSTATE|GETPID", re.IGNORECASE)
 
 SENT, SENT_MAX = "Produce MessageSet", 200
 """What was sent is kept where a new epoch begins, so much of it."""
@@ -22,25 +22,25 @@ class ClientLog(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.bumps: list[str] = []
+        self.epoch_bumps: list[str] = []
         self._file = path.open("a")
-        self._left = LINES_MAX
+        self._lines_left = LINES_MAX
         self._sent: deque[str] = deque(maxlen=SENT_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if not KEPT.search(text):
+        if not KEPT_LINES.search(text):
             return
         line = f"{time.strftime('%H:%M:%S')}.{time.time_ns() // 1_000_000 % 1000:03} {text}\n"
         if SENT in text:
             self._sent.append(line)
             return
         if "epoch bump" in text and "Beginning partition drain" in text:
-            self.bumps.append(text.partition("]: ")[2])
+            self.epoch_bumps.append(text.partition("]: ")[2])
             line = "".join([*self._sent, line])
             self._sent.clear()
-        if self._left > 0:
-            self._left -= 1
+        if self._lines_left > 0:
+            self._lines_left -= 1
             self._file.write(line)
             self._file.flush()
 

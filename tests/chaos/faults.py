@@ -6,303 +6,316 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, Trio
-from tests.chaos.views import View
+from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, ChaosCluster
+from tests.chaos.views import ClusterView
 from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
 from tiered.object_store.faulty import FaultKind
 
 WRITES = ("PUT", "POST")
-WHOLE_SECONDS = 60.0
-GONE_SECONDS = 15.0
+IN_SYNC_SECONDS = 60.0
+DEAD_ACK_SECONDS = 15.0
 """Until every partition is acknowledged again while a process is gone that is missed at once."""
-SILENT_SECONDS = 20.0
+SILENT_ACK_SECONDS = 20.0
 """The same for one that is only silent: a session, and clients that find out."""
-AGAIN_SECONDS = 30.0
+RECOVERY_SECONDS = 30.0
 """From the end of a fault until everything is live again."""
 
 
 @dataclass
-class Scene:
+class FaultContext:
     """A fault in a run: the brokers as they stood when it began, and whom it hit."""
 
-    trio: Trio
-    view: View
+    trio: ChaosCluster
+    view: ClusterView
     pause: Callable[[float], None]
     """Lets a fault last; it watches that nobody ends by itself."""
-    hit: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
 
     def leader(self, *, controller: bool | None = None) -> int:
         """Who leads most; of those that are, or are not, the controller, when it is said."""
         chosen = [node for node in NODES if controller is None or controller is (node == self.view.controller)]
-        return max(chosen, key=lambda node: len(self.view.led_by(node)))
+        return max(chosen, key=lambda node: len(self.view.partitions_led_by(node)))
 
     def follower(self) -> int:
         """Who leads least and does not control."""
         chosen = [node for node in NODES if node != self.view.controller]
-        return min(chosen, key=lambda node: len(self.view.led_by(node)))
+        return min(chosen, key=lambda node: len(self.view.partitions_led_by(node)))
 
 
 @dataclass(frozen=True)
-class Fault:
+class ChaosFault:
     """`begin` says in words what it did. Where `goes_on`, every partition is acknowledged again, within `acks_within`
     seconds of its begin, before it is mended."""
 
     name: str
-    begin: Callable[[Scene], None]
-    mend: Callable[[Scene], None]
-    goes_on: bool = True
-    lasts: float = 0.0
+    begin: Callable[[FaultContext], None]
+    mend: Callable[[FaultContext], None]
+    stays_available: bool = True
+    min_seconds: float = 0.0
     """Seconds from begin to mend at least."""
-    acks_within: float = SILENT_SECONDS
-    deadline: float = AGAIN_SECONDS
+    acks_within: float = SILENT_ACK_SECONDS
+    deadline: float = RECOVERY_SECONDS
     """Seconds from mend until everything is live again."""
-    balanced: bool = True
+    starts_balanced: bool = True
     """Each broker leads its share before."""
     needs_s3: bool = False
 
 
-def _killed(who: Callable[[Scene], tuple[int, ...]]) -> Callable[[Scene], None]:
-    def begin(scene: Scene) -> None:
-        scene.hit = who(scene)
-        scene.trio.kill(*scene.hit)
+def _kill(choose: Callable[[FaultContext], tuple[int, ...]]) -> Callable[[FaultContext], None]:
+    def begin(scene: FaultContext) -> None:
+        scene.targets = choose(scene)
+        scene.trio.kill(*scene.targets)
 
     return begin
 
 
-def _frozen(who: Callable[[Scene], tuple[int, ...]]) -> Callable[[Scene], None]:
-    def begin(scene: Scene) -> None:
-        scene.hit = who(scene)
-        for node in scene.hit:
+def _freeze(choose: Callable[[FaultContext], tuple[int, ...]]) -> Callable[[FaultContext], None]:
+    def begin(scene: FaultContext) -> None:
+        scene.targets = choose(scene)
+        for node in scene.targets:
             scene.trio.brokers[node].freeze()
 
     return begin
 
 
-def _cut(who: Callable[[Scene], tuple[int, ...]], links: Callable[[int], list[Link]]) -> Callable[[Scene], None]:
-    def begin(scene: Scene) -> None:
-        scene.hit = who(scene)
-        scene.trio.wires.cut(link for node in scene.hit for link in links(node))
+def _cut_links(
+    choose: Callable[[FaultContext], tuple[int, ...]], links: Callable[[int], list[Link]]
+) -> Callable[[FaultContext], None]:
+    def begin(scene: FaultContext) -> None:
+        scene.targets = choose(scene)
+        scene.trio.links.cut(link for node in scene.targets for link in links(node))
 
     return begin
 
 
-def _started(scene: Scene) -> None:
-    scene.trio.start(*scene.hit)
+def _start(scene: FaultContext) -> None:
+    scene.trio.start(*scene.targets)
 
 
-def _thawed(scene: Scene) -> None:
-    for node in scene.hit:
+def _thaw(scene: FaultContext) -> None:
+    for node in scene.targets:
         scene.trio.brokers[node].thaw()
 
 
-def _joined(scene: Scene) -> None:
-    scene.trio.wires.mend()
+def _mend_links(scene: FaultContext) -> None:
+    scene.trio.links.mend()
 
 
-def _wiped(scene: Scene) -> None:
-    for node in scene.hit:
+def _wipe_and_start(scene: FaultContext) -> None:
+    for node in scene.targets:
         scene.trio.brokers[node].wipe()
-    scene.trio.start(*scene.hit)
+    scene.trio.start(*scene.targets)
 
 
-def _reset(scene: Scene) -> None:
-    scene.hit = NODES
+def _reset_connections(scene: FaultContext) -> None:
+    scene.targets = NODES
     for _ in range(5):
-        scene.trio.wires.reset(NODES)
+        scene.trio.links.reset(NODES)
         scene.pause(0.5)
 
 
-def _rolled(scene: Scene) -> None:
+def _roll_restarts(scene: FaultContext) -> None:
     """SIGTERM, start, and the next one when everything is whole."""
-    scene.hit = NODES
+    scene.targets = NODES
     trio = scene.trio
     for node in sorted(NODES, key=lambda each: each == scene.view.controller):
         code = trio.brokers[node].end(signal.SIGTERM)
-        assert code == 0, f"broker {node} ended with {code}: {trio.brokers[node].said()}"
+        assert code == 0, f"broker {node} ended with {code}: {trio.brokers[node].log_tail()}"
         trio.start(node)
-        trio.until(trio.whole, WHOLE_SECONDS, trio.views)
+        trio.wait_until(trio.is_in_sync, IN_SYNC_SECONDS, trio.fetch_views)
 
 
-def _fourth_comes(scene: Scene) -> None:
+def _add_fourth(scene: FaultContext) -> None:
     """A broker joins and is given its share of what is there."""
     trio = scene.trio
-    trio.join()
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
+    trio.add_fourth()
+    trio.wait_until(lambda: _are_registered(trio, *NODES, FOURTH), IN_SYNC_SECONDS, trio.fetch_views)
     trio.command("cluster", "rebalance", "--execute")
-    trio.until(lambda: trio.settled(*NODES, FOURTH), MOVE_SECONDS, trio.views)
+    trio.wait_until(lambda: trio.is_settled(*NODES, FOURTH), MOVE_SECONDS, trio.fetch_views)
 
 
-def _fourth_goes(scene: Scene) -> None:
+def _remove_fourth(scene: FaultContext) -> None:
     """Everything moves off it before it stops."""
     trio = scene.trio
     trio.command("cluster", "decommission", str(FOURTH))
     trio.uncordon(FOURTH)
-    trio.part(FOURTH)
+    trio.remove_broker(FOURTH)
 
 
-def _replaced_by_fourth(scene: Scene) -> None:
+def _replace_with_fourth(scene: FaultContext) -> None:
     """A leader is decommissioned and stops for good; another broker takes what it had."""
-    scene.hit = leader(scene)
-    trio, [hit] = scene.trio, scene.hit
-    trio.join()
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
+    scene.targets = leader(scene)
+    trio, [hit] = scene.trio, scene.targets
+    trio.add_fourth()
+    trio.wait_until(lambda: _are_registered(trio, *NODES, FOURTH), IN_SYNC_SECONDS, trio.fetch_views)
     trio.command("cluster", "decommission", str(hit))
-    trio.part(hit)
-    trio.until(lambda: trio.settled(*sorted({*NODES, FOURTH} - {hit})), MOVE_SECONDS, trio.views)
+    trio.remove_broker(hit)
+    trio.wait_until(lambda: trio.is_settled(*sorted({*NODES, FOURTH} - {hit})), MOVE_SECONDS, trio.fetch_views)
 
 
-def _back_for_fourth(scene: Scene) -> None:
+def _return_for_fourth(scene: FaultContext) -> None:
     """It comes back with an empty disk, and the other one leaves."""
-    trio, [hit] = scene.trio, scene.hit
+    trio, [hit] = scene.trio, scene.targets
     trio.start(hit)
-    trio.until(lambda: _there(trio, *NODES, FOURTH), WHOLE_SECONDS, trio.views)
+    trio.wait_until(lambda: _are_registered(trio, *NODES, FOURTH), IN_SYNC_SECONDS, trio.fetch_views)
     trio.uncordon(hit)
-    _fourth_goes(scene)
+    _remove_fourth(scene)
 
 
-def _moved_off(scene: Scene) -> None:
+def _move_off_leader(scene: FaultContext) -> None:
     """What a broker leads moves to the others, all at once, and its copies go."""
-    scene.hit = leader(scene)
-    _reassigned(scene, lambda place, hit: tuple(node for node in scene.view.replicas[place] if node != hit))
+    scene.targets = leader(scene)
+    _reassign(scene, lambda place, hit: tuple(node for node in scene.view.replicas[place] if node != hit))
 
 
-def _moved_back(scene: Scene) -> None:
+def _move_back(scene: FaultContext) -> None:
     """It copies everything anew, and is to lead it again."""
-    _reassigned(scene, lambda place, hit: (hit, *(node for node in scene.view.replicas[place] if node != hit)))
+    _reassign(scene, lambda place, hit: (hit, *(node for node in scene.view.replicas[place] if node != hit)))
 
 
-def _reassigned(scene: Scene, to: Callable[[tuple[str, int], int], tuple[int, ...]]) -> None:
-    [hit] = scene.hit
-    moves = [f"{place[0]}/{place[1]}={','.join(map(str, to(place, hit)))}" for place in scene.view.led_by(hit)]
+def _reassign(scene: FaultContext, to: Callable[[tuple[str, int], int], tuple[int, ...]]) -> None:
+    [hit] = scene.targets
+    moves = [
+        f"{place[0]}/{place[1]}={','.join(map(str, to(place, hit)))}" for place in scene.view.partitions_led_by(hit)
+    ]
     scene.trio.command("cluster", "reassign", *moves)
 
 
-def _there(trio: Trio, *nodes: int) -> bool:
-    view = trio.view()
+def _are_registered(trio: ChaosCluster, *nodes: int) -> bool:
+    view = trio.agreed_view()
     return view is not None and view.brokers == nodes
 
 
-def _bucket(*rules: Callable[[], HttpFault]) -> Callable[[Scene], None]:
-    def begin(scene: Scene) -> None:
+def _set_bucket_faults(*rules: Callable[[], HttpFault]) -> Callable[[FaultContext], None]:
+    def begin(scene: FaultContext) -> None:
         assert scene.trio.s3 is not None
         scene.trio.s3.faults[:] = [make() for make in rules]
 
     return begin
 
 
-def _both(*acts: Callable[[Scene], None]) -> Callable[[Scene], None]:
-    def act(scene: Scene) -> None:
+def _do_all(*acts: Callable[[FaultContext], None]) -> Callable[[FaultContext], None]:
+    def act(scene: FaultContext) -> None:
         for each in acts:
             each(scene)
 
     return act
 
 
-def _bucket_back(scene: Scene) -> None:
+def _clear_bucket_faults(scene: FaultContext) -> None:
     assert scene.trio.s3 is not None
     scene.trio.s3.faults.clear()
 
 
-def _nothing(scene: Scene) -> None:
+def _do_nothing(scene: FaultContext) -> None:
     """Over by itself."""
 
 
-def leader(scene: Scene) -> tuple[int, ...]:
+def leader(scene: FaultContext) -> tuple[int, ...]:
     return (scene.leader(controller=False),)
 
 
-def controller(scene: Scene) -> tuple[int, ...]:
+def controller(scene: FaultContext) -> tuple[int, ...]:
     return (scene.view.controller,)
 
 
-def follower(scene: Scene) -> tuple[int, ...]:
+def follower(scene: FaultContext) -> tuple[int, ...]:
     return (scene.follower(),)
 
 
-def everybody(scene: Scene) -> tuple[int, ...]:
+def all_brokers(scene: FaultContext) -> tuple[int, ...]:
     return NODES
 
 
-def two(scene: Scene) -> tuple[int, ...]:
+def controller_and_leader(scene: FaultContext) -> tuple[int, ...]:
     return tuple(sorted({scene.view.controller, scene.leader(controller=False)}))
 
 
-def from_brokers(node: int) -> list[Link]:
+def links_to_brokers(node: int) -> list[Link]:
     """Both ways; clients still reach it."""
     return [link for other in NODES if other != node for link in ((node, other), (other, node))]
 
 
-def from_all(node: int) -> list[Link]:
+def links_to_all(node: int) -> list[Link]:
     """Both ways, clients too, the bucket not."""
-    return [*from_brokers(node), (node, CLIENT), (CLIENT, node)]
+    return [*links_to_brokers(node), (node, CLIENT), (CLIENT, node)]
 
 
-def from_answers(node: int) -> list[Link]:
+def links_out_of(node: int) -> list[Link]:
     """What it sends to other brokers does not arrive; it hears them."""
     return [(node, other) for other in NODES if other != node]
 
 
-def from_bucket(node: int) -> list[Link]:
+def links_to_bucket(node: int) -> list[Link]:
     return [(node, BUCKET), (BUCKET, node)]
 
 
-def away() -> HttpFault:
+def failing_bucket() -> HttpFault:
     return HttpFault(FaultKind.ERROR)
 
 
-def lost() -> HttpFault:
+def lost_replies() -> HttpFault:
     return HttpFault(FaultKind.LOST_REPLY, verbs=WRITES, probability=0.4)
 
 
-def late() -> HttpFault:
+def late_writes() -> HttpFault:
     return HttpFault(FaultKind.LATE_APPLY, verbs=WRITES, probability=0.3, seconds=2.0)
 
 
-def slow() -> HttpFault:
+def slow_bucket() -> HttpFault:
     return HttpFault(FaultKind.DELAY, seconds=0.7)
 
 
 ON_ANY_STORE = (
-    Fault("kill -9 of a leader", _killed(leader), _started, acks_within=GONE_SECONDS),
-    Fault("kill -9 of the controller", _killed(controller), _started, acks_within=GONE_SECONDS),
-    Fault("kill -9 of a follower", _killed(follower), _started, acks_within=GONE_SECONDS, balanced=False),
-    Fault("kill -9 of two", _killed(two), _started, goes_on=False, lasts=3),
-    Fault("kill -9 of all", _killed(everybody), _started, goes_on=False),
-    Fault("SIGSTOP of a leader", _frozen(leader), _thawed),
-    Fault("SIGSTOP of the controller", _frozen(controller), _thawed),
-    Fault("SIGSTOP of a follower", _frozen(follower), _thawed, balanced=False),
-    Fault("SIGSTOP of all", _frozen(everybody), _thawed, goes_on=False, lasts=8),
-    Fault("a leader cut from brokers", _cut(leader, from_brokers), _joined),
-    Fault("the controller cut from brokers", _cut(controller, from_brokers), _joined),
-    Fault("a leader cut from brokers and clients", _cut(leader, from_all), _joined),
-    Fault("what a leader sends to brokers is lost", _cut(leader, from_answers), _joined),
-    Fault("connections reset, five times", _reset, _nothing),
-    Fault("kill -9 of a leader, its disk wiped", _killed(leader), _wiped, acks_within=GONE_SECONDS),
-    Fault("rolling restart", _rolled, _nothing),
-    Fault("what a leader leads moved off it, and back", _moved_off, _moved_back),
-    Fault("a broker added and rebalanced, then decommissioned", _fourth_comes, _fourth_goes, deadline=MOVE_SECONDS),
-    Fault("a leader decommissioned, and its successor", _replaced_by_fourth, _back_for_fourth, deadline=MOVE_SECONDS),
+    ChaosFault("kill -9 of a leader", _kill(leader), _start, acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of the controller", _kill(controller), _start, acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of a follower", _kill(follower), _start, acks_within=DEAD_ACK_SECONDS, starts_balanced=False),
+    ChaosFault("kill -9 of two", _kill(controller_and_leader), _start, stays_available=False, min_seconds=3),
+    ChaosFault("kill -9 of all", _kill(all_brokers), _start, stays_available=False),
+    ChaosFault("SIGSTOP of a leader", _freeze(leader), _thaw),
+    ChaosFault("SIGSTOP of the controller", _freeze(controller), _thaw),
+    ChaosFault("SIGSTOP of a follower", _freeze(follower), _thaw, starts_balanced=False),
+    ChaosFault("SIGSTOP of all", _freeze(all_brokers), _thaw, stays_available=False, min_seconds=8),
+    ChaosFault("a leader cut from brokers", _cut_links(leader, links_to_brokers), _mend_links),
+    ChaosFault("the controller cut from brokers", _cut_links(controller, links_to_brokers), _mend_links),
+    ChaosFault("a leader cut from brokers and clients", _cut_links(leader, links_to_all), _mend_links),
+    ChaosFault("what a leader sends to brokers is lost", _cut_links(leader, links_out_of), _mend_links),
+    ChaosFault("connections reset, five times", _reset_connections, _do_nothing),
+    ChaosFault("kill -9 of a leader, its disk wiped", _kill(leader), _wipe_and_start, acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("rolling restart", _roll_restarts, _do_nothing),
+    ChaosFault("what a leader leads moved off it, and back", _move_off_leader, _move_back),
+    ChaosFault(
+        "a broker added and rebalanced, then decommissioned", _add_fourth, _remove_fourth, deadline=MOVE_SECONDS
+    ),
+    ChaosFault(
+        "a leader decommissioned, and its successor", _replace_with_fourth, _return_for_fourth, deadline=MOVE_SECONDS
+    ),
 )
 ON_S3 = (
-    Fault("bucket away", _bucket(away), _bucket_back, lasts=10, needs_s3=True),
-    Fault("bucket away, kill -9 of a leader", _both(_bucket(away), _killed(leader)),
-          _both(_bucket_back, _started), goes_on=False, lasts=4, needs_s3=True),
-    Fault("bucket away, kill -9 of all", _both(_bucket(away), _killed(everybody), _started), _bucket_back,
-          goes_on=False, lasts=4, needs_s3=True),
-    Fault("replies of the bucket lost, kill -9 of the controller", _both(_bucket(lost), _killed(controller)),
-          _both(_started, _bucket_back), lasts=3, needs_s3=True),
-    Fault("writes land late, kill -9 of the controller", _both(_bucket(late), _killed(controller)),
-          _both(_started, _bucket_back), lasts=3, needs_s3=True),
-    Fault("bucket slow, kill -9 of a leader", _both(_bucket(slow), _killed(leader)),
-          _both(_started, _bucket_back), needs_s3=True),
-    Fault("a follower cut from the bucket", _cut(follower, from_bucket), _joined, lasts=12, needs_s3=True),
-    Fault("a leader cut from the bucket", _cut(leader, from_bucket), _joined, lasts=12, needs_s3=True),
-    Fault("the controller cut from the bucket, kill -9 of a leader",
-          _both(_cut(controller, from_bucket), _killed(leader)), _both(_joined, _started), goes_on=False, lasts=12,
-          needs_s3=True),
+    ChaosFault("bucket away", _set_bucket_faults(failing_bucket), _clear_bucket_faults, min_seconds=10, needs_s3=True),
+    ChaosFault("bucket away, kill -9 of a leader", _do_all(_set_bucket_faults(failing_bucket), _kill(leader)),
+          _do_all(_clear_bucket_faults, _start), stays_available=False, min_seconds=4, needs_s3=True),
+    ChaosFault("bucket away, kill -9 of all", _do_all(_set_bucket_faults(failing_bucket), _kill(all_brokers), _start),
+        _clear_bucket_faults,
+          stays_available=False, min_seconds=4, needs_s3=True),
+    ChaosFault("replies of the bucket lost, kill -9 of the controller",
+        _do_all(_set_bucket_faults(lost_replies), _kill(controller)),
+          _do_all(_start, _clear_bucket_faults), min_seconds=3, needs_s3=True),
+    ChaosFault("writes land late, kill -9 of the controller", _do_all(_set_bucket_faults(late_writes),
+        _kill(controller)),
+          _do_all(_start, _clear_bucket_faults), min_seconds=3, needs_s3=True),
+    ChaosFault("bucket slow, kill -9 of a leader", _do_all(_set_bucket_faults(slow_bucket), _kill(leader)),
+          _do_all(_start, _clear_bucket_faults), needs_s3=True),
+    ChaosFault("a follower cut from the bucket", _cut_links(follower, links_to_bucket), _mend_links, min_seconds=12,
+        needs_s3=True),
+    ChaosFault("a leader cut from the bucket", _cut_links(leader, links_to_bucket), _mend_links, min_seconds=12,
+        needs_s3=True),
+    ChaosFault("the controller cut from the bucket, kill -9 of a leader",
+          _do_all(_cut_links(controller, links_to_bucket), _kill(leader)), _do_all(_mend_links, _start),
+          stays_available=False, min_seconds=12, needs_s3=True),
 )  # fmt: skip
-EVERY = (*ON_ANY_STORE, *ON_S3)
+ALL_FAULTS = (*ON_ANY_STORE, *ON_S3)
 SHORT = {
     "file": (
         "SIGSTOP of the controller", "kill -9 of all", "the controller cut from brokers",
@@ -315,6 +328,6 @@ SHORT = {
 }  # fmt: skip
 
 
-def named(names: tuple[str, ...]) -> list[Fault]:
-    by_name = {fault.name: fault for fault in EVERY}
+def faults_by_name(names: tuple[str, ...]) -> list[ChaosFault]:
+    by_name = {fault.name: fault for fault in ALL_FAULTS}
     return [by_name[name] for name in names]

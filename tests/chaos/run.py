@@ -13,86 +13,90 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from tests.chaos.audit import Findings, Place, judge, read
-from tests.chaos.copies import cold, compare, compare_cold, copies, senders
-from tests.chaos.faults import Fault, Scene
-from tests.chaos.trio import NODES, Trio, trio
-from tests.chaos.views import View
-from tests.chaos.writers import RATE, Confluent, Verifiable, Writer
+from tests.chaos.audit import AuditFindings, PartitionKey, check_records, read_all
+from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
+from tests.chaos.faults import ChaosFault, FaultContext
+from tests.chaos.trio import NODES, ChaosCluster, chaos_cluster
+from tests.chaos.views import ClusterView
+from tests.chaos.writers import RATE, ConfluentWriter, VerifiableWriter, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
 JAVA_TOPIC, JAVA_PARTITIONS = "java", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
-LATE_SECONDS = 5.0
+SAY_AFTER_SECONDS = 5.0
 """What is not live by then is said, also where it is in time."""
 
 
 @dataclass(frozen=True)
-class Row:
+class FaultResult:
     """What a fault did. Seconds: the longest time without an ack of a partition that a broker led which was hit (worst
     and median of these), of any other (worst), and from the mend until everything was live again."""
 
     name: str
-    hit: tuple[int, ...]
-    led: tuple[float, ...]
-    others: tuple[float, ...]
-    live_again: float
+    targets: tuple[int, ...]
+    leader_gaps: tuple[float, ...]
+    other_gaps: tuple[float, ...]
+    recovery_seconds: float
 
 
 @dataclass
-class Report:
+class ChaosReport:
     """A whole run."""
 
     store: str
-    rows: list[Row] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
-    findings: Findings = field(default_factory=Findings)
+    rows: list[FaultResult] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    findings: AuditFindings = field(default_factory=AuditFindings)
     acked: dict[str, int] = field(default_factory=dict)
     read: int = 0
     batches: int = 0
     cold: int = 0
-    bumps: list[str] = field(default_factory=list)
+    epoch_bumps: list[str] = field(default_factory=list)
     """Why clients began new producer epochs by themselves."""
     seconds: float = 0.0
 
     @property
-    def well(self) -> bool:
-        return self.findings.well and not self.troubles
+    def is_ok(self) -> bool:
+        return self.findings.is_ok and not self.failures
 
     def __str__(self) -> str:
         head = "| Fault | Brokers hit | No ack, led there: worst | median | elsewhere: worst | Live again after |"
         lines = [f"store {self.store}, {self.seconds:.0f} s", "", head, "| --- | --- | ---: | ---: | ---: | ---: |"]
         for row in self.rows:
-            hit = ", ".join(map(str, row.hit)) or "-"
-            worst = f"{max(row.led):.2f} s" if row.led else "-"
-            middle = f"{median(row.led):.2f} s" if row.led else "-"
-            others = f"{max(row.others):.2f} s" if row.others else "-"
-            lines.append(f"| {row.name} | {hit} | {worst} | {middle} | {others} | {row.live_again:.1f} s |")
+            hit = ", ".join(map(str, row.targets)) or "-"
+            worst = f"{max(row.leader_gaps):.2f} s" if row.leader_gaps else "-"
+            middle = f"{median(row.leader_gaps):.2f} s" if row.leader_gaps else "-"
+            others = f"{max(row.other_gaps):.2f} s" if row.other_gaps else "-"
+            lines.append(f"| {row.name} | {hit} | {worst} | {middle} | {others} | {row.recovery_seconds:.1f} s |")
         acked = ", ".join(f"{name} {count:,}" for name, count in self.acked.items())
         lines += [
             "",
             f"acknowledged: {acked}; read back {self.read:,}; batches of three copies compared {self.batches:,}, with"
             f" those of the bucket {self.cold:,}",
         ]
-        bumps = [f"new producer epoch: {each}" for each in self.bumps[:20]]
-        return "\n".join([*lines, str(self.findings), *bumps, *self.troubles[:20]])
+        bumps = [f"new producer epoch: {each}" for each in self.epoch_bumps[:20]]
+        return "\n".join([*lines, str(self.findings), *bumps, *self.failures[:20]])
 
 
-class Run:
+class ChaosRun:
     """The parts of a run that is under way."""
 
-    def __init__(self, three: Trio, writers: list[Writer], patience: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, three: ChaosCluster, writers: list[Writer], deadline_factor: float, say: Callable[[str], None]
+    ) -> None:
         self.trio = three
-        self.patience = patience
+        self.deadline_factor = deadline_factor
         self.writers = writers
         self.say = say
-        self.rows: list[Row] = []
+        self.rows: list[FaultResult] = []
 
-    def sent(self) -> dict[tuple[int, Place], int]:
-        return {(i, place): count for i, each in enumerate(self.writers) for place, count in each.sent().items()}
+    def next_numbers(self) -> dict[tuple[int, PartitionKey], int]:
+        return {
+            (i, place): count for i, each in enumerate(self.writers) for place, count in each.next_numbers().items()
+        }
 
-    def acked_since(self, sent: Mapping[tuple[int, Place], int]) -> bool:
+    def acked_since(self, sent: Mapping[tuple[int, PartitionKey], int]) -> bool:
         """Whether each writer got an ack in each partition for what it sent later."""
         last = {
             (i, place): answers[-1][0]
@@ -102,72 +106,75 @@ class Run:
         }
         return all(last.get(place, -1) >= number for place, number in sent.items())
 
-    def settle(self, balanced: bool) -> View:
+    def wait_live(self, balanced: bool) -> ClusterView:
         """Waits until all is live; who leads what then."""
         if balanced:
-            self.trio.balance()
-        self.trio.until(self.trio.whole, FINISH_SECONDS, self.trio.views)
-        found: list[View | None] = []
+            self.trio.elect_preferred()
+        self.trio.wait_until(self.trio.is_in_sync, FINISH_SECONDS, self.trio.fetch_views)
+        found: list[ClusterView | None] = []
 
-        def seen() -> bool:
-            found.append(self.trio.view())
+        def is_agreed() -> bool:
+            found.append(self.trio.agreed_view())
             return found[-1] is not None
 
-        self.trio.until(seen, FINISH_SECONDS, self.trio.views)
+        self.trio.wait_until(is_agreed, FINISH_SECONDS, self.trio.fetch_views)
         assert found[-1] is not None
         return found[-1]
 
     def pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self.trio.until(lambda: time.monotonic() >= end, seconds + 5, lambda: "a pause")
+        self.trio.wait_until(lambda: time.monotonic() >= end, seconds + 5, lambda: "a pause")
 
-    def through(self, fault: Fault) -> None:
+    def run_fault(self, fault: ChaosFault) -> None:
         """One fault from begin to all live again."""
-        scene = Scene(self.trio, self.settle(fault.balanced), self.pause)
+        scene = FaultContext(self.trio, self.wait_live(fault.starts_balanced), self.pause)
         began = time.monotonic()
         fault.begin(scene)
-        sent = self.sent()  # from now on: what was under way may still be acknowledged
-        if fault.goes_on:
-            self.trio.until(
+        sent = self.next_numbers()  # from now on: what was under way may still be acknowledged
+        if fault.stays_available:
+            self.trio.wait_until(
                 lambda: self.acked_since(sent),
-                fault.acks_within * self.patience,
-                lambda: (fault.name, self.behind(sent)),
+                fault.acks_within * self.deadline_factor,
+                lambda: (fault.name, self.missing_acks(sent)),
             )
-        self.pause(max(0.0, began + fault.lasts - time.monotonic()))
+        self.pause(max(0.0, began + fault.min_seconds - time.monotonic()))
         mended = time.monotonic()
         fault.mend(scene)
-        sent = self.sent()
+        sent = self.next_numbers()
         late: list[str] = []
-        self.trio.until(
-            lambda: self.live(sent, mended + LATE_SECONDS, late),
-            fault.deadline * self.patience,
-            lambda: (fault.name, self.behind(sent), self.trio.views()),
+        self.trio.wait_until(
+            lambda: self.is_live(sent, mended + SAY_AFTER_SECONDS, late),
+            fault.deadline * self.deadline_factor,
+            lambda: (fault.name, self.missing_acks(sent), self.trio.fetch_views()),
         )
         ended = time.monotonic()
-        led = {place for node in scene.hit for place in scene.view.led_by(node)}
-        gaps = self.gaps(began, ended)
-        row = Row(
+        led = {place for node in scene.targets for place in scene.view.partitions_led_by(node)}
+        gaps = self.ack_gaps(began, ended)
+        row = FaultResult(
             fault.name,
-            scene.hit,
+            scene.targets,
             tuple(gap for place, gap in gaps.items() if place in led),
             tuple(gap for place, gap in gaps.items() if place not in led),
             ended - mended,
         )
         self.rows.append(row)
         worst = max(gaps.values())
-        self.say(f"{fault.name} (brokers {scene.hit}): no ack {worst:.2f} s, live again after {row.live_again:.1f} s")
+        self.say(
+            f"{fault.name} (brokers {scene.targets}): no ack {worst:.2f} s, "
+            f"live again after {row.recovery_seconds:.1f} s"
+        )
         for each in late:
-            self.say(f"  after {LATE_SECONDS:g} s: {each}")
+            self.say(f"  after {SAY_AFTER_SECONDS:g} s: {each}")
 
-    def live(self, sent: Mapping[tuple[int, Place], int], late_at: float, late: list[str]) -> bool:
+    def is_live(self, sent: Mapping[tuple[int, PartitionKey], int], late_at: float, late: list[str]) -> bool:
         """Whether all is live again; what still is not at `late_at` is put into `late`, once."""
         acked = self.acked_since(sent)
-        live = acked and self.trio.whole()
+        live = acked and self.trio.is_in_sync()
         if not live and not late and time.monotonic() >= late_at:
-            late += [str(self.trio.views())] if acked else self.behind(sent)
+            late += [str(self.trio.fetch_views())] if acked else self.missing_acks(sent)
         return live
 
-    def behind(self, sent: Mapping[tuple[int, Place], int]) -> list[str]:
+    def missing_acks(self, sent: Mapping[tuple[int, PartitionKey], int]) -> list[str]:
         """What is waited for."""
         return [
             f"{self.writers[i].name} {place}: no ack of {number} or later"
@@ -175,16 +182,16 @@ class Run:
             if not any(each >= number for each, _ in self.writers[i].acked[place][-5000:])
         ]
 
-    def gaps(self, began: float, ended: float) -> dict[Place, float]:
+    def ack_gaps(self, began: float, ended: float) -> dict[PartitionKey, float]:
         """The longest time without an ack of each partition, of those writers that write to all all the time."""
-        times: dict[Place, list[float]] = {}
-        for each in [each for each in self.writers if each.sent()]:
+        times: dict[PartitionKey, list[float]] = {}
+        for each in [each for each in self.writers if each.next_numbers()]:
             for place, when in list(each.times.items()):
                 times.setdefault(place, []).extend(when)
-        return {place: longest(sorted(when), began, ended) for place, when in times.items()}
+        return {place: longest_gap(sorted(when), began, ended) for place, when in times.items()}
 
 
-def longest(times: list[float], began: float, ended: float) -> float:
+def longest_gap(times: list[float], began: float, ended: float) -> float:
     """The longest time between two of `times` (sorted), or one of these and `ended`, that reaches past `began`."""
     points = [*[each for each in times if each <= began][-1:], *[each for each in times if began < each < ended], ended]
     return max((b - a for a, b in pairwise(points)), default=ended - began)
@@ -193,44 +200,44 @@ def longest(times: list[float], began: float, ended: float) -> float:
 def run(
     directory: Path,
     store: str,
-    faults: Iterable[Fault],
+    faults: Iterable[ChaosFault],
     settings: Mapping[str, str],
     *,
     has_java: bool,
     rate: float = RATE,
-    patience: float = 1.0,
+    deadline_factor: float = 1.0,
     topic: Mapping[str, str] | None = None,
     resent_allowed: str = "",
     say: Callable[[str], None] = print,
-) -> Report:
+) -> ChaosReport:
     """Faults one after the other while clients write, `rate` records a second and partition; then everything is stopped
     and judged. Deadlines of faults are `patience` times as long. `topic`: settings of
     topics; `resent_allowed`: why a client may send something again under a new producer epoch, if it may."""
     began = time.monotonic()
-    report = Report(store)
+    report = ChaosReport(store)
     with ExitStack() as stack:
-        three = stack.enter_context(trio(directory, store, settings))
+        three = stack.enter_context(chaos_cluster(directory, store, settings))
         three.create(TOPIC, PARTITIONS, topic or {})
         if has_java:
             three.create(JAVA_TOPIC, JAVA_PARTITIONS, topic or {})
         writers: list[Writer] = [
-            Confluent(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
+            ConfluentWriter(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
         ]
         if has_java:
-            verifiable = Verifiable(7, three.address, JAVA_TOPIC, directory)
+            verifiable = VerifiableWriter(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
             writers.append(verifiable)
-        under_way = Run(three, writers, patience, say)
+        under_way = ChaosRun(three, writers, deadline_factor, say)
         report.rows = under_way.rows
-        three.until(lambda: all(each.acked for each in writers), 60, lambda: "a first ack")
+        three.wait_until(lambda: all(each.acked for each in writers), 60, lambda: "a first ack")
         for fault in faults:
             try:
-                under_way.through(fault)
+                under_way.run_fault(fault)
             except AssertionError as error:
-                report.troubles.append(str(error))
-            report.troubles += [trouble for each in writers for trouble in each.troubles]
-            if report.troubles:
-                say("\n".join(report.troubles))
+                report.failures.append(str(error))
+            report.failures += [trouble for each in writers for trouble in each.failures]
+            if report.failures:
+                say("\n".join(report.failures))
                 three.heal()
                 break
         _audit(three, writers, report, has_java)
@@ -239,27 +246,27 @@ def run(
     return report
 
 
-def _audit(three: Trio, writers: list[Writer], report: Report, has_java: bool) -> None:
+def _audit(three: ChaosCluster, writers: list[Writer], report: ChaosReport, has_java: bool) -> None:
     for each in writers:
         each.finish(FINISH_SECONDS)
-    report.troubles += [trouble for each in writers for trouble in each.troubles if trouble not in report.troubles]
+    report.failures += [trouble for each in writers for trouble in each.failures if trouble not in report.failures]
     report.acked = {each.name: sum(map(len, each.acked.values())) for each in writers}
     try:
-        three.until(three.whole, FINISH_SECONDS, three.views)
+        three.wait_until(three.is_in_sync, FINISH_SECONDS, three.fetch_views)
     except AssertionError as error:
-        report.troubles.append(str(error))
+        report.failures.append(str(error))
     places = [(TOPIC, number) for number in range(PARTITIONS)]
     places += [(JAVA_TOPIC, number) for number in range(JAVA_PARTITIONS)] if has_java else []
-    logs, bounds = read(three.address, places, READ_SECONDS)
+    logs, bounds = read_all(three.address, places, READ_SECONDS)
     report.read = sum(map(len, logs.values()))
-    report.bumps = [f"{each.name}: {why}" for each in writers for why in each.bumps]
+    report.epoch_bumps = [f"{each.name}: {why}" for each in writers for why in each.epoch_bumps]
     codes = three.stop()
     if set(codes.values()) != {0}:
-        report.troubles.append(f"exit codes {codes}")
-    those = {node: copies(three.brokers[node].directory) for node in NODES}
+        report.failures.append(f"exit codes {codes}")
+    those = {node: read_log_batches(three.brokers[node].directory) for node in NODES}
     with patch.dict(os.environ, three.environment):
-        bucket = asyncio.run(cold(three.store, places))
-    sender = senders([*those.values(), {place: part.batches for place, part in bucket.items()}])
-    report.findings = judge({each.name: each.acked for each in writers}, logs, sender)
-    report.batches = compare(those, report.findings)
+        bucket = asyncio.run(read_cold_batches(three.store, places))
+    sender = producer_lookup([*those.values(), {place: part.batches for place, part in bucket.items()}])
+    report.findings = check_records({each.name: each.acked for each in writers}, logs, sender)
+    report.batches = compare_brokers(those, report.findings)
     report.cold = compare_cold(those, bucket, bounds, report.findings)

@@ -11,15 +11,15 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.chaos.wires import Wires, wires
+from tests.chaos.wires import LinkProxy, link_proxy
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again")
 SECONDS = 10.0
 
 
 @pytest.fixture
-def links() -> Iterator[Wires]:
-    with wires() as made:
+def links() -> Iterator[LinkProxy]:
+    with link_proxy() as made:
         yield made
 
 
@@ -45,7 +45,7 @@ def request(client: str) -> bytes:
     return struct.pack(">ihhih", 10 + len(client), 12, 4, 1, len(client)) + client.encode()
 
 
-def through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.socket, socket.socket]:
+def forward_through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.socket, socket.socket]:
     """Both ends of a connection that has carried a byte."""
     there = stack.enter_context(closing(connected(port)))
     there.sendall(b"?")
@@ -56,20 +56,22 @@ def through(stack: ExitStack, port: int, server: socket.socket) -> tuple[socket.
             return there, here
 
 
-def test_bytes_go_both_ways_and_the_end_too(links: Wires, target: socket.socket) -> None:
+def test_bytes_go_both_ways_and_the_end_too(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
-        there, here = through(stack, port, target)
+        there, here = forward_through(stack, port, target)
         here.sendall(b"!")
         assert there.recv(1) == b"!"
         here.close()
         assert there.recv(1) == b""
 
 
-def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: Wires, target: socket.socket) -> None:
+def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(
+    links: LinkProxy, target: socket.socket
+) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
-        there, here = through(stack, port, target)
+        there, here = forward_through(stack, port, target)
         links.cut([(7, 1)])
         there.sendall(b"held")
         here.sendall(b"back")
@@ -82,31 +84,31 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_arrives_later(links: W
         assert here.recv(4) == b"held"
 
 
-def test_a_reset_breaks_what_is_open(links: Wires, target: socket.socket) -> None:
+def test_a_reset_breaks_what_is_open(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=7)
     with ExitStack() as stack:
-        there, _ = through(stack, port, target)
+        there, _ = forward_through(stack, port, target)
         assert links.reset([1]) > 0
         with pytest.raises(ConnectionResetError):
             there.recv(1)
 
 
-def test_who_does_not_listen_refuses_and_may_come_back(links: Wires, target: socket.socket) -> None:
+def test_who_does_not_listen_refuses_and_may_come_back(links: LinkProxy, target: socket.socket) -> None:
     own = target.getsockname()[1]
     port = links.add(1, own, origin=7)
     with ExitStack() as stack:
-        through(stack, port, target)
+        forward_through(stack, port, target)
         target.close()
-        links.shut([1])
-        links.shut([1])
+        links.refuse([1])
+        links.refuse([1])
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), SECONDS)
         again = stack.enter_context(closing(socket.create_server(("127.0.0.1", own))))
         again.settimeout(SECONDS)
-        through(stack, port, again)
+        forward_through(stack, port, again)
 
 
-def test_a_broker_is_known_by_its_first_request(links: Wires, target: socket.socket) -> None:
+def test_a_broker_is_known_by_its_first_request(links: LinkProxy, target: socket.socket) -> None:
     port = links.add(1, target.getsockname()[1], origin=None)
     links.cut([(3, 1)])
     with ExitStack() as stack:
@@ -122,7 +124,7 @@ def test_a_broker_is_known_by_its_first_request(links: Wires, target: socket.soc
             target.accept()
 
 
-def test_who_cannot_be_told_is_reset(links: Wires, target: socket.socket) -> None:
+def test_who_cannot_be_told_is_reset(links: LinkProxy, target: socket.socket) -> None:
     """A connection of a broker that passed for a client's would go round a cut link."""
     port = links.add(1, target.getsockname()[1], origin=None)
     with closing(connected(port)) as mine:

@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.chaos.views import View, views
-from tests.chaos.wires import BUCKET, CLIENT, Wires, wires
+from tests.chaos.views import ClusterView, fetch_views
+from tests.chaos.wires import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import held_port
 from tiered.errors import Refused, Unavailable
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 NODES = (1, 2, 3)
@@ -42,7 +42,7 @@ TOPIC = {
 }
 """Segments are small: some go to the bucket, and their local copies go, while brokers fail."""
 SETTINGS = {"remote.log.manager.task.interval.ms": "1000", "log.retention.check.interval.ms": "1000"}
-QUICK = {
+QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",
     "replica.lag.time.max.ms": "3000",
@@ -50,7 +50,7 @@ QUICK = {
 """A broker that is silent is missed sooner, so a test is shorter."""
 
 
-class Broker:
+class ChaosBroker:
     """One process, its directory and its ports. A start does not wait until it is ready."""
 
     def __init__(self, node: int, directory: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ class Broker:
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
         self._held = [held_port() for _ in range(3)]
-        self.port, self.own_port, self._http = (each.getsockname()[1] for each in self._held)
+        self.port, self.inter_broker_port, self._http = (each.getsockname()[1] for each in self._held)
         """For clients, for brokers, and for HTTP."""
         self._options = options
         self._env = {**os.environ, **env}
@@ -71,7 +71,7 @@ class Broker:
         command = [
             *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
             "--http", f"127.0.0.1:{self._http}", "-c", "inter.broker.listener.name=BROKERS",
-            "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.own_port}",
+            "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.inter_broker_port}",
             "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
@@ -97,7 +97,7 @@ class Broker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"broker {self.node} did not stop: {self.said()}") from None
+            raise AssertionError(f"broker {self.node} did not stop: {self.log_tail()}") from None
 
     def close(self) -> None:
         """Others may have its ports."""
@@ -109,22 +109,22 @@ class Broker:
         assert self.process is None
         shutil.rmtree(self.directory)
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
 
 
-class Trio:
+class ChaosCluster:
     """The three, a fourth at times, their links, and their bucket when it is the one with faults. Made by `trio`."""
 
-    def __init__(self, directory: Path, links: Wires, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
-        self.wires = links
+    def __init__(self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
+        self.links = links
         self.s3 = s3
         self.directory = directory
         self.environment = s3.environment if s3 is not None else {}
         self.store = "s3://bucket/chaos" if s3 is not None else f"file://{directory / 'bucket'}"
         words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
         self._options = ["--store", self.store, *words]
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, ChaosBroker] = {}
         self.ports: dict[int, int] = {}
         self._to_brokers: dict[int, int] = {}
         for node in NODES:
@@ -135,23 +135,23 @@ class Trio:
     def _add(self, node: int) -> None:
         env: dict[str, str] = {}
         if self.s3 is not None:
-            own = self.wires.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
+            own = self.links.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
             env = self.s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
-        broker = self.brokers[node] = Broker(node, self.directory, self._options, env)
-        self.ports[node] = self.wires.add(node, broker.port, origin=CLIENT)
-        self._to_brokers[node] = self.wires.add(node, broker.own_port, origin=None)
+        broker = self.brokers[node] = ChaosBroker(node, self.directory, self._options, env)
+        self.ports[node] = self.links.add(node, broker.port, origin=CLIENT)
+        self._to_brokers[node] = self.links.add(node, broker.inter_broker_port, origin=None)
 
-    def join(self) -> None:
+    def add_fourth(self) -> None:
         """The fourth comes, with nothing on its disk."""
         if FOURTH not in self.brokers:
             self._add(FOURTH)
         self.start(FOURTH)
 
-    def part(self, node: int) -> None:
+    def remove_broker(self, node: int) -> None:
         """It stops for good, and leaves its disk."""
         code = self.brokers[node].end(signal.SIGTERM)
-        assert code == 0, f"broker {node} ended with {code}: {self.brokers[node].said()}"
-        self.wires.shut([node])
+        assert code == 0, f"broker {node} ended with {code}: {self.brokers[node].log_tail()}"
+        self.links.refuse([node])
         self.brokers[node].wipe()
 
     def command(self, *words: str) -> str:
@@ -169,11 +169,11 @@ class Trio:
         """It may get replicas again."""
         self.command("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node))
 
-    def settled(self, *nodes: int) -> bool:
+    def is_settled(self, *nodes: int) -> bool:
         """Whether all agree that these are there and hold everything, each of them something, and nothing moves."""
-        view = self.view()
+        view = self.agreed_view()
         holders = {node for held in view.replicas.values() for node in held} if view is not None else set()
-        return view is not None and view.settled(nodes) and holders == set(nodes)
+        return view is not None and view.is_settled(nodes) and holders == set(nodes)
 
     def pids(self) -> dict[int, int]:
         return {node: each.process.pid for node, each in self.brokers.items() if each.process is not None}
@@ -188,49 +188,49 @@ class Trio:
             process = self.brokers[node].process
             assert process is not None
             process.kill()
-        self.wires.shut(nodes)
+        self.links.refuse(nodes)
         for node in nodes:
             self.brokers[node].end(signal.SIGKILL)
-        self.wires.shut(nodes)  # a link that found one of them not dead yet listens again
+        self.links.refuse(nodes)  # a link that found one of them not dead yet listens again
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         """A topic with three replicas, two of which must have what is acknowledged."""
         [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC | dict(config))]).values()
         made.result(30)
 
-    def balance(self) -> None:
+    def elect_preferred(self) -> None:
         """Everything is led by its first replica again. Whoever cannot now, does not."""
         with suppress(Unavailable, Refused):
             asyncio.run(_elect([Address("127.0.0.1", port) for port in self.ports.values()]))
 
-    def views(self) -> dict[int, View | None]:
+    def fetch_views(self) -> dict[int, ClusterView | None]:
         """What each broker says that runs; None where it does not answer."""
-        return views({node: self.ports[node] for node in self.pids()})
+        return fetch_views({node: self.ports[node] for node in self.pids()})
 
-    def view(self) -> View | None:
+    def agreed_view(self) -> ClusterView | None:
         """What all say that run; None where they do not agree, or one does not answer."""
-        said = list(self.views().values())
+        said = list(self.fetch_views().values())
         return said[0] if said and all(each == said[0] for each in said) else None
 
-    def whole(self) -> bool:
+    def is_in_sync(self) -> bool:
         """Everybody is there and says so, everything is led and in sync."""
-        view = self.view()
-        return view is not None and view.settled(NODES)
+        view = self.agreed_view()
+        return view is not None and view.is_settled(NODES)
 
-    def until(self, true: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
+    def wait_until(self, condition: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
         """Waits until it holds and gives the seconds it took. A broker that ends by itself is an error."""
         began = time.monotonic()
-        while not true():
+        while not condition():
             for broker in self.brokers.values():
                 ended = broker.process is not None and broker.process.poll() is not None
-                assert not ended, f"broker {broker.node} ended by itself: {broker.said()}"
+                assert not ended, f"broker {broker.node} ended by itself: {broker.log_tail()}"
             assert time.monotonic() < began + seconds, f"not so within {seconds} s: {what()}"
             time.sleep(PAUSE_SECONDS)
         return time.monotonic() - began
 
     def heal(self) -> None:
         """Everybody runs, every link and the bucket are well: after a fault that a run did not get through."""
-        self.wires.mend()
+        self.links.mend()
         if self.s3 is not None:
             self.s3.faults.clear()
         for node, broker in self.brokers.items():
@@ -247,22 +247,22 @@ class Trio:
 
 
 async def _elect(addresses: Sequence[Address]) -> None:
-    client = Client(SocketNet(), SystemClock(), addresses, timeout=10.0, patience=10.0)
+    client = KafkaClient(SocketNet(), SystemClock(), addresses, timeout=10.0, retry_seconds=10.0)
     try:
-        await client.ask_controller(ElectLeadersRequest(0, None, 10_000), ElectLeadersResponse)
+        await client.send_to_controller(ElectLeadersRequest(0, None, 10_000), ElectLeadersResponse)
     finally:
         await client.close()
 
 
 @contextmanager
-def trio(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[Trio]:
+def chaos_cluster(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[ChaosCluster]:
     """Three brokers that run and see each other; `store` is file or s3. No process is left behind."""
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_fake()) if store == "s3" else None
-        three = Trio(directory, stack.enter_context(wires()), s3, settings)
+        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings)
         try:
             three.start(*NODES)
-            three.until(three.whole, 60, lambda: three.brokers[1].said())
+            three.wait_until(three.is_in_sync, 60, lambda: three.brokers[1].log_tail())
             yield three
         finally:
             three.kill(*three.pids())

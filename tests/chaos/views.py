@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 VERSION = 12
@@ -16,7 +16,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class View:
+class ClusterView:
     """Who is there, and of each partition its leader (-1: none), in-sync set and replicas."""
 
     controller: int
@@ -25,42 +25,42 @@ class View:
     in_sync: dict[tuple[str, int], tuple[int, ...]]
     replicas: dict[tuple[str, int], tuple[int, ...]]
 
-    def settled(self, nodes: tuple[int, ...]) -> bool:
+    def is_settled(self, nodes: tuple[int, ...]) -> bool:
         """These are there and hold everything, each of them something; it is led, and in sync, and nothing moves."""
         led = all(leader in nodes for leader in self.leaders.values())
         still = all(len(held) == 3 and held == self.in_sync[place] for place, held in self.replicas.items())
         holders = {node for held in self.replicas.values() for node in held}
         return self.controller in nodes and self.brokers == nodes and led and still and holders <= set(nodes)
 
-    def led_by(self, node: int) -> list[tuple[str, int]]:
+    def partitions_led_by(self, node: int) -> list[tuple[str, int]]:
         return [place for place, leader in self.leaders.items() if leader == node]
 
 
-def views(ports: Mapping[int, int]) -> dict[int, View | None]:
+def fetch_views(ports: Mapping[int, int]) -> dict[int, ClusterView | None]:
     """What each broker says that listens there, by node; None where it does not answer."""
-    return asyncio.run(_all(ports))
+    return asyncio.run(_fetch_all(ports))
 
 
-async def _all(ports: Mapping[int, int]) -> dict[int, View | None]:
-    return dict(zip(ports, await asyncio.gather(*map(_ask, ports.values())), strict=True))
+async def _fetch_all(ports: Mapping[int, int]) -> dict[int, ClusterView | None]:
+    return dict(zip(ports, await asyncio.gather(*map(_fetch_view, ports.values())), strict=True))
 
 
-async def _ask(port: int) -> View | None:
+async def _fetch_view(port: int) -> ClusterView | None:
     try:
-        link = await open_link(SocketNet(), "127.0.0.1", port, "chaos", LOOK_SECONDS)
+        link = await open_connection(SocketNet(), "127.0.0.1", port, "chaos", LOOK_SECONDS)
     except Unavailable:
         return None
     try:
-        return _view(await link.ask(MetadataRequest(topics=None), MetadataResponse, LOOK_SECONDS, VERSION))
+        return _parse_view(await link.send(MetadataRequest(topics=None), MetadataResponse, LOOK_SECONDS, VERSION))
     except (Unavailable, Corrupt):
         return None
     finally:
         link.close()
 
 
-def _view(said: MetadataResponse) -> View:
+def _parse_view(said: MetadataResponse) -> ClusterView:
     parts = {(topic.name or "", each.partition_index): each for topic in said.topics for each in topic.partitions}
-    return View(
+    return ClusterView(
         said.controller_id,
         tuple(sorted(each.node_id for each in said.brokers)),
         {place: each.leader_id for place, each in parts.items()},

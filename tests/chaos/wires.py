@@ -24,15 +24,15 @@ RESET = struct.pack("ii", 1, 0)
 Link = tuple[int, int]
 
 
-class Wires:
+class LinkProxy:
     """All links. Made by `wires`; methods are for any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._cut: dict[Link, asyncio.Event] = {}
+        self._cut_links: dict[Link, asyncio.Event] = {}
         self._open: dict[asyncio.StreamWriter, Link] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._doors: dict[int, list[socket.socket]] = {}
+        self._listeners: dict[int, list[socket.socket]] = {}
         self._listening: dict[socket.socket, None] = {}
 
     def add(self, node: int, port: int, *, origin: int | None) -> int:
@@ -44,22 +44,22 @@ class Wires:
         door = held_port()  # drawn by its number: Linux takes a port that it chose back when the socket is shut
         door.setblocking(False)
         found: int = door.getsockname()[1]
-        self._doors.setdefault(node, []).append(door)
+        self._listeners.setdefault(node, []).append(door)
 
         async def begin() -> None:
-            self._own(asyncio.create_task(self._serve(node, port, door, origin)))
+            self._track(asyncio.create_task(self._serve(node, port, door, origin)))
 
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
         return found
 
-    def shut(self, nodes: Iterable[int]) -> None:
+    def refuse(self, nodes: Iterable[int]) -> None:
         """These refuse connections until somebody listens there again."""
         chosen = list(nodes)
 
         async def now() -> None:
             for node in chosen:
-                for door in self._doors[node]:
-                    self._refuse(door)
+                for door in self._listeners[node]:
+                    self._stop_listening(door)
 
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
@@ -68,7 +68,7 @@ class Wires:
 
         async def now() -> None:
             for link in links:
-                self._cut.setdefault(link, asyncio.Event())
+                self._cut_links.setdefault(link, asyncio.Event())
 
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
@@ -76,8 +76,8 @@ class Wires:
         """All links are whole, and what was held back goes its way."""
 
         async def now() -> None:
-            while self._cut:
-                self._cut.popitem()[1].set()
+            while self._cut_links:
+                self._cut_links.popitem()[1].set()
 
         asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
 
@@ -88,7 +88,7 @@ class Wires:
         async def now() -> int:
             broken = [writer for writer, link in self._open.items() if chosen & set(link)]
             for writer in broken:
-                _reset(writer)
+                _reset_connection(writer)
             return len(broken)
 
         return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
@@ -96,63 +96,63 @@ class Wires:
     async def close(self) -> None:
         """Ends everything. Doors first, and what came through them then is taken: a socket would be left open."""
         for door in list(self._listening):
-            self._refuse(door)
+            self._stop_listening(door)
         await asyncio.sleep(0.05)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for doors in self._doors.values():
+        for doors in self._listeners.values():
             for door in doors:
                 door.close()
 
-    def _own(self, task: asyncio.Task[None]) -> None:
+    def _track(self, task: asyncio.Task[None]) -> None:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     async def _serve(self, node: int, port: int, door: socket.socket, origin: int | None) -> None:
         """Listens while the target does. A socket that is shut stays bound: nobody else gets the port."""
         while True:
-            await _listens(port)
+            await _wait_listening(port)
             door.listen(128)
             self._listening[door] = None
             with suppress(OSError):
                 while True:
                     came, _ = await self._loop.sock_accept(door)
-                    self._own(asyncio.create_task(self._accepted(origin, node, port, came, door)))
+                    self._track(asyncio.create_task(self._on_accept(origin, node, port, came, door)))
 
-    def _refuse(self, door: socket.socket) -> None:
+    def _stop_listening(self, door: socket.socket) -> None:
         """On Linux a listening socket that is shut down refuses, and may listen again. One that does not listen must
         not be shut: what it accepts later would be shut too."""
         if door in self._listening:
             del self._listening[door]
             door.shutdown(socket.SHUT_RDWR)
 
-    async def _accepted(
+    async def _on_accept(
         self, origin: int | None, node: int, port: int, came: socket.socket, door: socket.socket
     ) -> None:
         reader, writer = await asyncio.open_connection(sock=came)
         head = b""
         with suppress(OSError, EOFError, asyncio.CancelledError):
             if origin is None:
-                head, origin = await _first(reader)
+                head, origin = await _read_origin(reader)
             if origin is None:
-                _reset(writer)
-            elif not await self._carry((origin, node), port, head, reader, writer):
-                self._refuse(door)
+                _reset_connection(writer)
+            elif not await self._forward((origin, node), port, head, reader, writer):
+                self._stop_listening(door)
         writer.transport.abort()
 
-    async def _carry(
+    async def _forward(
         self, link: Link, port: int, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """One connection, of which `head` was read, from its origin to the target and back; whether there is one."""
         answers = (link[1], link[0])
-        await self._whole(link)
-        await self._whole(answers)
+        await self._wait_mended(link)
+        await self._wait_mended(answers)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            _reset(writer)
+            _reset_connection(writer)
             return False
         self._open[writer] = self._open[back] = link
         back.write(head)
@@ -171,16 +171,16 @@ class Wires:
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK):
-                await self._whole(link)
+                await self._wait_mended(link)
                 writer.write(data)
                 await writer.drain()
 
-    async def _whole(self, link: Link) -> None:
-        while (cut := self._cut.get(link)) is not None:
+    async def _wait_mended(self, link: Link) -> None:
+        while (cut := self._cut_links.get(link)) is not None:
             await cut.wait()
 
 
-async def _listens(port: int) -> None:
+async def _wait_listening(port: int) -> None:
     """Returns once somebody does."""
     while True:
         with suppress(OSError):
@@ -190,7 +190,7 @@ async def _listens(port: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def _reset_connection(writer: asyncio.StreamWriter) -> None:
     """RST instead of FIN."""
     found: socket.socket = writer.get_extra_info("socket")
     with suppress(OSError):
@@ -199,12 +199,12 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def wires() -> Iterator[Wires]:
+def link_proxy() -> Iterator[LinkProxy]:
     """Links in a thread of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="wires", daemon=True)
     thread.start()
-    made = Wires(loop)
+    made = LinkProxy(loop)
     try:
         yield made
     finally:
@@ -214,7 +214,7 @@ def wires() -> Iterator[Wires]:
         loop.close()
 
 
-async def _first(reader: asyncio.StreamReader) -> tuple[bytes, int | None]:
+async def _read_origin(reader: asyncio.StreamReader) -> tuple[bytes, int | None]:
     """The head of the first request, and which broker sent it: a broker's requests name it as their client id."""
     head = await reader.readexactly(14)
     (length,) = struct.unpack(">h", head[12:])

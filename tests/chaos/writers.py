@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.chaos.audit import Place
+from tests.chaos.audit import PartitionKey
 from tests.chaos.client_log import DEBUG, ClientLog, logger
 from tests.peer.kafka import TOOLS, java
 
@@ -29,25 +29,25 @@ class Writer(Protocol):
     """What a run knows of a client."""
 
     name: str
-    acked: dict[Place, list[tuple[int, int]]]
+    acked: dict[PartitionKey, list[tuple[int, int]]]
     """Of each partition the numbers that were acknowledged, each with its offset (-1: not said), as they came."""
-    times: dict[Place, list[float]]
+    times: dict[PartitionKey, list[float]]
     """When, in monotonic seconds."""
-    troubles: list[str]
+    failures: list[str]
     """What was given up: a record, or everything."""
 
     @property
-    def bumps(self) -> list[str]:
+    def epoch_bumps(self) -> list[str]:
         """Why it began a new producer epoch by itself, where it did and says so."""
 
-    def sent(self) -> dict[Place, int]:
+    def next_numbers(self) -> dict[PartitionKey, int]:
         """The first number that was not sent yet, of each partition; nothing where the client chooses partitions."""
 
     def finish(self, seconds: float) -> None:
         """Waits until everything that was sent is acknowledged, and ends."""
 
 
-class Confluent:
+class ConfluentWriter:
     """An idempotent producer of confluent-kafka (librdkafka). A record is `name.partition.number`."""
 
     def __init__(
@@ -56,15 +56,15 @@ class Confluent:
         self.name = name
         self.topic = topic
         self.log = ClientLog(directory / f"client-{name}.log")
-        self.acked: dict[Place, list[tuple[int, int]]] = defaultdict(list)
-        self.times: dict[Place, list[float]] = defaultdict(list)
-        self.troubles: list[str] = []
-        self._next = [0] * partitions
+        self.acked: dict[PartitionKey, list[tuple[int, int]]] = defaultdict(list)
+        self.times: dict[PartitionKey, list[float]] = defaultdict(list)
+        self.failures: list[str] = []
+        self._next_numbers = [0] * partitions
         self._rate = rate
         self._producer = Producer(
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
-                "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._erred, **RETRIES,
+                "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._on_error, **RETRIES,
             },
             logger=logger(name, self.log),
         )  # fmt: skip
@@ -75,58 +75,58 @@ class Confluent:
     def _write(self) -> None:
         began, count = time.monotonic(), 0
         while not self._ending.is_set():
-            due = (time.monotonic() - began) * self._rate * len(self._next)
+            due = (time.monotonic() - began) * self._rate * len(self._next_numbers)
             if len(self._producer) >= IN_FLIGHT:
                 began, count = time.monotonic(), 0
             elif count < due:
-                partition = count % len(self._next)
-                number, self._next[partition] = self._next[partition], self._next[partition] + 1
+                partition = count % len(self._next_numbers)
+                number, self._next_numbers[partition] = self._next_numbers[partition], self._next_numbers[partition] + 1
                 value = f"{self.name}.{partition}.{number}".encode() + PADDING
-                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._on_delivery)
                 count += 1
                 self._producer.poll(0)
                 continue
             self._producer.poll(0.005)
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         value, partition, offset = message.value(), message.partition(), message.offset()
         assert value is not None and partition is not None
         number = int(value.split()[0].rpartition(b".")[2])
         if error is not None:
-            self.troubles.append(f"{self.name}: {value[:40]!r} was given up: {error}")
+            self.failures.append(f"{self.name}: {value[:40]!r} was given up: {error}")
             return
         place = (self.topic, partition)
         self.acked[place].append((number, -1 if offset is None else offset))
         self.times[place].append(time.monotonic())
 
     @property
-    def bumps(self) -> list[str]:
-        return self.log.bumps
+    def epoch_bumps(self) -> list[str]:
+        return self.log.epoch_bumps
 
-    def _erred(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            self.troubles.append(f"{self.name}: {error}")
+            self.failures.append(f"{self.name}: {error}")
 
-    def sent(self) -> dict[Place, int]:
-        return {(self.topic, partition): number for partition, number in enumerate(self._next)}
+    def next_numbers(self) -> dict[PartitionKey, int]:
+        return {(self.topic, partition): number for partition, number in enumerate(self._next_numbers)}
 
     def finish(self, seconds: float) -> None:
         self._ending.set()
         self._thread.join(10)
         left = self._producer.flush(seconds)
         if left:
-            self.troubles.append(f"{self.name}: {left} records are not acknowledged after {seconds} s")
+            self.failures.append(f"{self.name}: {left} records are not acknowledged after {seconds} s")
         self.log.close()
 
 
-class Verifiable:
+class VerifiableWriter:
     """Kafka's VerifiableProducer, idempotent. A record is `prefix.number`; the client chooses partitions."""
 
     def __init__(self, prefix: int, address: str, topic: str, directory: Path) -> None:
         self.name = str(prefix)
-        self.acked: dict[Place, list[tuple[int, int]]] = defaultdict(list)
-        self.times: dict[Place, list[float]] = defaultdict(list)
-        self.troubles: list[str] = []
+        self.acked: dict[PartitionKey, list[tuple[int, int]]] = defaultdict(list)
+        self.times: dict[PartitionKey, list[float]] = defaultdict(list)
+        self.failures: list[str] = []
         config = directory / "verifiable.properties"
         settings = {"enable.idempotence": "true", "retries": 1 << 30, "delivery.timeout.ms": 600_000}
         settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "max.block.ms": 600_000}
@@ -137,7 +137,7 @@ class Verifiable:
         command = java(TOOLS["verifiable-producer"], arguments, heap="128m")
         self._errors = (directory / "verifiable.log").open("ab")
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
-        self.bumps: list[str] = []
+        self.epoch_bumps: list[str] = []
         self._thread = threading.Thread(target=self._read, name="verifiable", daemon=True)
         self._thread.start()
 
@@ -145,27 +145,27 @@ class Verifiable:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                self._take(json.loads(line))
+                self._on_line(json.loads(line))
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _on_line(self, said: dict[str, Any]) -> None:
         if said["name"] == "producer_send_success":
             place = (said["topic"], said["partition"])
             self.acked[place].append((int(said["value"].partition(".")[2]), said["offset"]))
             self.times[place].append(time.monotonic())
         elif said["name"] == "producer_send_error":
-            self.troubles.append(f"Java: {said['value']} was given up: {said.get('message')}")
+            self.failures.append(f"Java: {said['value']} was given up: {said.get('message')}")
 
-    def sent(self) -> dict[Place, int]:
+    def next_numbers(self) -> dict[PartitionKey, int]:
         return {}
 
     def finish(self, seconds: float) -> None:
         if self._process.poll() is not None:
-            self.troubles.append(f"Java: ended by itself with {self._process.returncode}")
+            self.failures.append(f"Java: ended by itself with {self._process.returncode}")
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.troubles.append(f"Java: records are not acknowledged after {seconds} s")
+            self.failures.append(f"Java: records are not acknowledged after {seconds} s")
             self.kill()
         self._thread.join(10)
         self._close()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tests.e2e.serving import Served
+from tests.e2e.serving import ServeProcess
 from tests.peer.kafka import Peer
 from tests.ports import free_port
 
@@ -31,7 +31,7 @@ OURS = {
 """Segments leave for the bucket, and local copies go, while a test looks."""
 
 
-class Broker(Protocol):
+class CompatBroker(Protocol):
     """What a test knows of a broker."""
 
     name: str
@@ -41,7 +41,7 @@ class Broker(Protocol):
         """kill -9, and a new start on the same directory and port."""
 
 
-class Ours:
+class TieredBroker:
     """`tiered serve` on a directory with a directory as its bucket."""
 
     name = "ours"
@@ -51,10 +51,10 @@ class Ours:
         self.address = f"127.0.0.1:{free_port()}"
         self.served = self._start()
 
-    def _start(self) -> Served:
+    def _start(self) -> ServeProcess:
         settings = [word for name, value in (QUICK | OURS).items() for word in ("-c", f"{name}={value}")]
         store = f"file://{self.directory / 'bucket'}"
-        return Served(self.directory / "data", "--kafka", self.address, "--store", store, *settings)
+        return ServeProcess(self.directory / "data", "--kafka", self.address, "--store", store, *settings)
 
     def crash(self) -> None:
         self.served.stop(signal.SIGKILL)
@@ -64,7 +64,7 @@ class Ours:
         self.served.stop()
 
 
-class Theirs:
+class ApacheKafka:
     """Kafka's newest release."""
 
     name = "peer"
@@ -83,10 +83,10 @@ class Theirs:
 
 
 @contextmanager
-def running(name: str) -> Iterator[Broker]:
+def run_broker(name: str) -> Iterator[CompatBroker]:
     """One of the two, fresh; nothing is left of it."""
     if name == "peer":
-        theirs = Theirs()
+        theirs = ApacheKafka()
         try:
             yield theirs
         finally:
@@ -94,7 +94,7 @@ def running(name: str) -> Iterator[Broker]:
         return
     directory = Path(tempfile.mkdtemp(prefix="tiered-compat-"))
     try:
-        ours = Ours(directory)
+        ours = TieredBroker(directory)
         try:
             yield ours
         finally:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 SECONDS = 30.0
 CHANGED = threading.Condition()
 """Any client said something: what is waited for may concern several."""
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 T = TypeVar("T")
 
 
@@ -37,7 +37,7 @@ def unpack(text: str | None) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class Record:
+class ClientRecord:
     """A record to send, or one that was read (then `offset` is not -1)."""
 
     value: bytes | None
@@ -55,26 +55,26 @@ class Record:
         return packed if self.timestamp is None else packed | {"ts": self.timestamp}
 
     @classmethod
-    def read(cls, line: dict[str, Any]) -> Record:
+    def read(cls, line: dict[str, Any]) -> ClientRecord:
         """What a driver says it received."""
         headers = tuple((name, unpack(data)) for name, data in line["h"])
         return cls(unpack(line["v"]), unpack(line["k"]), headers, line["ts"], line["p"], line["o"], line["t"])
 
 
-class Client:
+class DriverClient:
     """A driver process. `assigned` and `records` follow what it says; `ask` waits for an answer."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.assigned: set[Place] = set()
-        self.records: list[Record] = []
+        self.assigned: set[PartitionKey] = set()
+        self.records: list[ClientRecord] = []
         self.rebalances = 0
         self.revoked = 0
-        self.troubles: list[str] = []
+        self.failures: list[str] = []
         self.created: Callable[[str, int], None] = lambda topic, partitions: None
         """Called with every topic that was created, before the order is answered."""
         self._answers: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count(1)
-        self._gone = False
+        self._is_ended = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -84,17 +84,17 @@ class Client:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with CHANGED:
-                self._take(json.loads(line))
+                self._on_line(json.loads(line))
                 CHANGED.notify_all()
         with CHANGED:
-            self._gone = True
+            self._is_ended = True
             CHANGED.notify_all()
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _on_line(self, said: dict[str, Any]) -> None:
         if "id" in said:
             self._answers[said["id"]] = said
         elif "records" in said:
-            self.records += [Record.read(line) for line in said["records"]]
+            self.records += [ClientRecord.read(line) for line in said["records"]]
         elif "assigned" in said:
             self.assigned = {(topic, partition) for topic, partition in said["assigned"]}
             self.rebalances += 1
@@ -102,15 +102,15 @@ class Client:
             self.assigned -= {(topic, partition) for topic, partition in said["revoked"]}
             self.revoked += 1
         elif "trouble" in said:
-            self.troubles.append(said["trouble"])
+            self.failures.append(said["trouble"])
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """AssertionError with its last words when it is not."""
-        assert not self._gone, f"the client ended: {self._said()}"
+        assert not self._is_ended, f"the client ended: {self._stderr_tail()}"
 
-    def until(self, true: Callable[[], bool], seconds: float = SECONDS) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
         """Waits for what the driver says, not for time to pass."""
-        until([self], true, seconds)
+        wait_until([self], condition, seconds)
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """An order and its answer; ClientError when the client raised."""
@@ -129,25 +129,25 @@ class Client:
             self._process.stdin.write(line)
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise AssertionError(f"the client ended: {self._said()}") from None
+            raise AssertionError(f"the client ended: {self._stderr_tail()}") from None
         return number
 
     def finish(self, number: int) -> Any:
         """The answer to an order."""
-        self.until(lambda: number in self._answers)
+        self.wait_until(lambda: number in self._answers)
         answer = self._answers.pop(number)
         if "error" in answer:
             raise ClientError(answer["error"])
         return answer.get("value")
 
-    def send(self, topic: str, records: Iterable[Record], **how: Any) -> list[tuple[int, int] | None]:
+    def send(self, topic: str, records: Iterable[ClientRecord], **how: Any) -> list[tuple[int, int] | None]:
         """The places that the records got; None for what is not acknowledged (acks 0)."""
         placed = self.ask("send", topic=topic, records=[each.line() for each in records], **how)
         return [None if each is None or each[1] is None or each[1] < 0 else (each[0], each[1]) for each in placed]
 
-    def wait_for(self, count: int, seconds: float = SECONDS) -> list[Record]:
+    def wait_for(self, count: int, seconds: float = SECONDS) -> list[ClientRecord]:
         """What was consumed, once it is as many."""
-        self.until(lambda: len(self.records) >= count, seconds)
+        self.wait_until(lambda: len(self.records) >= count, seconds)
         return list(self.records)
 
     def kill(self) -> None:
@@ -176,15 +176,15 @@ class Client:
         if not self._errors.closed:
             self._errors.close()
 
-    def _said(self) -> str:
+    def _stderr_tail(self) -> str:
         self._errors.seek(0)
         return self._errors.read()[-2000:].decode(errors="replace")
 
     def __repr__(self) -> str:
         state = f"{len(self.records)} records, assigned {sorted(self.assigned)}, {self.rebalances} rebalances"
-        return f"<{self._process.args!r}: {state}, {self.troubles[-3:]}>"
+        return f"<{self._process.args!r}: {state}, {self.failures[-3:]}>"
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> DriverClient:
         return self
 
     def __exit__(
@@ -193,24 +193,24 @@ class Client:
         self.close()
 
 
-def seen(broker: str, look: Callable[[], T], true: Callable[[T], bool]) -> T:
+def look_until(broker: str, look: Callable[[], T], condition: Callable[[T], bool]) -> T:
     """What is seen after a change: ours shows it at once, Kafka as soon as its own brokers have heard of it."""
     found = look()
     for _ in range(0 if broker == "ours" else 500):
-        if true(found):
+        if condition(found):
             break
         found = look()
-    assert true(found), found
+    assert condition(found), found
     return found
 
 
-def until(clients: Sequence[Client], true: Callable[[], bool], seconds: float = SECONDS) -> None:
+def wait_until(clients: Sequence[DriverClient], condition: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Waits until it holds; looks again whenever a client says something."""
     deadline = time.monotonic() + seconds
     with CHANGED:
-        while not true():
+        while not condition():
             left = deadline - time.monotonic()
             assert left > 0, f"not so within {seconds} s: {clients}"
             for each in clients:
-                each.alive()
+                each.check_alive()
             CHANGED.wait(left)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.client import Client
+from tests.compat.client import DriverClient
 from tests.peer.kafka import HERE as PEER_POM
 from tests.peer.kafka import jars
 
@@ -30,20 +30,20 @@ EVERY_ASSIGNOR = ("range", "round-robin", "sticky", "cooperative-sticky")
 
 
 @dataclass(frozen=True)
-class Kind:
+class ClientKind:
     """A client library in a version."""
 
     name: str
     command: Callable[[], list[str]]
-    can: frozenset[str]
+    features: frozenset[str]
     codecs: tuple[str, ...] = CODECS
     assignors: tuple[str, ...] = EVERY_ASSIGNOR
     java: bool = False
     needs: tuple[str, ...] = ()
 
-    def start(self, address: str) -> Client:
+    def start(self, address: str) -> DriverClient:
         """A process of this client that knows the broker."""
-        return Client([*self.command(), address])
+        return DriverClient([*self.command(), address])
 
     def __str__(self) -> str:
         return self.name
@@ -57,7 +57,7 @@ def _cache(name: str, *sources: Path) -> Path:
     return root / f"{name}-{digest}"
 
 
-def _made(folder: Path, make: Callable[[Path], None]) -> Path:
+def _make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """`folder` as `make` fills it, once; two at the same time both end well."""
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -89,7 +89,7 @@ def _kafkajs() -> list[str]:
         if done.returncode != 0:
             raise RuntimeError(f"npm cannot install KafkaJS: {done.stderr.strip()[-200:]}")
 
-    folder = _made(_cache("kafkajs", *files), install)
+    folder = _make_once(_cache("kafkajs", *files), install)
     return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
 
 
@@ -102,12 +102,12 @@ def _java(pom: Path) -> list[str]:
         command = ["javac", "-nowarn", "-cp", classpath, "-d", str(folder), str(source)]
         subprocess.run(command, check=True, timeout=FETCH_SECONDS)
 
-    classes = _made(_cache("java", source, pom), compile_)
+    classes = _make_once(_cache("java", source, pom), compile_)
     log = f"-Dlog4j2.configurationFile={PEER_POM / 'log4j2.properties'}"
     return ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", log, "-cp", f"{classes}:{classpath}", "Driver"]
 
 
-def _without(assignor: str) -> tuple[str, ...]:
+def _all_assignors_but(assignor: str) -> tuple[str, ...]:
     return tuple(each for each in EVERY_ASSIGNOR if each != assignor)
 
 
@@ -116,10 +116,10 @@ ADMIN = frozenset({"topics", "groups", "delete records"})
 CONFIGS = frozenset({"configs", "describe group", "group offsets"})
 
 KINDS = (
-    Kind("confluent", _python("confluent"), CONSUMER | ADMIN | CONFIGS, assignors=_without("sticky")),
-    Kind("aiokafka", _python("aio"), CONSUMER | ADMIN, assignors=_without("cooperative-sticky")),
-    Kind("kafka-python", _python("kafka_python"), (CONSUMER | ADMIN | CONFIGS) - {"null headers"}),
-    Kind(
+    ClientKind("confluent", _python("confluent"), CONSUMER | ADMIN | CONFIGS, assignors=_all_assignors_but("sticky")),
+    ClientKind("aiokafka", _python("aio"), CONSUMER | ADMIN, assignors=_all_assignors_but("cooperative-sticky")),
+    ClientKind("kafka-python", _python("kafka_python"), (CONSUMER | ADMIN | CONFIGS) - {"null headers"}),
+    ClientKind(
         "kafkajs",
         _kafkajs,
         ADMIN | {"times", "double headers", "describe group", "group offsets"},
@@ -127,8 +127,8 @@ KINDS = (
         assignors=("round-robin",),
         needs=("node", "npm"),
     ),
-    Kind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), CONSUMER, java=True),
-    Kind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), CONSUMER, java=True),
+    ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), CONSUMER, java=True),
+    ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), CONSUMER, java=True),
 )
 
 
@@ -137,12 +137,12 @@ def kinds(*can: str, few: bool = False) -> list[Any]:
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
-        if set(can) <= kind.can and (ALL or quick):
-            found.append(pytest.param(kind, id=kind.name, marks=marks(kind)))
+        if set(can) <= kind.features and (ALL or quick):
+            found.append(pytest.param(kind, id=kind.name, marks=skip_marks(kind)))
     return found
 
 
-def marks(kind: Kind) -> list[pytest.MarkDecorator]:
+def skip_marks(kind: ClientKind) -> list[pytest.MarkDecorator]:
     """Why a client may be missing on a machine."""
     missing = [name for name in kind.needs if shutil.which(name) is None]
     why = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)} on the PATH")

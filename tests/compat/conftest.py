@@ -14,9 +14,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from tests.compat.brokers import Broker, running
-from tests.compat.client import Client
-from tests.compat.clients import KINDS, Kind
+from tests.compat.brokers import CompatBroker, run_broker
+from tests.compat.client import DriverClient
+from tests.compat.clients import KINDS, ClientKind
 
 WANTED = {"": ("ours",), "all": ("ours", "peer")}
 CHOICE = os.environ.get("COMPAT", "")
@@ -36,16 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", params=BROKERS)
-def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
     """Each of the brokers; it stays for all tests."""
-    with running(request.param) as one:
+    with run_broker(request.param) as one:
         yield one
 
 
 @pytest.fixture(scope="module", params=BROKERS)
-def fragile(request: pytest.FixtureRequest) -> Iterator[Broker]:
+def fragile(request: pytest.FixtureRequest) -> Iterator[CompatBroker]:
     """One that a test may kill."""
-    with running(request.param) as one:
+    with run_broker(request.param) as one:
         yield one
 
 
@@ -57,11 +57,11 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared(broker: Broker) -> Iterator[Callable[[Kind], Client]]:
+def shared(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
     """Clients that produce and administrate for many tests: a JVM a test would be slow."""
-    started: dict[Kind, Client] = {}
+    started: dict[ClientKind, DriverClient] = {}
 
-    def start(kind: Kind) -> Client:
+    def start(kind: ClientKind) -> DriverClient:
         if kind not in started:
             started[kind] = kind.start(broker.address)
         return started[kind]
@@ -72,7 +72,7 @@ def shared(broker: Broker) -> Iterator[Callable[[Kind], Client]]:
 
 
 @pytest.fixture(scope="session")
-def admin(broker: Broker, shared: Callable[[Kind], Client]) -> Client:
+def admin(broker: CompatBroker, shared: Callable[[ClientKind], DriverClient]) -> DriverClient:
     """Who creates topics where that is not the question. Kafka answers before their leaders lead: a plain producer's
     first batches may come twice then, and those of an idempotent one of some versions never."""
     client = shared(KINDS[0])
@@ -98,7 +98,7 @@ def wait_led(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 @pytest.fixture
-def start(broker: Broker) -> Iterator[Callable[[Kind], Client]]:
+def start(broker: CompatBroker) -> Iterator[Callable[[ClientKind], DriverClient]]:
     """Clients of one test, gone after it."""
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(kind.start(broker.address))

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from tests.compat.brokers import Broker
-from tests.compat.client import Client, ClientError, Record, until
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientError, ClientRecord, DriverClient, wait_until
+from tests.compat.clients import KINDS, ClientKind, kinds
 
 pytestmark = pytest.mark.timeout(300)
 PARTITIONS = 3
@@ -17,11 +17,11 @@ ROUNDS = 12
 EACH = 300
 
 
-def write(client: Client, topic: str, done: list[int], wake: threading.Condition) -> None:
+def write(client: DriverClient, topic: str, done: list[int], wake: threading.Condition) -> None:
     """Rounds of records, each acknowledged whole before the next; says after each how far it is."""
     for start in range(0, ROUNDS * EACH, EACH):
         numbers = range(start, start + EACH)
-        records = [Record(b"%d" % number, partition=number % PARTITIONS) for number in numbers]
+        records = [ClientRecord(b"%d" % number, partition=number % PARTITIONS) for number in numbers]
         client.send(topic, records, idempotent=True, acks="all", codec="lz4")
         with wake:
             done.append(start + EACH)
@@ -29,7 +29,9 @@ def write(client: Client, topic: str, done: list[int], wake: threading.Condition
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_an_idempotent_producer_and_a_group_outlive_the_broker(kind: Kind, fragile: Broker, name: str) -> None:
+def test_an_idempotent_producer_and_a_group_outlive_the_broker(
+    kind: ClientKind, fragile: CompatBroker, name: str
+) -> None:
     if kind.name == "kafkajs":
         pytest.skip("KafkaJS has no lz4, and gives up on a broker that is away for seconds")
     with KINDS[0].start(fragile.address) as admin, kind.start(fragile.address) as producer:
@@ -48,13 +50,13 @@ def test_an_idempotent_producer_and_a_group_outlive_the_broker(kind: Kind, fragi
             writer.join(120)
             assert done and done[-1] == ROUNDS * EACH
             wanted = {b"%d" % number for number in range(ROUNDS * EACH)}
-            until([member], lambda: {each.value for each in member.records} >= wanted, 60)
+            wait_until([member], lambda: {each.value for each in member.records} >= wanted, 60)
             commit_all(member, admin, name)
             member.ask("leave")
         assert read_all(admin, name) == [list(range(part, ROUNDS * EACH, PARTITIONS)) for part in range(PARTITIONS)]
 
 
-def commit_all(member: Client, admin: Client, topic: str) -> None:
+def commit_all(member: DriverClient, admin: DriverClient, topic: str) -> None:
     """Until the end is committed: a member that lost its place with the broker reads again first."""
     end = {ROUNDS * EACH // PARTITIONS}
     for _ in range(300):
@@ -66,7 +68,7 @@ def commit_all(member: Client, admin: Client, topic: str) -> None:
     raise AssertionError(f"committed: {committed}")
 
 
-def read_all(client: Client, topic: str) -> list[list[int]]:
+def read_all(client: DriverClient, topic: str) -> list[list[int]]:
     """The values of each partition in the order of their offsets; offsets have no gaps."""
     client.ask("open", group=topic + "-all")
     places = [[topic, partition] for partition in range(PARTITIONS)]
@@ -83,10 +85,10 @@ def read_all(client: Client, topic: str) -> list[list[int]]:
     return values
 
 
-def test_committed_offsets_outlive_the_broker(fragile: Broker, name: str) -> None:
+def test_committed_offsets_outlive_the_broker(fragile: CompatBroker, name: str) -> None:
     with KINDS[0].start(fragile.address) as client:
         client.ask("create", topic=name, partitions=2)
-        client.send(name, [Record(b"%d" % number, partition=number % 2) for number in range(40)])
+        client.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(40)])
         client.ask("open", group=name)
         client.ask("subscribe", topics=[name])
         client.wait_for(40)

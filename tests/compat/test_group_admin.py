@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import Client, ClientError, Record
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.client import ClientError, ClientRecord, DriverClient
+from tests.compat.clients import KINDS, ClientKind, kinds
 
-Start = Callable[[Kind], Client]
+Start = Callable[[ClientKind], DriverClient]
 
 
-def group_of_one(start: Start, admin: Client, name: str) -> Client:
+def group_of_one(start: Start, admin: DriverClient, name: str) -> DriverClient:
     """A topic with 20 records, and a group with one member that has committed 7 and 8."""
     admin.ask("create", topic=name, partitions=2)
-    admin.send(name, [Record(b"%d" % number, partition=number % 2) for number in range(20)])
+    admin.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(20)])
     member = start(KINDS[0])
     member.ask("open", group=name, assignor="range")
     member.ask("subscribe", topics=[name])
@@ -26,7 +26,7 @@ def group_of_one(start: Start, admin: Client, name: str) -> Client:
 
 @pytest.mark.parametrize("kind", kinds("describe group"))
 def test_a_group_is_seen_moved_and_deleted(
-    kind: Kind, shared: Callable[[Kind], Client], start: Start, admin: Client, name: str
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
 ) -> None:
     member = group_of_one(start, admin, name)
     client = shared(kind)
@@ -55,7 +55,7 @@ def test_a_group_is_seen_moved_and_deleted(
 
 @pytest.mark.parametrize("kind", kinds("groups"))
 def test_groups_are_listed(
-    kind: Kind, shared: Callable[[Kind], Client], start: Start, admin: Client, name: str
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], start: Start, admin: DriverClient, name: str
 ) -> None:
     assert name not in shared(kind).ask("groups")
     member = group_of_one(start, admin, name)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.compat.client import Client, Place, Record, until
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.client import ClientRecord, DriverClient, PartitionKey, wait_until
+from tests.compat.clients import KINDS, ClientKind, kinds
 
 PARTITIONS = 6
 SESSION_MS = 2000
-Start = Callable[[Kind], Client]
+Start = Callable[[ClientKind], DriverClient]
 
 
 def assignors() -> list[Any]:
@@ -26,7 +26,7 @@ def assignors() -> list[Any]:
     return pairs
 
 
-def join(start: Start, kind: Kind, group: str, assignor: str, instance: str = "") -> Client:
+def join(start: Start, kind: ClientKind, group: str, assignor: str, instance: str = "") -> DriverClient:
     """A new member; it has begun to ask, no more."""
     member = start(kind)
     more = {"instance": instance} if instance else {}
@@ -35,26 +35,30 @@ def join(start: Start, kind: Kind, group: str, assignor: str, instance: str = ""
     return member
 
 
-def shared_out(members: list[Client], topic: str, partitions: int = PARTITIONS) -> bool:
+def is_shared_out(members: list[DriverClient], topic: str, partitions: int = PARTITIONS) -> bool:
     """Every member has something, all have everything, nothing is at two."""
     everything = {(topic, partition) for partition in range(partitions)}
-    had: list[Place] = [place for member in members for place in member.assigned]
+    had: list[PartitionKey] = [place for member in members for place in member.assigned]
     return len(had) == partitions and set(had) == everything and all(member.assigned for member in members)
 
 
-def settle(members: list[Client], topic: str, partitions: int = PARTITIONS) -> None:
+def wait_shared_out(members: list[DriverClient], topic: str, partitions: int = PARTITIONS) -> None:
     """Waits until the group has shared out the topic."""
-    until(members, lambda: shared_out(members, topic, partitions))
+    wait_until(members, lambda: is_shared_out(members, topic, partitions))
 
 
-def all_consumed(admin: Client, members: list[Client], topic: str, text: str, partitions: int = PARTITIONS) -> None:
+def check_all_consumed(
+    admin: DriverClient, members: list[DriverClient], topic: str, text: str, partitions: int = PARTITIONS
+) -> None:
     """New records reach exactly one member each: the one that has their partition."""
     for member in members:
         member.records.clear()
-    records = [Record(f"{text} {number}".encode(), partition=number % partitions) for number in range(10 * partitions)]
+    records = [
+        ClientRecord(f"{text} {number}".encode(), partition=number % partitions) for number in range(10 * partitions)
+    ]
     admin.send(topic, records)
     wanted = {each.value for each in records}
-    until(members, lambda: wanted <= {each.value for member in members for each in member.records})
+    wait_until(members, lambda: wanted <= {each.value for member in members for each in member.records})
     got = [each.value for member in members for each in member.records if each.value in wanted]
     assert sorted(got) == sorted(wanted)  # type: ignore[type-var]
     for member in members:
@@ -63,29 +67,31 @@ def all_consumed(admin: Client, members: list[Client], topic: str, text: str, pa
 
 @pytest.mark.parametrize(("kind", "assignor"), assignors())
 def test_members_join_leave_die_and_come_back(
-    kind: Kind, assignor: str, start: Start, admin: Client, name: str
+    kind: ClientKind, assignor: str, start: Start, admin: DriverClient, name: str
 ) -> None:
     admin.ask("create", topic=name, partitions=PARTITIONS)
     first = join(start, kind, name, assignor)
-    settle([first], name)
+    wait_shared_out([first], name)
     second, third = join(start, kind, name, assignor), join(start, kind, name, assignor)
-    settle([first, second, third], name)
-    all_consumed(admin, [first, second, third], name, "three")
+    wait_shared_out([first, second, third], name)
+    check_all_consumed(admin, [first, second, third], name, "three")
     for member in (first, second, third):
         member.ask("commit")
     second.ask("leave")
-    settle([first, third], name)
+    wait_shared_out([first, third], name)
     third.kill()
-    settle([first], name)
+    wait_shared_out([first], name)
     fourth = join(start, kind, name, assignor)
-    settle([first, fourth], name)
-    all_consumed(admin, [first, fourth], name, "two")
+    wait_shared_out([first, fourth], name)
+    check_all_consumed(admin, [first, fourth], name, "two")
     for member in (first, fourth):
         member.ask("leave")
 
 
 @pytest.mark.parametrize("kind", kinds("static", few=True))
-def test_a_static_member_that_restarts_moves_nothing(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_a_static_member_that_restarts_moves_nothing(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     """It dies without a word and is back within its session: the other is not asked to give anything up."""
     admin.ask("create", topic=name, partitions=PARTITIONS)
     one = start(kind)
@@ -94,60 +100,62 @@ def test_a_static_member_that_restarts_moves_nothing(kind: Kind, start: Start, a
     two = start(kind)
     two.ask("open", group=name, instance="two", session_ms=20_000)
     two.ask("subscribe", topics=[name])
-    settle([one, two], name)
+    wait_shared_out([one, two], name)
     had, asked = two.assigned, one.revoked
     two.kill()
     again = start(kind)
     again.ask("open", group=name, instance="two", session_ms=20_000)
     again.ask("subscribe", topics=[name])
-    again.until(lambda: again.assigned == had)
-    all_consumed(admin, [one, again], name, "after")
+    again.wait_until(lambda: again.assigned == had)
+    check_all_consumed(admin, [one, again], name, "after")
     assert one.revoked == asked
     for member in (one, again):
         member.ask("leave")
 
 
-def test_clients_of_all_kinds_are_one_group(start: Start, admin: Client, name: str) -> None:
+def test_clients_of_all_kinds_are_one_group(start: Start, admin: DriverClient, name: str) -> None:
     """The leader may be any of them: what it decides is understood by the others."""
     those = [each.values[0] for each in kinds() if "range" in each.values[0].assignors]
     partitions = 2 * len(those)
     admin.ask("create", topic=name, partitions=partitions)
-    members: list[Client] = []
+    members: list[DriverClient] = []
     for kind in those:
         members.append(join(start, kind, name, "range"))
-        settle(members, name, partitions)
-    all_consumed(admin, members, name, "all", partitions)
+        wait_shared_out(members, name, partitions)
+    check_all_consumed(admin, members, name, "all", partitions)
     leader = members.pop(0)
     leader.ask("leave")
-    settle(members, name, partitions)
-    all_consumed(admin, members, name, "rest", partitions)
+    wait_shared_out(members, name, partitions)
+    check_all_consumed(admin, members, name, "rest", partitions)
     for member in members:
         member.ask("leave")
 
 
-def test_a_group_of_five(start: Start, admin: Client, name: str) -> None:
+def test_a_group_of_five(start: Start, admin: DriverClient, name: str) -> None:
     """All at once, then all but one gone at once."""
     admin.ask("create", topic=name, partitions=10)
     members = [join(start, KINDS[0], name, "cooperative-sticky") for _ in range(5)]
-    settle(members, name, 10)
-    all_consumed(admin, members, name, "five", 10)
+    wait_shared_out(members, name, 10)
+    check_all_consumed(admin, members, name, "five", 10)
     for member in members[1:]:
         member.kill()
-    settle(members[:1], name, 10)
-    all_consumed(admin, members[:1], name, "one", 10)
+    wait_shared_out(members[:1], name, 10)
+    check_all_consumed(admin, members[:1], name, "one", 10)
     members[0].ask("leave")
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_partitions_that_are_added_are_shared_out(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_partitions_that_are_added_are_shared_out(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     admin.ask("create", topic=name, partitions=2)
     members = [join(start, kind, name, kind.assignors[0]) for _ in range(2)]
-    settle(members, name, 2)
+    wait_shared_out(members, name, 2)
     admin.ask("add_partitions", topic=name, total=5)
-    settle(members, name, 5)
+    wait_shared_out(members, name, 5)
     # Each member sees the new number at a time of its own, and joins again: a record may come twice, none not at all.
-    admin.send(name, [Record(b"%d" % number, partition=number) for number in range(5)])
+    admin.send(name, [ClientRecord(b"%d" % number, partition=number) for number in range(5)])
     wanted = {b"%d" % number for number in range(5)}
-    until(members, lambda: wanted <= {each.value for member in members for each in member.records})
+    wait_until(members, lambda: wanted <= {each.value for member in members for each in member.records})
     for member in members:
         member.ask("leave")

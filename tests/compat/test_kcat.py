@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.compat.brokers import Broker
-from tests.compat.client import Client, Record
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientRecord, DriverClient
 from tests.compat.clients import CODECS
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat on the PATH")
@@ -25,7 +25,7 @@ Kcat = Callable[..., str]
 
 
 @pytest.fixture
-def kcat(broker: Broker) -> Kcat:
+def kcat(broker: CompatBroker) -> Kcat:
     """Runs it to its end: what it prints."""
 
     def run(*arguments: str, stdin: bytes = b"") -> str:
@@ -43,7 +43,7 @@ def read(kcat: Kcat, topic: str, *more: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_it_writes_is_read(kcat: Kcat, admin: Client, name: str, codec: str) -> None:
+def test_what_it_writes_is_read(kcat: Kcat, admin: DriverClient, name: str, codec: str) -> None:
     """Its batches are compressed on the way: a broker that offers Produce from version 3 only gets them plain."""
     admin.ask("create", topic=name)
     lines = b"".join(b"key-%d:%s\n" % (number, b"value " * 50) for number in range(200))
@@ -61,21 +61,21 @@ def test_what_it_writes_is_read(kcat: Kcat, admin: Client, name: str, codec: str
     assert [each.key for each in records] == [b"key-%d" % number for number in range(200)]
 
 
-def test_an_empty_value_with_z_is_null(kcat: Kcat, admin: Client, name: str) -> None:
+def test_an_empty_value_with_z_is_null(kcat: Kcat, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
     kcat("-P", "-t", name, "-K", ":", "-Z", stdin=b"gone:\nkept:x\n")
     assert [(each["key"], each["payload"]) for each in read(kcat, name)] == [("gone", None), ("kept", "x")]
 
 
 @pytest.mark.parametrize(("acks", "idempotent"), [("0", "false"), ("1", "false"), ("-1", "false"), ("-1", "true")])
-def test_acks_and_idempotence(kcat: Kcat, admin: Client, name: str, acks: str, idempotent: str) -> None:
+def test_acks_and_idempotence(kcat: Kcat, admin: DriverClient, name: str, acks: str, idempotent: str) -> None:
     admin.ask("create", topic=name)
     settings = ["-X", f"enable.idempotence={idempotent}", "-X", f"acks={acks}"]
     kcat("-P", "-t", name, *settings, stdin=b"".join(b"%d\n" % number for number in range(500)))
     assert [each["payload"] for each in read(kcat, name, "-c", "500")] == [str(number) for number in range(500)]
 
 
-def test_a_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: Client, name: str, tmp_path: Path) -> None:
+def test_a_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: DriverClient, name: str, tmp_path: Path) -> None:
     admin.ask("create", topic=name, configs={"max.message.bytes": "2097152"})
     (tmp_path / "large").write_bytes(b"x" * (1 << 20))
     large = ["-X", "message.max.bytes=2000000", "-X", "fetch.message.max.bytes=2000000"]
@@ -84,9 +84,9 @@ def test_a_file_of_a_mebibyte_is_one_record(kcat: Kcat, admin: Client, name: str
     assert len(found["payload"]) == 1 << 20
 
 
-def test_metadata_offsets_and_time(kcat: Kcat, admin: Client, name: str) -> None:
+def test_metadata_offsets_and_time(kcat: Kcat, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=3)
-    admin.send(name, [Record(b"%d" % number, timestamp=T0 + number * 1000) for number in range(50)])
+    admin.send(name, [ClientRecord(b"%d" % number, timestamp=T0 + number * 1000) for number in range(50)])
     listed = json.loads(kcat("-L", "-J", "-t", name))
     (topic,) = listed["topics"]
     assert [each["partition"] for each in topic["partitions"]] == [0, 1, 2]
@@ -98,7 +98,7 @@ def test_metadata_offsets_and_time(kcat: Kcat, admin: Client, name: str) -> None
 
 
 @pytest.fixture
-def members(broker: Broker) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def members(broker: CompatBroker) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """kcat as a member of a group; what it says of assignments is on its stderr."""
     with ExitStack() as stack:
 
@@ -120,7 +120,7 @@ def members(broker: Broker) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         yield join
 
 
-def assigned(member: subprocess.Popen[str], count: int) -> None:
+def wait_assigned(member: subprocess.Popen[str], count: int) -> None:
     """Reads what it says until it has as many partitions."""
     assert member.stderr is not None
     for line in member.stderr:
@@ -129,15 +129,17 @@ def assigned(member: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("kcat ended")
 
 
-def test_a_group_of_two(kcat: Kcat, admin: Client, name: str, members: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_group_of_two(
+    kcat: Kcat, admin: DriverClient, name: str, members: Callable[..., subprocess.Popen[str]]
+) -> None:
     admin.ask("create", topic=name, partitions=4)
     first = members(name, name)
-    assigned(first, 4)
+    wait_assigned(first, 4)
     second = members(name, name)
-    assigned(second, 2)
+    wait_assigned(second, 2)
     second.kill()
-    assigned(first, 4)
-    admin.send(name, [Record(b"%d" % number, partition=number % 4) for number in range(20)])
+    wait_assigned(first, 4)
+    admin.send(name, [ClientRecord(b"%d" % number, partition=number % 4) for number in range(20)])
     assert first.stdout is not None
     got = [first.stdout.readline().split()[2] for _ in range(20)]
     assert sorted(map(int, got)) == list(range(20))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import SECONDS, Served, tiered
+from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 from tests.peer.kafka import tool
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
@@ -26,7 +26,7 @@ RATE = 2_000_000
 COUNT, SIZE = 240, 50_000
 
 
-class Brokers:
+class ThreeServed:
     """Three of ours; each may be stopped and started again."""
 
     def __init__(self, directory: Path, stack: ExitStack, *settings: str) -> None:
@@ -35,24 +35,24 @@ class Brokers:
         self._given = [word for each in settings for word in ("-c", each)]
         self.served = {node: self.start(node) for node in (1, 2, 3)}
 
-    def start(self, node: int) -> Served:
+    def start(self, node: int) -> ServeProcess:
         store = f"file://{self._directory / 'bucket'}"
         options = ("--store", store, "--node-id", str(node), *self._given)
-        return self._stack.enter_context(Served(self._directory / f"b{node}", *options))
+        return self._stack.enter_context(ServeProcess(self._directory / f"b{node}", *options))
 
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """Of one of three brokers."""
     with ExitStack() as stack:
-        yield Brokers(tmp_path, stack).served[1].kafka
+        yield ThreeServed(tmp_path, stack).served[1].kafka
 
 
-def settings(address: str) -> str:
+def throttle_settings(address: str) -> str:
     """All that is said of throttles."""
-    told = tiered("topic", "describe", "t", "-c", "--brokers", address).stdout
+    told = run_tiered("topic", "describe", "t", "-c", "--brokers", address).stdout
     for node in ("1", "2", "3"):
-        told += tiered(
+        told += run_tiered(
             "cluster", "config", "list", "--node", node, "--filter", "throttled", "--brokers", address
         ).stdout
     return "\n".join(line for line in told.splitlines() if "throttled" in line)
@@ -61,9 +61,9 @@ def settings(address: str) -> str:
 @THOROUGH
 def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Path) -> None:
     given = ("topic", "create", "t", "-p", "1", "-r", "2", "-c", "remote.storage.enable=false")
-    made = tiered(*given, "--brokers", address)
+    made = run_tiered(*given, "--brokers", address)
     assert made.returncode == 0, made.stderr
-    placed = tiered("cluster", "reassign", "t/0=1,2", "--throttle", "1000000", "--brokers", address)
+    placed = run_tiered("cluster", "reassign", "t/0=1,2", "--throttle", "1000000", "--brokers", address)
     assert placed.returncode == 0, placed.stderr
     producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
     for number in range(COUNT):
@@ -78,26 +78,28 @@ def test_partitions_move_at_a_rate_and_the_rate_goes(address: str, tmp_path: Pat
     while "is complete" not in (told := tool("reassign-partitions", *asked, "--verify", "--preserve-throttles")):
         assert time.monotonic() - began < 60, told
     assert time.monotonic() - began > COUNT * SIZE / RATE - 2
-    assert str(RATE) in settings(address) and re.search(r"follower\S+replicas\s+0:3", settings(address))
+    assert str(RATE) in throttle_settings(address) and re.search(
+        r"follower\S+replicas\s+0:3", throttle_settings(address)
+    )
     assert "Clearing broker-level throttles" in tool("reassign-partitions", *asked, "--verify")
-    left = settings(address)
+    left = throttle_settings(address)
     assert str(RATE) not in left and "0:3" not in left, left
 
 
-class Two:
+class TwoPartitions:
     """Topic `t`: two partitions, each on two of three brokers; the first has something to copy."""
 
     def __init__(self, address: str) -> None:
         self._client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
         sizes = ("-p", "2", "-r", "2", "-c", "remote.storage.enable=false")
-        made = tiered("topic", "create", "t", *sizes, "--brokers", address)
+        made = run_tiered("topic", "create", "t", *sizes, "--brokers", address)
         assert made.returncode == 0, made.stderr
         producer = confluent_kafka.Producer({"bootstrap.servers": address, "acks": "all"})
         for _ in range(COUNT // 4):
             producer.produce("t", bytes(SIZE), partition=0)
         assert producer.flush(30) == 0
 
-    def placed(self) -> list[list[int]]:
+    def replicas_of(self) -> list[list[int]]:
         found = self._client.list_topics("t").topics["t"].partitions
         return [found[number].replicas for number in (0, 1)]
 
@@ -111,9 +113,9 @@ def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) ->
     """One plan: the first partition has to be copied and waits at its rate, the other only gets another first replica,
     which leads once it is elected: `auto.leader.rebalance.enable` is off."""
     with ExitStack() as stack:
-        address = Brokers(tmp_path, stack, "auto.leader.rebalance.enable=false").served[1].kafka
-        topic, asked = Two(address), ("--bootstrap-server", address)
-        before = topic.placed()
+        address = ThreeServed(tmp_path, stack, "auto.leader.rebalance.enable=false").served[1].kafka
+        topic, asked = TwoPartitions(address), ("--bootstrap-server", address)
+        before = topic.replicas_of()
         stays, leaves = before[0]
         (comes,) = {1, 2, 3} - {stays, leaves}
         to = [[stays, comes], before[1][::-1]]
@@ -134,9 +136,9 @@ def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) ->
         assert topic.leader() == to[1][0]
         told = tool("reassign-partitions", *by_plan, "--cancel")
         assert "Successfully cancelled partition reassignment for: t-0\n" in told
-        until(lambda: topic.placed() == [before[0], to[1]])
+        wait_until(lambda: topic.replicas_of() == [before[0], to[1]])
         given = ("--node", str(stays), "--filter", "throttled", "--brokers", address)
-        told = tiered("cluster", "config", "list", *given).stdout
+        told = run_tiered("cluster", "config", "list", *given).stdout
         assert "throttled.rate" in told and "1000" not in told
 
 
@@ -144,7 +146,7 @@ def test_a_move_is_listed_and_called_off_and_a_leader_elected(tmp_path: Path) ->
 def test_leaders_are_elected(tmp_path: Path) -> None:
     """By nobody else: `auto.leader.rebalance.enable` is off."""
     with ExitStack() as stack:
-        brokers = Brokers(tmp_path, stack, "auto.leader.rebalance.enable=false")
+        brokers = ThreeServed(tmp_path, stack, "auto.leader.rebalance.enable=false")
         address = brokers.served[3].kafka
         client = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
 
@@ -154,10 +156,10 @@ def test_leaders_are_elected(tmp_path: Path) -> None:
         def elected(kind: str, *which: str) -> str:
             return tool("leader-election", "--bootstrap-server", address, "--election-type", kind, *which)
 
-        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
+        made = run_tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
         assert made.returncode == 0, made.stderr
         for order in ("t/0=1,2", "t/1=1,3"), ("t/0=2,1", "t/1=3,1"):
-            placed = tiered("cluster", "reassign", *order, "--brokers", address)
+            placed = run_tiered("cluster", "reassign", *order, "--brokers", address)
             assert placed.returncode == 0, placed.stderr
         assert led() == {0: 1, 1: 1}, "who leads goes on"
         plan = tmp_path / "plan.json"
@@ -170,10 +172,10 @@ def test_leaders_are_elected(tmp_path: Path) -> None:
         assert "Valid replica already elected for partitions t-0" in said
 
         brokers.served[1].stop()
-        until(lambda: client.list_topics("t").topics["t"].partitions[0].isrs == [2])
+        wait_until(lambda: client.list_topics("t").topics["t"].partitions[0].isrs == [2])
         brokers.served[2].stop(signal.SIGKILL)
         brokers.start(1)
-        until(lambda: led()[0] == -1)
+        wait_until(lambda: led()[0] == -1)
         with pytest.raises(RuntimeError, match="PreferredLeaderNotAvailableException"):
             elected("preferred", "--topic", "t", "--partition", "0")
         said = elected("unclean", "--topic", "t", "--partition", "0")
@@ -181,9 +183,9 @@ def test_leaders_are_elected(tmp_path: Path) -> None:
         assert led() == {0: 1, 1: 3}
 
 
-def until(holds: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -191,21 +193,21 @@ def until(holds: Callable[[], bool]) -> None:
 @THOROUGH
 def test_broker_that_left_for_good_is_unregistered(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        brokers = Brokers(tmp_path, stack)
+        brokers = ThreeServed(tmp_path, stack)
         address = brokers.served[1].kafka
-        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
+        made = run_tiered("topic", "create", "t", "-p", "2", "-r", "2", "--brokers", address)
         assert made.returncode == 0, made.stderr
-        done = tiered("cluster", "decommission", "3", "--brokers", address)
+        done = run_tiered("cluster", "decommission", "3", "--brokers", address)
         assert done.returncode == 0, done.stderr
         unregister = ("unregister", "--bootstrap-server", address, "--id", "3")
         with pytest.raises(RuntimeError, match="broker 3 is live: stop it first"):
             tool("cluster", *unregister)
         assert brokers.served[3].stop() == 0
-        refused = tiered("cluster", "unregister", "2", "--brokers", address)
+        refused = run_tiered("cluster", "unregister", "2", "--brokers", address)
         assert (refused.returncode, refused.stdout) == (2, "") and "broker 2 is live: stop it first" in refused.stderr
         assert tool("cluster", *unregister) == "Broker 3 is no longer registered.\n"
-        listed = tiered("cluster", "brokers", "--format", "json", "--brokers", address).stdout
+        listed = run_tiered("cluster", "brokers", "--format", "json", "--brokers", address).stdout
         assert [json.loads(line)["id"] for line in listed.splitlines()] == [1, 2]
         brokers.served[3] = brokers.start(3)
-        again = tiered("cluster", "config", "get", "cordoned.log.dirs", "--node", "3", "--brokers", address)
+        again = run_tiered("cluster", "config", "get", "cordoned.log.dirs", "--node", "3", "--brokers", address)
         assert (again.returncode, again.stdout) == (0, "\n"), "an id that is taken anew begins anew"

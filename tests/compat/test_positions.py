@@ -7,29 +7,29 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import Client, ClientError, Record
-from tests.compat.clients import Kind, kinds
+from tests.compat.client import ClientError, ClientRecord, DriverClient
+from tests.compat.clients import ClientKind, kinds
 
 T0 = int(time.time()) * 1000 - 3_600_000
-Start = Callable[[Kind], Client]
+Start = Callable[[ClientKind], DriverClient]
 
 
-def fill(admin: Client, topic: str, count: int = 100, partitions: int = 1) -> None:
+def fill(admin: DriverClient, topic: str, count: int = 100, partitions: int = 1) -> None:
     """Records one second apart in every partition; the value is the offset. Batches of ten."""
     admin.ask("create", topic=topic, partitions=partitions)
     for start in range(0, count, 10):
         for partition in range(partitions):
             numbers = range(start, start + 10)
-            records = [Record(b"%d" % each, timestamp=T0 + each * 1000, partition=partition) for each in numbers]
+            records = [ClientRecord(b"%d" % each, timestamp=T0 + each * 1000, partition=partition) for each in numbers]
             admin.send(topic, records)
 
 
-def offsets(records: list[Record]) -> list[int]:
+def offsets(records: list[ClientRecord]) -> list[int]:
     return [each.offset for each in records]
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_seek(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_seek(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     fill(admin, name)
     client = start(kind)
     client.ask("open", group=name)
@@ -41,7 +41,7 @@ def test_seek(kind: Kind, start: Start, admin: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", kinds("times"))
-def test_offsets_by_time(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_offsets_by_time(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     """Inside a batch, between two records, before the first, after the last."""
     fill(admin, name)
     client = start(kind)
@@ -55,7 +55,7 @@ def test_offsets_by_time(kind: Kind, start: Start, admin: Client, name: str) -> 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
 def test_a_paused_partition_gives_nothing_until_it_is_resumed(
-    kind: Kind, start: Start, admin: Client, name: str
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:
     fill(admin, name, 10, partitions=2)
     client = start(kind)
@@ -65,8 +65,8 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
     client.records.clear()
     client.ask("pause", partitions=[[name, 0]])
     for partition in (0, 1):
-        admin.send(name, [Record(b"%d" % each, partition=partition) for each in range(10, 15)])
-    client.until(lambda: len([each for each in client.records if each.partition == 1]) == 5)
+        admin.send(name, [ClientRecord(b"%d" % each, partition=partition) for each in range(10, 15)])
+    client.wait_until(lambda: len([each for each in client.records if each.partition == 1]) == 5)
     assert [each for each in client.records if each.partition == 0] == []
     client.ask("resume", partitions=[[name, 0]])
     client.wait_for(10)
@@ -74,7 +74,7 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_group_goes_on_where_it_committed(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_a_group_goes_on_where_it_committed(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     fill(admin, name, 30)
     client = start(kind)
     client.ask("open", group=name, assignor=kind.assignors[0])
@@ -94,7 +94,7 @@ def test_a_group_goes_on_where_it_committed(kind: Kind, start: Start, admin: Cli
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_metadata_of_a_commit_has_a_limit(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_metadata_of_a_commit_has_a_limit(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     fill(admin, name, 10)
     client = start(kind)
     client.ask("open", group=name)
@@ -107,7 +107,7 @@ def test_metadata_of_a_commit_has_a_limit(kind: Kind, start: Start, admin: Clien
 
 
 @pytest.mark.parametrize("kind", kinds("delete records"))
-def test_deleted_records_are_gone_at_once(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_deleted_records_are_gone_at_once(kind: ClientKind, start: Start, admin: DriverClient, name: str) -> None:
     fill(admin, name)
     client = start(kind)
     assert client.ask("delete_records", partitions=[[name, 0, 33]]) == [33]
@@ -117,11 +117,13 @@ def test_deleted_records_are_gone_at_once(kind: Kind, start: Start, admin: Clien
     client.ask("subscribe", topics=[name])
     assert offsets(client.wait_for(67)) == list(range(33, 100))
     client.ask("leave")
-    assert client.send(name, [Record(b"next")]) == [(0, 100)]
+    assert client.send(name, [ClientRecord(b"next")]) == [(0, 100)]
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_an_offset_out_of_range_follows_the_reset(kind: Kind, start: Start, admin: Client, name: str) -> None:
+def test_an_offset_out_of_range_follows_the_reset(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
     fill(admin, name)
     admin.ask("delete_records", partitions=[[name, 0, 90]])
     for reset, first in (("earliest", 90), ("latest", 100)):
@@ -134,7 +136,7 @@ def test_an_offset_out_of_range_follows_the_reset(kind: Kind, start: Start, admi
             number = 0
             while not client.records and number < 600:
                 number += 1
-                admin.send(name, [Record(b"new")])
+                admin.send(name, [ClientRecord(b"new")])
             client.wait_for(1)
             assert client.records[0].offset >= first
         else:

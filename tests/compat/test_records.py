@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.client import Client, ClientError, Record
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.client import ClientError, ClientRecord, DriverClient
+from tests.compat.clients import KINDS, ClientKind, kinds
 
 MIB = 1 << 20
 T0 = int(time.time()) * 1000 - 3_600_000
@@ -19,25 +19,25 @@ READER = KINDS[0]
 OTHER_READER = KINDS[1]
 
 
-def assorted(kind: Kind) -> list[Record]:
+def assorted(kind: ClientKind) -> list[ClientRecord]:
     """Records of every shape that the client can express."""
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("b", b"\xff\x00")]
-    if "null headers" in kind.can:
+    if "null headers" in kind.features:
         headers.append(("none", None))
-    if "double headers" in kind.can:
+    if "double headers" in kind.features:
         headers.insert(1, ("a", b"2"))
     return [
-        Record(b"x", timestamp=T0),
-        Record(b"value", b"key", tuple(headers), T0 + 1),
-        Record(None, b"tombstone", (), T0 + 2),
-        Record(b"", b"", (("empty", b""),), T0 + 3),
-        Record(bytes(range(256)) * 400, b"k" * 1000, (), T0 + 4),
-        Record("grüße 世界".encode(), b"key", (("kopf", "ü".encode()),), T0 + 5),
-        Record(LARGEST, b"largest", (), T0 + 6),
+        ClientRecord(b"x", timestamp=T0),
+        ClientRecord(b"value", b"key", tuple(headers), T0 + 1),
+        ClientRecord(None, b"tombstone", (), T0 + 2),
+        ClientRecord(b"", b"", (("empty", b""),), T0 + 3),
+        ClientRecord(bytes(range(256)) * 400, b"k" * 1000, (), T0 + 4),
+        ClientRecord("grüße 世界".encode(), b"key", (("kopf", "ü".encode()),), T0 + 5),
+        ClientRecord(LARGEST, b"largest", (), T0 + 6),
     ]
 
 
-def read(client: Client, group: str, topic: str, count: int, partition: int = 0) -> list[Record]:
+def read(client: DriverClient, group: str, topic: str, count: int, partition: int = 0) -> list[ClientRecord]:
     """What a consumer without a group finds from the start; a group for a client that knows nothing else."""
     client.records.clear()
     client.ask("open", group=group)
@@ -52,7 +52,7 @@ def read(client: Client, group: str, topic: str, count: int, partition: int = 0)
 
 @pytest.mark.parametrize("kind", kinds(few=True))
 def test_every_codec_carries_every_record(
-    kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
     client, other = shared(kind), shared(OTHER_READER if kind is READER else READER)
     for codec in kind.codecs:
@@ -68,11 +68,11 @@ def test_every_codec_carries_every_record(
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("kind", kinds(few=True))
 def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
-    kind: Kind, idempotent: bool, shared: Callable[[Kind], Client], admin: Client, name: str
+    kind: ClientKind, idempotent: bool, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
     client = shared(kind)
     admin.ask("create", topic=name, partitions=3)
-    sent = [Record(b"%d" % number, timestamp=T0 + number, partition=number % 3) for number in range(3000)]
+    sent = [ClientRecord(b"%d" % number, timestamp=T0 + number, partition=number % 3) for number in range(3000)]
     placed = client.send(name, sent, idempotent=idempotent, codec="gzip")
     assert [each for each in placed if each is None] == []
     assert sorted({each for each in placed if each}) == [(p, o) for p in range(3) for o in range(1000)]
@@ -88,10 +88,12 @@ def test_many_small_records_arrive_and_keep_an_idempotent_producers_order(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_acks(kind: Kind, acks: str, shared: Callable[[Kind], Client], admin: Client, name: str) -> None:
+def test_acks(
+    kind: ClientKind, acks: str, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+) -> None:
     client = shared(kind)
     admin.ask("create", topic=name)
-    sent = [Record(b"%d" % number, timestamp=T0) for number in range(50)]
+    sent = [ClientRecord(b"%d" % number, timestamp=T0) for number in range(50)]
     placed = client.send(name, sent, acks=acks)
     if acks != "0":
         assert placed == [(0, number) for number in range(50)]
@@ -99,7 +101,7 @@ def test_acks(kind: Kind, acks: str, shared: Callable[[Kind], Client], admin: Cl
     assert admin_ends(admin, name) == (0, 50)
 
 
-def admin_ends(admin: Client, topic: str, partition: int = 0) -> tuple[int, int]:
+def admin_ends(admin: DriverClient, topic: str, partition: int = 0) -> tuple[int, int]:
     """First and next offset of a partition."""
     admin.ask("open", group=topic + "-ends")
     ((_, _, first, end),) = admin.ask("ends", partitions=[[topic, partition]])
@@ -108,11 +110,13 @@ def admin_ends(admin: Client, topic: str, partition: int = 0) -> tuple[int, int]
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_the_brokers_time(kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str) -> None:
+def test_the_brokers_time(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
+) -> None:
     client = shared(kind)
     admin.ask("create", topic=name, configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
-    client.send(name, [Record(b"%d" % number, timestamp=T0) for number in range(10)], codec="gzip")
+    client.send(name, [ClientRecord(b"%d" % number, timestamp=T0) for number in range(10)], codec="gzip")
     after = int(time.time() * 1000)
     for each in read(client, name, name, 10):
         assert each.timestamp is not None and before - 1000 <= each.timestamp <= after + 1000
@@ -120,17 +124,19 @@ def test_the_brokers_time(kind: Kind, shared: Callable[[Kind], Client], admin: C
 
 @pytest.mark.parametrize("kind", kinds(few=True))
 def test_a_record_that_is_too_large_is_refused_by_name(
-    kind: Kind, shared: Callable[[Kind], Client], admin: Client, name: str
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
     client = shared(kind)
     admin.ask("create", topic=name, configs={"max.message.bytes": "2000"})
     with pytest.raises(ClientError, match=r"(?i)too.?large|larger than|MSG_SIZE"):
-        client.send(name, [Record(b"x" * 5000)])
-    assert client.send(name, [Record(b"x" * 500)]) == [(0, 0)]
+        client.send(name, [ClientRecord(b"x" * 5000)])
+    assert client.send(name, [ClientRecord(b"x" * 500)]) == [(0, 0)]
 
 
 @pytest.mark.parametrize("kind", kinds(few=True))
-def test_a_topic_appears_with_its_first_record(kind: Kind, shared: Callable[[Kind], Client], name: str) -> None:
+def test_a_topic_appears_with_its_first_record(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = shared(kind)
-    assert client.send(name, [Record(b"first", timestamp=T0)]) == [(0, 0)]
-    assert read(client, name, name, 1) == [Record(b"first", timestamp=T0)]
+    assert client.send(name, [ClientRecord(b"first", timestamp=T0)]) == [(0, 0)]
+    assert read(client, name, name, 1) == [ClientRecord(b"first", timestamp=T0)]

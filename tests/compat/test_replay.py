@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.brokers import Broker
-from tests.compat.client import Client, Record
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientRecord, DriverClient
+from tests.compat.clients import KINDS, ClientKind, kinds
 
 COUNT = 3000
 T0 = int(time.time()) * 1000 - 3_600_000
 
 
 @pytest.fixture(scope="session")
-def cold(broker: Broker, admin: Client, shared: Callable[[Kind], Client]) -> str:
+def cold(broker: CompatBroker, admin: DriverClient, shared: Callable[[ClientKind], DriverClient]) -> str:
     """A topic with 3,000 records, nearly all of them in the bucket only."""
     if broker.name != "ours":
         pytest.skip("Kafka has no bucket here")
@@ -24,7 +24,7 @@ def cold(broker: Broker, admin: Client, shared: Callable[[Kind], Client]) -> str
     small = {"segment.bytes": "65536", "local.retention.bytes": "1", "retention.ms": "-1"}
     admin.ask("create", topic=topic, configs=small)
     for start in range(0, COUNT, 100):
-        batch = [Record(value(number), b"k%d" % number, (), T0 + number) for number in range(start, start + 100)]
+        batch = [ClientRecord(value(number), b"k%d" % number, (), T0 + number) for number in range(start, start + 100)]
         admin.send(topic, batch, codec="none" if start % 200 else "gzip")
     deadline = time.monotonic() + 60
     while shared(KINDS[2]).ask("local_start", topic=topic, partition=0) < COUNT * 9 // 10:
@@ -38,7 +38,7 @@ def value(number: int) -> bytes:
 
 @pytest.mark.parametrize("kind", kinds(few=True))
 def test_every_client_reads_it_from_the_start(
-    kind: Kind, cold: str, start: Callable[[Kind], Client], name: str
+    kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
     client = start(kind)
     client.ask("open", group=name, assignor=kind.assignors[0])
@@ -51,7 +51,9 @@ def test_every_client_reads_it_from_the_start(
 
 
 @pytest.mark.parametrize("kind", kinds("assign"))
-def test_time_and_seek_reach_into_the_bucket(kind: Kind, cold: str, start: Callable[[Kind], Client], name: str) -> None:
+def test_time_and_seek_reach_into_the_bucket(
+    kind: ClientKind, cold: str, start: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = start(kind)
     client.ask("open", group=name)
     assert client.ask("ends", partitions=[[cold, 0]]) == [[cold, 0, 0, COUNT]]
@@ -60,4 +62,4 @@ def test_time_and_seek_reach_into_the_bucket(kind: Kind, cold: str, start: Calla
     assert client.wait_for(10)[0].offset == 1234
     client.records.clear()
     client.ask("seek", topic=cold, partition=0, offset=77)
-    client.until(lambda: any(each.offset == 77 for each in client.records))
+    client.wait_until(lambda: any(each.offset == 77 for each in client.records))

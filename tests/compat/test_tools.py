@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.compat.brokers import Broker
-from tests.compat.client import Client, Record, seen
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientRecord, DriverClient, look_until
 from tests.compat.clients import ALL
 from tests.peer.kafka import TOOLS, java, tool
 
@@ -20,7 +20,7 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(broker: Broker) -> Run:
+def run(broker: CompatBroker) -> Run:
     """A tool with the address of the broker: what it prints."""
 
     def one(name: str, *arguments: str, stdin: str = "") -> str:
@@ -29,7 +29,7 @@ def run(broker: Broker) -> Run:
     return one
 
 
-def test_console_producer_and_consumer(run: Run, admin: Client, name: str) -> None:
+def test_console_producer_and_consumer(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
     settings = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
     run("console-producer", "--topic", name, *settings, stdin="a:1\nb:2\nc:3\n")
@@ -39,33 +39,37 @@ def test_console_producer_and_consumer(run: Run, admin: Client, name: str) -> No
 
 
 @THOROUGH
-def test_topics(run: Run, admin: Client, broker: Broker, name: str) -> None:
+def test_topics(run: Run, admin: DriverClient, broker: CompatBroker, name: str) -> None:
     topic = ["--topic", name]
     run("topics", "--create", *topic, "--partitions", "2", "--config", "retention.ms=7200000")
-    seen(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 2)
+    look_until(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 2)
     described = run("topics", "--describe", *topic)
     assert "PartitionCount: 2" in described and "ReplicationFactor: 1" in described
     assert "retention.ms=7200000" in described and "Leader: none" not in described
     run("topics", "--alter", *topic, "--partitions", "4")
-    seen(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 4)
+    look_until(broker.name, lambda: admin.ask("topics").get(name), lambda count: count == 4)
     with pytest.raises(RuntimeError, match="TopicExistsException"):
         run("topics", "--create", *topic)
     assert name in run("topics", "--list").split()
     run("topics", "--delete", *topic)
-    seen(broker.name, lambda: name in admin.ask("topics"), lambda there: not there)
+    look_until(broker.name, lambda: name in admin.ask("topics"), lambda there: not there)
 
 
 @THOROUGH
-def test_configs(run: Run, admin: Client, broker: Broker, name: str) -> None:
+def test_configs(run: Run, admin: DriverClient, broker: CompatBroker, name: str) -> None:
     admin.ask("create", topic=name)
     one = ["--entity-type", "topics", "--entity-name", name]
     run("configs", "--alter", *one, "--add-config", "max.message.bytes=4321,retention.ms=1234567")
     look = admin.ask
-    seen(broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms == "1234567")
+    look_until(
+        broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms == "1234567"
+    )
     described = run("configs", "--describe", *one)
     assert "retention.ms=1234567 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=1234567" in described
     run("configs", "--alter", *one, "--delete-config", "retention.ms")
-    seen(broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms != "1234567")
+    look_until(
+        broker.name, lambda: look("configs", kind="topic", name=name)["retention.ms"][0], lambda ms: ms != "1234567"
+    )
     everything = run("configs", "--describe", "--all", *one)
     assert "max.message.bytes=4321" in everything and "DEFAULT_CONFIG:log.cleanup.policy=delete" in everything
     (number,) = admin.ask("brokers")
@@ -74,13 +78,13 @@ def test_configs(run: Run, admin: Client, broker: Broker, name: str) -> None:
 
 
 @THOROUGH
-def test_groups_lag_and_reset(run: Run, admin: Client, name: str) -> None:
+def test_groups_lag_and_reset(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=2)
-    admin.send(name, [Record(b"%d" % number, partition=number % 2) for number in range(20)])
+    admin.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(20)])
     group = ["--group", name]
     read = run("console-consumer", "--topic", name, "--from-beginning", "--max-messages", "20", *group)
     assert sorted(map(int, read.split())) == list(range(20))
-    admin.send(name, [Record(b"more", partition=1)] * 5)
+    admin.send(name, [ClientRecord(b"more", partition=1)] * 5)
     assert name in run("consumer-groups", "--list").split()
     assert lags(run("consumer-groups", "--describe", *group), name) == {0: (10, 10, 0), 1: (10, 15, 5)}
     assert "Empty" in run("consumer-groups", "--describe", "--state", *group)
@@ -102,9 +106,9 @@ def lags(described: str, topic: str) -> dict[int, tuple[int, int, int]]:
 
 
 @THOROUGH
-def test_offsets_and_deleted_records(run: Run, admin: Client, name: str) -> None:
+def test_offsets_and_deleted_records(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name)
-    admin.send(name, [Record(b"%d" % number) for number in range(30)])
+    admin.send(name, [ClientRecord(b"%d" % number) for number in range(30)])
     assert run("get-offsets", "--topic", name).split() == [f"{name}:0:30"]
     wanted = json.dumps({"version": 1, "partitions": [{"topic": name, "partition": 0, "offset": 12}]})
     assert "low_watermark: 12" in run("delete-records", "--offset-json-file", "/dev/stdin", stdin=wanted)
@@ -121,7 +125,7 @@ def test_versions_of_the_apis(run: Run) -> None:
 
 
 @THOROUGH
-def test_verifiable_producer_and_consumer(run: Run, broker: Broker, admin: Client, name: str) -> None:
+def test_verifiable_producer_and_consumer(run: Run, broker: CompatBroker, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=3)
     said = events(run("verifiable-producer", "--topic", name, "--max-messages", "1000", "--acks", "-1"))
     assert len([each for each in said if each["name"] == "producer_send_success"]) == 1000

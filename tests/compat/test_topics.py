@@ -8,22 +8,27 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compat.brokers import Broker
-from tests.compat.client import Client, ClientError, Record, seen
-from tests.compat.clients import KINDS, Kind, kinds
+from tests.compat.brokers import CompatBroker
+from tests.compat.client import ClientError, ClientRecord, DriverClient, look_until
+from tests.compat.clients import KINDS, ClientKind, kinds
 
 T0 = int(time.time()) * 1000 - 3_600_000
-Start = Callable[[Kind], Client]
+Start = Callable[[ClientKind], DriverClient]
 
 
-def partitions_seen(broker: Broker, client: Client, name: str, count: int) -> None:
+def partitions_seen(broker: CompatBroker, client: DriverClient, name: str, count: int) -> None:
     """All topics are listed; this one has as many partitions (0: is not there)."""
-    seen(broker.name, lambda: client.ask("topics").get(name, 0), lambda found: found == count)
+    look_until(broker.name, lambda: client.ask("topics").get(name, 0), lambda found: found == count)
 
 
 @pytest.mark.parametrize("kind", kinds("topics"))
 def test_a_topic_lives_and_its_name_lives_again(
-    kind: Kind, broker: Broker, shared: Callable[[Kind], Client], admin: Client, start: Start, name: str
+    kind: ClientKind,
+    broker: CompatBroker,
+    shared: Callable[[ClientKind], DriverClient],
+    admin: DriverClient,
+    start: Start,
+    name: str,
 ) -> None:
     client = shared(kind)
     client.ask("create", topic=name, partitions=2, configs={"retention.ms": "3600000"})
@@ -33,22 +38,24 @@ def test_a_topic_lives_and_its_name_lives_again(
         client.ask("create", topic=name)
     client.ask("add_partitions", topic=name, total=3)
     partitions(3)
-    admin.send(name, [Record(b"old", partition=partition) for partition in range(3)])
+    admin.send(name, [ClientRecord(b"old", partition=partition) for partition in range(3)])
     with pytest.raises(ClientError, match=r"(?i)invalid.?partitions|error 37|number of partitions"):
         client.ask("add_partitions", topic=name, total=2)
     client.ask("delete", topic=name)
     partitions(0)
     client.ask("create", topic=name, partitions=1)
     partitions(1)
-    assert start(KINDS[0]).send(name, [Record(b"new", timestamp=T0)]) == [(0, 0)]
+    assert start(KINDS[0]).send(name, [ClientRecord(b"new", timestamp=T0)]) == [(0, 0)]
     reader = start(KINDS[2])
     reader.ask("open", group=name)
     reader.ask("assign", partitions=[[name, 0, 0]])
-    assert reader.wait_for(1) == [Record(b"new", timestamp=T0)]
+    assert reader.wait_for(1) == [ClientRecord(b"new", timestamp=T0)]
 
 
 @pytest.mark.parametrize("kind", kinds("topics"))
-def test_what_cannot_be_created_is_refused(kind: Kind, shared: Callable[[Kind], Client], name: str) -> None:
+def test_what_cannot_be_created_is_refused(
+    kind: ClientKind, shared: Callable[[ClientKind], DriverClient], name: str
+) -> None:
     client = shared(kind)
     with pytest.raises(ClientError, match=r"(?i)topic|error 17"):
         client.ask("create", topic="no spaces allowed")
@@ -63,7 +70,7 @@ def test_what_cannot_be_created_is_refused(kind: Kind, shared: Callable[[Kind], 
 
 @pytest.mark.parametrize("kind", kinds("configs"))
 def test_settings_of_a_topic_say_where_they_come_from(
-    kind: Kind, broker: Broker, shared: Callable[[Kind], Client], name: str
+    kind: ClientKind, broker: CompatBroker, shared: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
     client = shared(kind)
     client.ask("create", topic=name, configs={"retention.ms": "3600000"})
@@ -77,11 +84,11 @@ def test_settings_of_a_topic_say_where_they_come_from(
     assert {"cleanup.policy", "compression.type", "message.timestamp.type", "min.insync.replicas"} <= settings.keys()
     client.ask("alter", kind="topic", name=name, configs={"max.message.bytes": "5000", "retention.ms": None})
     look = functools.partial(client.ask, "configs", kind="topic", name=name)
-    settings = seen(broker.name, look, lambda found: found["max.message.bytes"][0] == "5000")
+    settings = look_until(broker.name, look, lambda found: found["max.message.bytes"][0] == "5000")
     assert source(settings["max.message.bytes"]) == "topic"
     assert source(settings["retention.ms"]) == "default"
     with pytest.raises(ClientError, match=r"(?i)TOO_LARGE|TooLarge"):
-        client.send(name, [Record(b"x" * 9000)])
+        client.send(name, [ClientRecord(b"x" * 9000)])
     with pytest.raises(ClientError, match=r"(?i)config"):
         client.ask("alter", kind="topic", name=name, configs={"max.message.bytes": "-7"})
 
@@ -99,7 +106,7 @@ def source(setting: list[object]) -> str:
 
 @pytest.mark.parametrize("kind", kinds("configs"))
 def test_settings_of_the_broker_change_while_it_runs(
-    kind: Kind, broker: Broker, shared: Callable[[Kind], Client], name: str
+    kind: ClientKind, broker: CompatBroker, shared: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
     client = shared(kind)
     (number,) = client.ask("brokers")
@@ -109,12 +116,12 @@ def test_settings_of_the_broker_change_while_it_runs(
     before = settings["log.retention.ms"]
     client.ask("alter", kind="broker", name=number, configs={"log.retention.ms": "86400000"})
     try:
-        settings = seen(broker.name, look, lambda found: found["log.retention.ms"][0] == "86400000")
+        settings = look_until(broker.name, look, lambda found: found["log.retention.ms"][0] == "86400000")
         assert source(settings["log.retention.ms"]) == "broker"
         client.ask("create", topic=name)
         partitions_seen(broker, client, name, 1)
         of_topic = functools.partial(client.ask, "configs", kind="topic", name=name)
-        seen(broker.name, of_topic, lambda found: found["retention.ms"][0] == "86400000")
+        look_until(broker.name, of_topic, lambda found: found["retention.ms"][0] == "86400000")
     finally:
         client.ask("alter", kind="broker", name=number, configs={"log.retention.ms": None})
-    seen(broker.name, look, lambda found: found["log.retention.ms"] == before)
+    look_until(broker.name, look, lambda found: found["log.retention.ms"] == before)

@@ -16,9 +16,9 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults
 from tiered.object_store.url import open_store
-from tiered.ports import Got, ObjectStore, Ok
+from tiered.ports import GetResult, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 WRITERS = 4
@@ -38,7 +38,7 @@ async def took(store: ObjectStore, slot: int, record: bytes) -> bool:
             found = await store.get(slot_key(slot))
         except Unavailable:
             continue
-        if isinstance(found, Got):
+        if isinstance(found, GetResult):
             return found.data == record
 
 
@@ -56,9 +56,9 @@ async def check(store: ObjectStore, count: int) -> None:
     records = []
     for slot in range(total):
         found = await store.get(slot_key(slot))
-        assert isinstance(found, Got), f"slot {slot} is empty"
+        assert isinstance(found, GetResult), f"slot {slot} is empty"
         records.append(found.data.decode())
-    assert not isinstance(await store.get(slot_key(total)), Got)
+    assert not isinstance(await store.get(slot_key(total)), GetResult)
     for writer in range(WRITERS):
         mine = [record for record in records if record.startswith(f"writer {writer} ")]
         assert mine == [f"writer {writer} record {number}" for number in range(count)]
@@ -68,7 +68,9 @@ async def check(store: ObjectStore, count: int) -> None:
 def test_in_virtual_time(seed: int) -> None:
     loop = SimLoop(seed)
     clock, bucket = SimClock(loop), SimBucket(loop)
-    rules = [FaultRule(kind, ("put",), probability=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS]
+    rules = [
+        FaultRule(kind, ("put",), probability=0.07, seconds=random.Random(seed).choice((0.5, 5, 60))) for kind in KINDS
+    ]
     faulty = [
         bucket.store(Faults(rules, random.Random(f"{seed}/{writer}"), first_byte_seconds=0.01), clock)
         for writer in range(WRITERS)

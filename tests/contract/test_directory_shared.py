@@ -17,7 +17,7 @@ import pytest
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.object_store.directory import CREDENTIAL, LOCKS, TEMPORARY_MS, DirectoryStore
-from tiered.ports import ConditionFailed, Got, NotFound, Ok, Unknown
+from tiered.ports import ConditionFailed, GetResult, NotFound, Ok, Unknown
 from tiered.system.clock import SystemClock, SystemRng
 
 PROCESSES = 6
@@ -58,7 +58,7 @@ def test_processes_race_and_each_object_has_one_creator_and_no_step_is_lost(tmp_
 
     async def read(key: str) -> str:
         got = await new_store(tmp_path).get(key)
-        assert isinstance(got, Got)
+        assert isinstance(got, GetResult)
         return got.data.decode()
 
     asyncio.run(begin())
@@ -198,7 +198,7 @@ def test_a_store_whose_directory_is_gone_is_unavailable_and_not_empty(tmp_path: 
             assert isinstance(await store.put("k/2", b"y", if_absent=True), Unknown)
         root.rmdir()
         (tmp_path / "away").rename(root)
-        assert isinstance(await store.get("k/1"), Got)
+        assert isinstance(await store.get("k/1"), GetResult)
         assert isinstance(await store.get("k/2"), NotFound)
         assert await store.list("z") == []
 

@@ -12,8 +12,8 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket, SimStore
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind, RequestThrottle
-from tiered.ports import Conflict, FileSlice, Got, NotFound, Ok, Unknown
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults, RequestThrottle
+from tiered.ports import Conflict, FileSlice, GetResult, NotFound, Ok, Unknown
 
 
 def run(faults: Faults, body: Callable[[SimStore, SimClock], Awaitable[None]]) -> None:
@@ -38,7 +38,7 @@ def test_an_error_leaves_nothing() -> None:
 def test_a_lost_reply_leaves_the_object() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         assert isinstance(await store.put("k", b"x"), Unknown)
-        assert isinstance(await store.get("k"), Got)
+        assert isinstance(await store.get("k"), GetResult)
 
     run(Faults([FaultRule(FaultKind.LOST_REPLY, times=1)]), body)
 
@@ -51,7 +51,7 @@ def test_late_writes_land_when_they_fall_due_and_their_conditions_count_then() -
         assert await store.get("free") == NotFound()
         await clock.sleep(30)
         found = [await store.get("k"), await store.get("free")]
-        assert [got.data for got in found if isinstance(got, Got)] == [b"mine", b"late"]
+        assert [got.data for got in found if isinstance(got, GetResult)] == [b"mine", b"late"]
 
     run(Faults([FaultRule(FaultKind.LATE_APPLY, ("put",), seconds=20, times=2)]), body)
 
@@ -65,7 +65,7 @@ def test_a_late_write_outlives_the_process_that_sent_it() -> None:
         await dead.put("k", b"late")
         dead.revoke()
         await clock.sleep(5)
-        assert isinstance(await bucket.store(Faults(), clock).get("k"), Got)
+        assert isinstance(await bucket.store(Faults(), clock).get("k"), GetResult)
         assert isinstance(await dead.put("k2", b"x"), Unknown)
         assert await bucket.store(Faults(), clock).get("k2") == NotFound()
 
@@ -91,7 +91,7 @@ def test_a_late_upload_holds_what_the_file_held_when_it_was_sent() -> None:
         file.truncate(0)
         await clock.sleep(10)
         got = await store.get("k")
-        assert isinstance(got, Got) and got.data == b"segment footer"
+        assert isinstance(got, GetResult) and got.data == b"segment footer"
 
     run(Faults([FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=5)]), body)
 
@@ -108,12 +108,15 @@ def test_reads_can_be_cut_short_or_rotten() -> None:
     async def body(store: SimStore, clock: SimClock) -> None:
         await store.put("k", b"01234567")
         cut, rotten, whole = [await store.get("k") for _ in range(3)]
-        assert isinstance(cut, Got) and cut.data == b"0123"
-        assert isinstance(rotten, Got) and isinstance(whole, Got)
+        assert isinstance(cut, GetResult) and cut.data == b"0123"
+        assert isinstance(rotten, GetResult) and isinstance(whole, GetResult)
         wrong = [a ^ b for a, b in zip(rotten.data, whole.data, strict=True) if a != b]
         assert len(wrong) == 1 and wrong[0].bit_count() == 1
 
-    run(Faults([FaultRule(FaultKind.TRUNCATED, ("get",), times=1), FaultRule(FaultKind.FLIPPED, ("get",), times=1)]), body)
+    run(
+        Faults([FaultRule(FaultKind.TRUNCATED, ("get",), times=1), FaultRule(FaultKind.FLIPPED, ("get",), times=1)]),
+        body,
+    )
 
 
 def test_a_stale_list_misses_what_is_young() -> None:

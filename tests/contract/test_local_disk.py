@@ -26,7 +26,7 @@ from tiered.system.local_disk import (
     allow_open_files,
     reserve_blocks,
 )
-from tiered_api.cli.broker.directories import claim
+from tiered_api.cli.broker.directories import claim_data_directory
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
 
@@ -270,7 +270,7 @@ def test_blocks_are_reserved_behind_the_end_of_a_large_file_and_its_size_stays(d
 
 
 def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalDisk) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         log = await open_log(disk, config(segment_bytes=64 << 20))
         for number in range(6):
             append(log, batch(number, size=900_000))
@@ -281,7 +281,7 @@ def test_a_closed_segment_keeps_no_blocks_that_were_reserved_for_it(disk: LocalD
         assert kept < 64 << 10 and os.stat(path).st_size > 5 << 20
         assert reserved > 1 << 20 or not reserve_blocks(disk.open("f", create=True).fileno(), 0, 4096)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_file_system_that_reserves_nothing_is_asked_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,8 +344,8 @@ def test_a_data_directory_that_is_open_to_others_is_closed_at_a_start(
     for name in ("log", "bucket", "broker-1"):
         (data / name).mkdir(parents=True)
     data.chmod(0o2775)
-    claim(str(data))
-    claim(str(data))
+    claim_data_directory(str(data))
+    claim_data_directory(str(data))
     assert data.stat().st_mode & 0o7777 == 0o700
     assert lines(caplog) == [("INFO", "data directory was open to others")]
 
@@ -354,7 +354,7 @@ def test_a_directory_that_holds_other_things_keeps_its_mode(tmp_path: Path, capl
     """Nobody's home, nor /tmp, is closed because a broker was started in it."""
     tmp_path.chmod(0o755)
     (tmp_path / "letters").mkdir()
-    claim(str(tmp_path))
+    claim_data_directory(str(tmp_path))
     assert tmp_path.stat().st_mode & 0o7777 == 0o755
     assert lines(caplog) == [("WARNING", "data directory is open to others and holds other files")]
 
@@ -365,6 +365,6 @@ def test_a_directory_of_another_user_is_told_of_and_used(
     tmp_path.chmod(0o777)
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    claim(str(tmp_path))
+    claim_data_directory(str(tmp_path))
     assert tmp_path.stat().st_mode & 0o7777 == 0o777
     assert lines(caplog) == [("WARNING", "data directory belongs to another user")]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.stores import StoreCase
 from tiered.object_store.probe import probe
-from tiered.ports import Buffer, ConditionFailed, FileSlice, Got, NotFound, ObjectStore, Ok, PutResult
+from tiered.ports import Buffer, ConditionFailed, FileSlice, GetResult, NotFound, ObjectStore, Ok, PutResult
 from tiered.system.clock import SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -20,13 +20,13 @@ RACERS = 50
 
 async def version_of(store: ObjectStore, key: str) -> str:
     got = await store.get(key)
-    assert isinstance(got, Got)
+    assert isinstance(got, GetResult)
     return got.version
 
 
 async def body_of(store: ObjectStore, key: str) -> bytes:
     got = await store.get(key)
-    assert isinstance(got, Got)
+    assert isinstance(got, GetResult)
     return got.data
 
 
@@ -34,7 +34,7 @@ def test_what_is_put_is_got_with_size_and_version(case: StoreCase) -> None:
     async def body(store: ObjectStore) -> None:
         result = await store.put("a/b", b"hello")
         assert isinstance(result, Ok)
-        assert await store.get("a/b") == Got(b"hello", 5, result.version)
+        assert await store.get("a/b") == GetResult(b"hello", 5, result.version)
 
     case.run(body)
 
@@ -66,7 +66,7 @@ def test_a_range_is_shorter_only_at_the_end(case: StoreCase) -> None:
         wanted = [b"0123456789", b"3456", b"89", b"456789", b"9", b"", b"", b""]
         version = await version_of(store, "k")
         for (start, length), data in zip(ranges, wanted, strict=True):
-            assert await store.get("k", start, length) == Got(data, 10, version)
+            assert await store.get("k", start, length) == GetResult(data, 10, version)
 
     case.run(body)
 
@@ -98,7 +98,7 @@ def test_swap_needs_the_version(case: StoreCase) -> None:
         second = await store.put("k", b"second", if_match=first.version)
         assert isinstance(second, Ok) and second.version != first.version
         assert await store.put("k", b"third", if_match=first.version) == ConditionFailed()
-        assert await store.get("k") == Got(b"second", 6, second.version)
+        assert await store.get("k") == GetResult(b"second", 6, second.version)
 
     case.run(body)
 
@@ -155,7 +155,7 @@ def test_upload_joins_buffers_and_file_slices(case: StoreCase, tmp_path: Path) -
         result = await store.upload("k", parts)
         assert isinstance(result, Ok)
         whole = b"head" + data[100:600_100] + b"middle" + data[:7]
-        assert await store.get("k") == Got(whole, len(whole), result.version)
+        assert await store.get("k") == GetResult(whole, len(whole), result.version)
 
     case.run(body)
     disk.close()
@@ -283,7 +283,7 @@ def test_a_counter_swapped_by_many_loses_no_step(case: StoreCase) -> None:
     async def step(store: ObjectStore, nonce: int) -> None:
         while True:
             got = await store.get("counter")
-            assert isinstance(got, Got)
+            assert isinstance(got, GetResult)
             count = int(got.data.split()[0])
             if isinstance(await store.put("counter", b"%d %d" % (count + 1, nonce), if_match=got.version), Ok):
                 return

@@ -13,7 +13,7 @@ from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
 from tiered.object_store.directory import DirectoryStore
 from tiered.object_store.memory import MemoryStore
-from tiered.ports import Disk, File, Got, ObjectStore, Ok
+from tiered.ports import Disk, File, GetResult, ObjectStore, Ok
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -126,7 +126,7 @@ async def store_history(store: ObjectStore, rng: random.Random) -> list[object]:
             continue
         else:
             got = await store.get(key, start, length)
-            seen.append((got.data, got.size, names[got.version]) if isinstance(got, Got) else got)
+            seen.append((got.data, got.size, names[got.version]) if isinstance(got, GetResult) else got)
             continue
         if isinstance(result, Ok):
             names.setdefault(result.version, len(names))

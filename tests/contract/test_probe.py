@@ -14,11 +14,11 @@ from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tiered.errors import Refused, Unavailable
-from tiered.object_store.faulty import FaultRule, Faults, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults
 from tiered.object_store.memory import MemoryStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.object_store.url import open_store
-from tiered.ports import Buffer, ConditionFailed, Got, Listed, NotFound, ObjectStore, Ok, PutResult
+from tiered.ports import Buffer, ConditionFailed, GetResult, ListedObject, NotFound, ObjectStore, Ok, PutResult
 from tiered.system.clock import SystemClock, SystemRng
 
 
@@ -37,7 +37,7 @@ class LooksThenLeaps(MemoryStore):
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         found = await self.get(key)
         await asyncio.sleep(0)
-        if isinstance(found, Got) and if_absent:
+        if isinstance(found, GetResult) and if_absent:
             return await super().put(key, data, if_absent=True)
         if if_match is not None and (isinstance(found, NotFound) or found.version != if_match):
             return await super().put(key, data, if_match=if_match)
@@ -69,22 +69,22 @@ class CreatesOnMatch(MemoryStore):
 class ReadsOldBytes(MemoryStore):
     """Reads may come from a cache."""
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         got = await super().get(key, start, length)
-        return got if isinstance(got, NotFound) else Got(b"old", 3, got.version)
+        return got if isinstance(got, NotFound) else GetResult(b"old", 3, got.version)
 
 
 class IgnoresRanges(MemoryStore):
     """Gives the beginning of an object for any part of it."""
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         return await super().get(key, 0, length)
 
 
 class ListsLate(MemoryStore):
     """A listing shows yesterday."""
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         return []
 
 
@@ -138,7 +138,7 @@ def test_probe_waits_with_the_words_of_a_ranged_get_that_fails(fake: FakeS3, mon
     async def body() -> None:
         store = open_store(f"s3://{BUCKET}/ranges", SystemClock(), SystemRng())
         await store.put("k", b"held", if_absent=True)
-        assert isinstance(await store.get("k"), Got)
+        assert isinstance(await store.get("k"), GetResult)
         with pytest.raises(Unavailable, match=r"get failed .* error=the body breaks off: .") as caught:
             await probe_at_restart(store, "k", b"held", SystemRng())
         assert not caught.value.refused
@@ -179,7 +179,7 @@ def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_hold
         with pytest.raises(Refused, match=reason):
             await probe_at_restart(store, "k", b"held", SystemRng())
         got = await store.get("k")
-        assert isinstance(got, Got) and got.data == b"held"
+        assert isinstance(got, GetResult) and got.data == b"held"
 
     asyncio.run(body())
 

@@ -23,8 +23,10 @@ def kind(request: pytest.FixtureRequest) -> type[LoopReadiness | EpollReadiness]
     return chosen
 
 
-def run(kind: type[LoopReadiness | EpollReadiness], story: Callable[[Readiness, Pair, Pair], Awaitable[None]]) -> None:
-    """Tells `story` with two connected pairs, of which the first of each is under watch."""
+def run(
+    kind: type[LoopReadiness | EpollReadiness], scenario: Callable[[Readiness, Pair, Pair], Awaitable[None]]
+) -> None:
+    """Tells `scenario` with two connected pairs, of which the first of each is under watch."""
 
     async def whole() -> None:
         ready = kind(asyncio.get_running_loop())
@@ -33,7 +35,7 @@ def run(kind: type[LoopReadiness | EpollReadiness], story: Callable[[Readiness, 
             ready.on_open()
             ready.on_open()
             async with asyncio.timeout(10):
-                await story(ready, one, two)
+                await scenario(ready, one, two)
         finally:
             for each in (one[0], two[0]):
                 if each.fileno() >= 0:
@@ -45,7 +47,7 @@ def run(kind: type[LoopReadiness | EpollReadiness], story: Callable[[Readiness, 
 
 
 def test_a_call_comes_in_every_turn_until_it_is_taken_back(kind: type[LoopReadiness | EpollReadiness]) -> None:
-    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         calls: list[str] = []
         third = asyncio.Event()
 
@@ -61,11 +63,11 @@ def test_a_call_comes_in_every_turn_until_it_is_taken_back(kind: type[LoopReadin
         await turn(ready, two)
         assert calls == ["readable"] * 3
 
-    run(kind, story)
+    run(kind, scenario)
 
 
 def test_a_peer_that_is_gone_is_heard_by_reader_and_writer(kind: type[LoopReadiness | EpollReadiness]) -> None:
-    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         read, written = asyncio.Event(), asyncio.Event()
         one[1].close()
         ready.on_readable(one[0].fileno(), read.set)
@@ -73,11 +75,11 @@ def test_a_peer_that_is_gone_is_heard_by_reader_and_writer(kind: type[LoopReadin
         await read.wait()
         await written.wait()
 
-    run(kind, story)
+    run(kind, scenario)
 
 
 def test_a_call_that_fails_is_reported_and_stops_no_other(kind: type[LoopReadiness | EpollReadiness]) -> None:
-    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         reported: list[Any] = []
         ready.loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
         other = asyncio.Event()
@@ -93,7 +95,7 @@ def test_a_call_that_fails_is_reported_and_stops_no_other(kind: type[LoopReadine
         await other.wait()
         assert [str(each) for each in reported] == ["'one'"]
 
-    run(kind, story)
+    run(kind, scenario)
 
 
 def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
@@ -101,7 +103,7 @@ def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
 ) -> None:
     """Both are readable in one turn; whoever is called first puts a silent connection under the other's number."""
 
-    async def story(ready: Readiness, one: Pair, two: Pair) -> None:
+    async def scenario(ready: Readiness, one: Pair, two: Pair) -> None:
         done = asyncio.Event()
         wrong: list[str] = []
         near, far = socket.socketpair()
@@ -128,7 +130,7 @@ def test_events_of_a_closed_descriptor_do_not_reach_the_next_of_its_number(
         far.close()
         assert not wrong
 
-    run(kind, story)
+    run(kind, scenario)
 
 
 async def turn(ready: Readiness, pair: Pair) -> None:

@@ -15,7 +15,7 @@ from tiered.errors import Unavailable
 from tiered.object_store import s3
 from tiered.object_store.faulty import FaultKind
 from tiered.object_store.s3 import S3Store
-from tiered.ports import Conflict, Got, NotFound, Ok, Unknown
+from tiered.ports import Conflict, GetResult, NotFound, Ok, Unknown
 from tiered.system.clock import SystemClock, SystemRng
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def test_a_lost_reply_is_unknown_and_the_object_is_there(fake: FakeS3, run: Run)
         assert isinstance(await store.put("k", b"mine", if_absent=True), Unknown)
         assert fake.requests["PUT"] == 1
         got = await store.get("k")
-        assert isinstance(got, Got) and got.data == b"mine"
+        assert isinstance(got, GetResult) and got.data == b"mine"
 
     run(body)
 
@@ -70,7 +70,7 @@ def test_a_lost_reply_of_a_swap_is_unknown_and_the_object_is_the_new_one(fake: F
         fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("PUT",), times=1))
         assert isinstance(await store.put("k", b"second", if_match=first.version), Unknown)
         got = await store.get("k")
-        assert isinstance(got, Got) and got.data == b"second"
+        assert isinstance(got, GetResult) and got.data == b"second"
 
     run(body)
 
@@ -140,7 +140,7 @@ def test_a_body_that_breaks_off_is_read_again(fake: FakeS3, run: Run, length: in
         await store.put("k", data)
         fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",), times=1))
         got = await store.get("k", 0, length)
-        assert isinstance(got, Got) and got.data == data[:length]
+        assert isinstance(got, GetResult) and got.data == data[:length]
         assert fake.requests["GET"] == 2
 
     run(body)
@@ -168,7 +168,7 @@ def test_rotten_bytes_pass_so_their_reader_must_check_them(
         await store.put("k", b"0123456789")
         fake.faults.append(HttpFault(FaultKind.FLIPPED, ("GET",), times=1))
         got = await store.get("k", start, length)
-        assert isinstance(got, Got) and len(got.data) == (length or 10) and got.data not in b"0123456789"
+        assert isinstance(got, GetResult) and len(got.data) == (length or 10) and got.data not in b"0123456789"
 
     run(body)
 
@@ -178,7 +178,7 @@ def test_range_is_read_from_store_that_sends_checksum_of_whole_object(fake: Fake
         fake.rules.whole_checksums = True
         await store.upload("k", [b"0123456789"])
         got = await store.get("k", 2, 6)
-        assert isinstance(got, Got) and got.data == b"234567" and fake.requests["GET"] == 1
+        assert isinstance(got, GetResult) and got.data == b"234567" and fake.requests["GET"] == 1
 
     run(body)
 
@@ -229,7 +229,7 @@ def test_a_big_upload_goes_in_parts(fake: FakeS3, run: Run) -> None:
         assert isinstance(await store.upload("k", [BIG[:1000], BIG[1000:]]), Ok)
         assert (fake.requests["PUT"], fake.rules.uploads) == (9, {})
         got = await store.get("k")
-        assert isinstance(got, Got) and got.data == BIG
+        assert isinstance(got, GetResult) and got.data == BIG
 
     run(body)
 
@@ -239,7 +239,7 @@ def test_a_lost_reply_to_the_last_step_of_an_upload_is_found_out(fake: FakeS3, r
         fake.faults.append(HttpFault(FaultKind.LOST_REPLY, ("POST",), skip=1, times=1))
         result = await store.upload("k", [BIG])
         got = await store.get("k", 0, 10)
-        assert isinstance(got, Got) and result == Ok(got.version)
+        assert isinstance(got, GetResult) and result == Ok(got.version)
 
     run(body)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
-from tiered.ports import Got, Ok
+from tiered.ports import GetResult, Ok
 
 
 def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_broker_gets_its_disk_and_its_store(tmp_path: Path) -> None:
 
     async def body() -> None:
         assert isinstance(await world.store.put("k", b"x", if_absent=True), Ok)
-        assert isinstance(await world.store.get("k"), Got)
+        assert isinstance(await world.store.get("k"), GetResult)
         file = world.disk.open("f", create=True)
         file.append([b"x"])
         await file.sync()

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, SECONDS, Served
+from tests.e2e.serving import COMMAND, SECONDS, ServeProcess
 from tests.peer.kafka import Peer
 
 KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]))
 """Parameters of a fixture: every assertion holds for both."""
 
 
-class Cluster:
+class CliCluster:
     """A cluster by its address, and commands that ask it."""
 
     def __init__(self, kind: str, address: str) -> None:
@@ -30,7 +30,7 @@ class Cluster:
         self._names = count()
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def name(self, prefix: str = "t") -> str:
+    def new_name(self, prefix: str = "t") -> str:
         """A name that no other test has."""
         return f"{prefix}-{next(self._names)}"
 
@@ -77,9 +77,9 @@ class Cluster:
         lines = self.run(*arguments, "--format", "json", stdin=stdin, code=code).splitlines()
         return [json.loads(line) for line in lines]
 
-    def topic(self, partitions: int = 1, **configs: str) -> str:
+    def create_topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic. It keeps old records: those of tests are of 2023."""
-        name = self.name()
+        name = self.new_name()
         configs.setdefault("retention_ms", "-1")
         given = [f"-c={key.replace('_', '.')}={value}" for key, value in configs.items()]
         self.run("topic", "create", name, "-p", str(partitions), *given)
@@ -96,11 +96,11 @@ class Cluster:
 
 
 @contextmanager
-def running(kind: str, directory: Path) -> Iterator[Cluster]:
+def running(kind: str, directory: Path) -> Iterator[CliCluster]:
     """A fresh cluster of a kind."""
     if kind == "peer":
-        with Peer() as peer, closing(Cluster(kind, peer.address)) as cluster:
+        with Peer() as peer, closing(CliCluster(kind, peer.address)) as cluster:
             yield cluster
     else:
-        with Served(directory / "data") as broker, closing(Cluster(kind, broker.kafka)) as cluster:
+        with ServeProcess(directory / "data") as broker, closing(CliCluster(kind, broker.kafka)) as cluster:
             yield cluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.kafka_site import Client
+from tests.e2e.kafka_site import RawClient
 from tiered.errors import Code
 from tiered_api.kafka.protocol.apis import APIS
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -32,7 +32,7 @@ def versions(key: int) -> range:
 
 
 async def join(
-    client: Client, group: str, version: int = 9, member_id: str = "", **fields: object
+    client: RawClient, group: str, version: int = 9, member_id: str = "", **fields: object
 ) -> JoinGroupResponse:
     """Joins, and joins again when told which id to use."""
     request = JoinGroupRequest(
@@ -47,7 +47,7 @@ async def join(
     return answer
 
 
-async def sync(client: Client, group: str, joined: JoinGroupResponse, version: int = 5) -> SyncGroupResponse:
+async def sync(client: RawClient, group: str, joined: JoinGroupResponse, version: int = 5) -> SyncGroupResponse:
     mine = [SyncGroupRequestAssignment(joined.member_id, b"assignment")]
     request = SyncGroupRequest(
         group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, protocol_type="consumer",
@@ -56,7 +56,7 @@ async def sync(client: Client, group: str, joined: JoinGroupResponse, version: i
     return await client.ask(request, version, SyncGroupResponse)
 
 
-def commit(
+def make_commit(
     group: str, offset: int, *, topic: str = "t", topic_id: str = "", generation: int = -1, member: str = ""
 ) -> OffsetCommitRequest:
     asked = OffsetCommitRequestTopic(
@@ -73,7 +73,7 @@ def commit(
     )
 
 
-async def committed(client: Client, group: str, topic: str = "t", partition: int = 0) -> int:
+async def fetch_committed(client: RawClient, group: str, topic: str = "t", partition: int = 0) -> int:
     wanted = [OffsetFetchRequestTopics(topic, partition_indexes=[partition])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=wanted)])
     answer = await client.ask(request, 9, OffsetFetchResponse)

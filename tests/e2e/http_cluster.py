@@ -11,14 +11,14 @@ from typing import Any
 
 import aiohttp
 
-from tests.e2e.http_site import PATIENCE, Answer, Site, until
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, wait_until
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 from tiered_api.http.server.server import serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -26,31 +26,31 @@ from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 PLAINTEXT = "PLAINTEXT"
 
 
-class Broker(Site):
+class ClusterBroker(HttpBroker):
     """One of the three, as a client sees it."""
 
     kafka: KafkaServer
 
     @property
     def number(self) -> int:
-        return self.node.settings.node_id
+        return self.broker.settings.node_id
 
     async def end(self, *, clean: bool) -> None:
         """Stopped in order, or gone: then others hear no word of it."""
         if clean:
-            await self.node.hand_over()
+            await self.broker.hand_over()
         await self.kafka.close()
         await self.http.close()
-        await self.node.stop(clean=clean)
+        await self.broker.stop(clean=clean)
 
 
-class Cluster:
+class HttpCluster:
     """Brokers by their numbers."""
 
     def __init__(self) -> None:
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, ClusterBroker] = {}
 
-    def __getitem__(self, number: int) -> Broker:
+    def __getitem__(self, number: int) -> ClusterBroker:
         return self.brokers[number]
 
     @property
@@ -64,9 +64,9 @@ class Cluster:
     async def create(self, topic: str, *assignments: Sequence[int], **configs: str) -> None:
         """A topic whose partitions are on these brokers, the first of each leads."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.brokers[1].node.submit(CreateTopic(topic, assignments=assignments, configs=named))
+        await self.brokers[1].broker.submit(CreateTopic(topic, assignments=assignments, configs=named))
 
-    async def everywhere(self, path: str, accept: str = "") -> Answer:
+    async def get_from_all(self, path: str, accept: str = "") -> HttpReply:
         """What every broker answers, which is the same, but for its own address in links."""
         answers = {}
         for number, broker in self.brokers.items():
@@ -78,56 +78,60 @@ class Cluster:
             assert (other.status, other.body) == (first.status, first.body), (path, answers)
         return first
 
-    def knows(self, holds: Callable[[Node], bool]) -> bool:
+    def is_known_by_all(self, condition: Callable[[Broker], bool]) -> bool:
         """Whether it holds at every broker."""
-        return all(holds(each.node) for each in self.brokers.values())
+        return all(condition(each.broker) for each in self.brokers.values())
 
 
 @asynccontextmanager
-async def cluster(directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any) -> AsyncIterator[Cluster]:
+async def http_cluster(
+    directory: Path, numbers: Sequence[int] = (1, 2, 3), **settings: Any
+) -> AsyncIterator[HttpCluster]:
     """Ready, and all know each other. Those that are still there are stopped at the end."""
     (directory / "bucket").mkdir(parents=True)
-    made = Cluster()
+    made = HttpCluster()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
         for number in numbers:
             made.brokers[number] = await _broker(directory, number, session, settings)
             stack.push_async_callback(_end, made, number)
-        await until(lambda: made.knows(lambda node: _addresses(node) == len(numbers)))
+        await wait_until(lambda: made.is_known_by_all(lambda node: _count_addresses(node) == len(numbers)))
         yield made
 
 
-def _addresses(node: Node) -> int:
+def _count_addresses(node: Broker) -> int:
     return sum(each.live and bool(each.http) for each in node.image.brokers.values())
 
 
-async def _end(made: Cluster, number: int) -> None:
+async def _end(made: HttpCluster, number: int) -> None:
     if number in made.brokers:
         await made.end(number)
 
 
-async def _broker(directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]) -> Broker:
+async def _broker(
+    directory: Path, number: int, session: aiohttp.ClientSession, settings: dict[str, Any]
+) -> ClusterBroker:
     home = directory / f"broker-{number}"
     home.mkdir()
     chosen = replace(
         SETTINGS, node_id=number, data_dir=str(home), store=f"file://{directory}/bucket", http="127.0.0.1:0", **settings
     )
     world = real_world(chosen)
-    node = Node(chosen, world, Metrics(), peers=KafkaPeers(world.net))
+    node = Broker(chosen, world, Metrics(), peers=KafkaPeers(world.net))
     await node.start()
-    http = await serve_http(node, "127.0.0.1", 0, limits=Limits(append_ms=15_000, leader_seconds=3))
-    broker = Broker(node, http, session)
+    http = await serve_http(node, "127.0.0.1", 0, limits=HttpLimits(append_ms=15_000, leader_lookup_seconds=3))
+    broker = ClusterBroker(node, http, session)
     broker.kafka = await serve_kafka(node, {PLAINTEXT: Endpoint(PLAINTEXT, "127.0.0.1", 0)})
     told = {name: each.address for name, each in broker.kafka.addresses.items()}
     await node.announce(http.url.removeprefix("http://"), told)
     return broker
 
 
-def run(directory: Path, story: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
+def run(directory: Path, scenario: Callable[[HttpCluster], Awaitable[None]], **settings: Any) -> None:
     """Tells `story` to a fresh cluster."""
 
-    async def whole() -> None:
-        async with asyncio.timeout(2 * PATIENCE), cluster(directory, **settings) as running:
-            await story(running)
+    async def run_all() -> None:
+        async with asyncio.timeout(2 * TEST_SECONDS), http_cluster(directory, **settings) as running:
+            await scenario(running)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())

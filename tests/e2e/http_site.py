@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"
 RAW = "application/octet-stream"
-PATIENCE = 120.0
+TEST_SECONDS = 120.0
 """A test ends with an event. This only ends one that hangs, on a busy machine too."""
 
 
-class Answer(NamedTuple):
+class HttpReply(NamedTuple):
     """What came back."""
 
     status: int
@@ -39,19 +39,19 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Site:
+class HttpBroker:
     """A running broker as a client sees it."""
 
-    def __init__(self, node: Node, http: HttpServer, session: aiohttp.ClientSession) -> None:
-        self.node = node
+    def __init__(self, broker: Broker, http: HttpServer, session: aiohttp.ClientSession) -> None:
+        self.broker = broker
         self.http = http
         self.url = http.url
         self.session = session
-        self.cluster = f"/v3/clusters/{node.cluster_id}"
+        self.cluster = f"/v3/clusters/{broker.cluster_id}"
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, kind: str = JSON, accept: str = "", **headers: str
-    ) -> Answer:
+    ) -> HttpReply:
         """One request; `body` is sent as it is (bytes) or as JSON. Only a POST has a type without a body, too."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if accept:
@@ -61,15 +61,15 @@ class Site:
             sent["Content-Type"] = kind
         stream = io.BytesIO(data) if data is not None and len(data) > 1 << 20 else data
         async with self.session.request(method, self.url + path, data=stream, headers=sent) as response:
-            return Answer(response.status, dict(response.headers), await response.read())
+            return HttpReply(response.status, dict(response.headers), await response.read())
 
-    async def get(self, path: str, accept: str = "") -> Answer:
+    async def get(self, path: str, accept: str = "") -> HttpReply:
         return await self.ask("GET", path, accept=accept)
 
     async def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """A topic, past HTTP."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.node.submit(CreateTopic(topic, partitions, configs=named))
+        await self.broker.submit(CreateTopic(topic, partitions, configs=named))
 
     async def produce(self, topic: str, *values: str, partition: int = 0) -> None:
         """Text records, one batch."""
@@ -87,44 +87,46 @@ class Site:
         try:
             writer.write(data)
             await writer.drain()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_SECONDS):
                 return await reader.read()
         finally:
             writer.close()
 
 
 @asynccontextmanager
-async def site(
-    directory: Path, limits: Limits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
-) -> AsyncIterator[Site]:
+async def http_broker(
+    directory: Path, limits: HttpLimits | None = None, ports: Callable[[World], World] | None = None, **settings: Any
+) -> AsyncIterator[HttpBroker]:
     """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), http="127.0.0.1:0", **settings)
     world = real_world(chosen)
-    node = Node(chosen, ports(world) if ports else world, Metrics())
+    node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_http(node, "127.0.0.1", 0, limits=limits)
         try:
             async with aiohttp.ClientSession(auto_decompress=False) as session:
-                yield Site(node, server, session)
+                yield HttpBroker(node, server, session)
         finally:
             await server.close()
     finally:
         await node.stop()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Returns once something that the broker does by itself has happened; the test's own deadline ends the wait."""
-    while not holds():
+    while not condition():
         await asyncio.sleep(0.002)
 
 
-def run(directory: Path, story: Callable[[Site], Awaitable[None]], limits: Limits | None = None, **given: Any) -> None:
+def run(
+    directory: Path, scenario: Callable[[HttpBroker], Awaitable[None]], limits: HttpLimits | None = None, **given: Any
+) -> None:
     """Tells `story` to a fresh broker."""
 
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE), site(directory, limits, **given) as running:
-            await story(running)
+    async def run_all() -> None:
+        async with asyncio.timeout(TEST_SECONDS), http_broker(directory, limits, **given) as running:
+            await scenario(running)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.e2e.http_site import PATIENCE, until
+from tests.e2e.http_site import TEST_SECONDS, wait_until
 from tests.e2e.site import batch
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
@@ -21,19 +21,30 @@ from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_bytes, response_position
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
-__all__ = ["PATIENCE", "Client", "KafkaSite", "batch", "fetch", "kafka_site", "produce", "run", "until", "values_of"]
+__all__ = [
+    "TEST_SECONDS",
+    "RawClient",
+    "KafkaBroker",
+    "batch",
+    "fetch",
+    "kafka_broker",
+    "produce",
+    "run",
+    "wait_until",
+    "values_of",
+]
 
 T = TypeVar("T", bound=Message)
 LISTENER = "PLAINTEXT"
 
 
-class Client:
+class RawClient:
     """One raw connection. `ask` is one request and its answer; `send` and `receive` are its halves."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +55,7 @@ class Client:
     def frame(self, message: Message, version: int) -> bytes:
         """A whole request; its correlation id is the number of frames made before."""
         api = _api(message)
-        head = request_bytes(api, version, self._correlation_id, "test")
+        head = encode_request_header(api, version, self._correlation_id, "test")
         self._correlation_id += 1
         body = encode(message, version)
         return (len(head) + len(body)).to_bytes(4, "big") + head + body
@@ -53,17 +64,17 @@ class Client:
         self.writer.write(b"".join(frames))
         await self.writer.drain()
 
-    async def answer(self) -> bytes:
+    async def read_reply(self) -> bytes:
         """The next answer without its length."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_SECONDS):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return await self.reader.readexactly(size)
 
     async def receive(self, table: type[T], version: int, correlation_id: int | None = None) -> T:
         """The next answer, which is of that kind."""
-        frame = await self.answer()
+        frame = await self.read_reply()
         key = table.spec.key
-        found, position = response_position(APIS[key], version, frame)
+        found, position = decode_response_header(APIS[key], version, frame)
         assert correlation_id is None or found == correlation_id, (found, correlation_id)
         return decode(table, version, frame, position)
 
@@ -71,9 +82,9 @@ class Client:
         await self.send(self.frame(message, version))
         return await self.receive(table, version, self._correlation_id - 1)
 
-    async def ended(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """What still comes until the broker ends the connection."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_SECONDS):
             try:
                 return await self.reader.read()
             except ConnectionResetError:
@@ -87,20 +98,20 @@ def _api(message: Message) -> Api:
     return APIS[type(message).spec.key]
 
 
-class KafkaSite:
+class KafkaBroker:
     """A running broker as a client of the Kafka protocol sees it."""
 
-    def __init__(self, node: Node, server: KafkaServer) -> None:
+    def __init__(self, node: Broker, server: KafkaServer) -> None:
         self.node = node
         self.server = server
         self.address = server.address
-        self._clients: list[Client] = []
+        self._clients: list[RawClient] = []
 
-    async def client(self, address: str = "127.0.0.1") -> Client:
+    async def client(self, address: str = "127.0.0.1") -> RawClient:
         """A connection of its own, from one of this machine's addresses."""
         host, port = self.address.rsplit(":", 1)
         own = (address, 0) if host == "127.0.0.1" else None
-        client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
+        client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=own))
         self._clients.append(client)
         return client
 
@@ -108,11 +119,11 @@ class KafkaSite:
         """A topic, past the protocol; its first partition."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         await self.node.submit(CreateTopic(topic, partitions, configs=named))
-        return self.node.replica(topic, 0)
+        return self.node.leader_replica(topic, 0)
 
-    def refused(self, reason: str) -> int:
+    def count_refusals(self, reason: str) -> int:
         """How many connections were ended for that reason."""
-        return self.server.site.refusals.count(reason)
+        return self.server.context.refusals.count(reason)
 
     def close_clients(self) -> None:
         for client in self._clients:
@@ -120,19 +131,19 @@ class KafkaSite:
 
 
 @asynccontextmanager
-async def kafka_site(
+async def kafka_broker(
     directory: Path, ports: Callable[[World], World] | None = None, **settings: Any
-) -> AsyncIterator[KafkaSite]:
+) -> AsyncIterator[KafkaBroker]:
     """A broker on `directory`, stopped cleanly at the end. `ports` may put other ones in place of the real ones."""
     directory.mkdir(parents=True, exist_ok=True)
     chosen = Settings(data_dir=str(directory), kafka="127.0.0.1:0", **settings)
     world = real_world(chosen)
-    node = Node(chosen, ports(world) if ports else world, Metrics())
+    node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:
         await node.start()
         server = await serve_kafka(node)
         await node.announce("127.0.0.1:1", {LISTENER: server.address})
-        site = KafkaSite(node, server)
+        site = KafkaBroker(node, server)
         try:
             yield site
         finally:
@@ -142,14 +153,14 @@ async def kafka_site(
         await node.stop()
 
 
-def run(directory: Path, story: Callable[[KafkaSite], Awaitable[None]], **settings: Any) -> None:
+def run(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:
     """Tells `story` to a fresh broker; `settings` as for `kafka_site`."""
 
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:
-            await story(site)
+    async def run_all() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, **settings) as site:
+            await scenario(site)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())
 
 
 def produce(replica: LeaderReplica, *values: bytes, acks: int = -1, raw: Any = None) -> ProduceRequest:

@@ -17,13 +17,13 @@ COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
 SECONDS = 30.0
 
 
-def tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     whole = {**os.environ, **(env or {})}
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=SECONDS, env=whole)
 
 
-class Served:
+class ServeProcess:
     """A broker on a directory, ready when this returns. A context manager that stops it."""
 
     def __init__(self, directory: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
@@ -82,7 +82,7 @@ class Served:
         self.process.stdout.close()
         return code
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> ServeProcess:
         return self
 
     def __exit__(

@@ -11,13 +11,13 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice
-from tiered.records.batch import encode_batch, decode_records
+from tiered.records.batch import decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -31,7 +31,7 @@ QUICK = Settings(
 SMALL = {"segment.bytes": "4096", "retention.ms": "-1"}
 
 
-class Site:
+class SimBrokerRig:
     """A bucket, a machine, and the broker that runs there now."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -39,13 +39,13 @@ class Site:
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, SimRng(f"{loop.seed}/net").stream("net"))
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
-        self.node = self._fresh(QUICK)
+        self.node = self._new_broker(QUICK)
 
-    def _fresh(self, settings: Settings, fan: int = FAN) -> Node:
-        return Node(settings, self.machine.process(), Metrics(), manifest_fan=fan)
+    def _new_broker(self, settings: Settings, fan: int = FAN) -> Broker:
+        return Broker(settings, self.machine.process(), Metrics(), manifest_fan=fan)
 
-    async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Node:
-        self.node = self._fresh(settings, fan)
+    async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Broker:
+        self.node = self._new_broker(settings, fan)
         await self.node.start()
         return self.node
 
@@ -60,21 +60,21 @@ class Site:
     async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> LeaderReplica:
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
-        return self.node.replica(name, 0)
+        return self.node.leader_replica(name, 0)
 
-    async def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Lets virtual time pass until it holds."""
         deadline = self.loop.now_ns + int(seconds * 1e9)
-        while not true():
+        while not condition():
             assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.node.health()}"
             await asyncio.sleep(0.1)
 
 
-def run(story: Callable[[Site], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def run(scenario: Callable[[SimBrokerRig], Coroutine[Any, Any, None]], seed: int = 1) -> None:
     loop = SimLoop(seed, seconds_max=100_000)
 
     async def main() -> None:
-        await story(Site(loop))
+        await scenario(SimBrokerRig(loop))
 
     loop.run(main())
 
@@ -101,7 +101,9 @@ async def read_values(replica: LeaderReplica, start: int, *, max_bytes: int = 30
         walked = walk(data)
         assert walked.why == "" and walked.batches, (offset, walked)
         for each in walked.batches:
-            found += [(record.value or b"")[:6] for record in decode_records(data, each.position) if record.offset >= offset]
+            found += [
+                (record.value or b"")[:6] for record in decode_records(data, each.position) if record.offset >= offset
+            ]
         offset = walked.batches[-1].last_offset + 1
     return found
 

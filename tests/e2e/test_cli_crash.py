@@ -6,16 +6,16 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
-from tests.e2e.cli_cluster import Cluster
-from tests.e2e.serving import Served
+from tests.e2e.cli_cluster import CliCluster
+from tests.e2e.serving import ServeProcess
 
 
 def test_produce_and_consume_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with Served(data) as first:
+    with ServeProcess(data) as first:
         address = first.kafka
-        cluster = Cluster("ours", address)
-        topic = cluster.topic(3)
+        cluster = CliCluster("ours", address)
+        topic = cluster.create_topic(3)
         with closing(cluster):
             writer = cluster.start("topic", "produce", topic, "-o", r"%v\n")
             reader = cluster.start("topic", "consume", topic, "-f", r"%v\n", "-n", "2000")
@@ -26,7 +26,7 @@ def test_produce_and_consume_go_on_when_the_broker_is_back(tmp_path: Path) -> No
             acknowledged = writer.stdout.readline()
             assert reader.stdout.readline()
             first.stop(signal.SIGKILL)
-            with Served(data, "--kafka", address):
+            with ServeProcess(data, "--kafka", address):
                 # What was on its way when the broker died is sent again, under the same sequence numbers.
                 out, err = cluster.end(writer, b"".join(values[1000:]))
                 assert (writer.returncode, err) == (0, b""), err

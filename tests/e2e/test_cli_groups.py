@@ -9,50 +9,50 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cli_cluster import KINDS, Cluster, running
+from tests.e2e.cli_cluster import KINDS, CliCluster, running
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     with running(request.param, tmp_path_factory.mktemp("groups")) as made:
         yield made
 
 
-def filled(cluster: Cluster, partitions: int, each: int) -> str:
+def create_filled_topic(cluster: CliCluster, partitions: int, each: int) -> str:
     """A topic with records in every partition."""
-    topic = cluster.topic(partitions)
+    topic = cluster.create_topic(partitions)
     for partition in range(partitions):
         lines = "".join(f"{1_700_000_000_000 + 1000 * number} v{number}\n" for number in range(each))
         cluster.produce(topic, lines, "-f", r"%d %v\n", "-p", str(partition), "-o", "")
     return topic
 
 
-def described(cluster: Cluster, group: str) -> dict[str, Any]:
+def describe(cluster: CliCluster, group: str) -> dict[str, Any]:
     [shown] = cluster.rows("group", "describe", group)
     return shown
 
 
-def offsets(cluster: Cluster, group: str) -> list[tuple[int, int | None, int]]:
+def offsets(cluster: CliCluster, group: str) -> list[tuple[int, int | None, int]]:
     """Partition, committed offset and lag."""
-    return [(row["partition"], row["current_offset"], row["lag"]) for row in described(cluster, group)["partitions"]]
+    return [(row["partition"], row["current_offset"], row["lag"]) for row in describe(cluster, group)["partitions"]]
 
 
-def test_what_is_printed_is_committed_and_the_next_member_goes_on(cluster: Cluster) -> None:
-    topic, group = filled(cluster, 1, 10), cluster.name("goes-on")
+def test_what_is_printed_is_committed_and_the_next_member_goes_on(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 1, 10), cluster.new_name("goes-on")
     assert cluster.consume(topic, "-g", group, "-n", "4", form=r"%o\n") == ["0", "1", "2", "3"]
     assert offsets(cluster, group) == [(0, 4, 6)]
     assert cluster.consume(topic, "-g", group, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
-    shown = described(cluster, group)
+    shown = describe(cluster, group)
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
 
 
-def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: Cluster) -> None:
-    topic, group = filled(cluster, 2, 1), cluster.name("shared")
+def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("shared")
     readers = [cluster.start("topic", "consume", topic, "-g", group, "-f", r"%p\n") for _ in range(2)]
     while True:
         rows = cluster.rows("group", "list")
         if any(row["group"] == group and row["state"] == "Stable" for row in rows):
-            shown = described(cluster, group)
+            shown = describe(cluster, group)
             owners = {row["member_id"] for row in shown["partitions"]}
             if shown["members"] == 2 and len(owners) == 2 and None not in owners:
                 break
@@ -73,12 +73,12 @@ def test_two_members_share_and_one_that_is_interrupted_leaves(cluster: Cluster) 
         reader.send_signal(how)
         _, err = cluster.end(reader)
         assert (reader.returncode, err) == (130, b"")
-    assert described(cluster, group)["state"] == "Empty"
+    assert describe(cluster, group)["state"] == "Empty"
     assert offsets(cluster, group) == [(0, 1, 0), (1, 1, 0)]
 
 
-def test_seek_to_places_times_groups_and_files(cluster: Cluster, tmp_path: Path) -> None:
-    topic, group, other = filled(cluster, 2, 10), cluster.name("seek"), cluster.name("seek")
+def test_seek_to_places_times_groups_and_files(cluster: CliCluster, tmp_path: Path) -> None:
+    topic, group, other = create_filled_topic(cluster, 2, 10), cluster.new_name("seek"), cluster.new_name("seek")
     assert "allow-new-topics" in cluster.run("group", "seek", group, "--to", "end", "--topics", topic, code=2)
     rows = cluster.rows("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
     assert rows == [
@@ -103,8 +103,8 @@ def test_seek_to_places_times_groups_and_files(cluster: Cluster, tmp_path: Path)
     assert "--to yesterday" in cluster.run("group", "seek", group, "--to", "yesterday", code=2)
 
 
-def test_groups_and_offsets_are_deleted(cluster: Cluster) -> None:
-    topic, group = filled(cluster, 2, 1), cluster.name("gone")
+def test_groups_and_offsets_are_deleted(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("gone")
     cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
     assert cluster.rows("group", "offset-delete", group, "-t", f"{topic}:0") == [
         {"topic": topic, "partition": 0, "status": "OK"}
@@ -115,8 +115,8 @@ def test_groups_and_offsets_are_deleted(cluster: Cluster) -> None:
     assert f"no group {group}" in cluster.run("group", "describe", group, code=1)
 
 
-def test_lists_filter_by_state_and_names_by_expression(cluster: Cluster) -> None:
-    topic, group = filled(cluster, 1, 1), cluster.name("listed")
+def test_lists_filter_by_state_and_names_by_expression(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 1, 1), cluster.new_name("listed")
     cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
     rows = cluster.rows("group", "list", "-s", "Empty,Stable")
     assert [row["state"] for row in rows if row["group"] == group] == ["Empty"]

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_cluster import Cluster
-from tests.e2e.serving import Served
+from tests.e2e.cli_cluster import CliCluster
+from tests.e2e.serving import ServeProcess
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[CliCluster]:
     """Records of `hot` went with the disk."""
     store = ("--store", f"file://{tmp_path}/bucket")
-    with Served(tmp_path / "data", *store) as broker:
+    with ServeProcess(tmp_path / "data", *store) as broker:
         broker.create_topic("hot")
         broker.create_topic("other")
         broker.produce("hot", 1, 2, 3)
         broker.stop(signal.SIGKILL)
     shutil.rmtree(tmp_path / "data")
-    with Served(tmp_path / "data", *store) as broker, closing(Cluster("ours", broker.kafka)) as found:
+    with ServeProcess(tmp_path / "data", *store) as broker, closing(CliCluster("ours", broker.kafka)) as found:
         yield found
 
 
-def test_losses_are_listed_and_a_problem_until_they_are_acknowledged(cluster: Cluster) -> None:
+def test_losses_are_listed_and_a_problem_until_they_are_acknowledged(cluster: CliCluster) -> None:
     hot, other = cluster.rows("cluster", "losses")
     assert (hot["topic"], hot["partition"], hot["from_offset"]) == ("hot", 0, 0)
     assert other["topic"] == "other", "it was empty, but not for long enough to be known to be"
@@ -48,7 +48,7 @@ def test_losses_are_listed_and_a_problem_until_they_are_acknowledged(cluster: Cl
     assert "Healthy:" in cluster.run("cluster", "health")
 
 
-def test_what_is_not_there_cannot_be_acknowledged(cluster: Cluster) -> None:
+def test_what_is_not_there_cannot_be_acknowledged(cluster: CliCluster) -> None:
     said = cluster.run("cluster", "losses", "acknowledge", "--topic", "nope", code=2)
     assert "there is no topic 'nope'" in said
     said = cluster.run("cluster", "losses", "acknowledge", "--topic", "hot", "-p", "7", code=2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, SECONDS, Served, tiered
+from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
 
 pytestmark = pytest.mark.slow
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -26,19 +26,19 @@ RATE = COUNT * SIZE // 3
 """One partition is copied in three seconds."""
 
 
-def broker(stack: ExitStack, directory: Path, node: int) -> Served:
+def start_broker(stack: ExitStack, directory: Path, node: int) -> ServeProcess:
     """One of the cluster whose bucket is in `directory`."""
     store = f"file://{directory / 'bucket'}"
-    return stack.enter_context(Served(directory / f"b{node}", "--store", store, "--node-id", str(node)))
+    return stack.enter_context(ServeProcess(directory / f"b{node}", "--store", store, "--node-id", str(node)))
 
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The option that names one of three brokers; topic `t` has two partitions, each on two of them."""
     with ExitStack() as stack:
-        served = [broker(stack, tmp_path, node) for node in (1, 2, 3)]
+        served = [start_broker(stack, tmp_path, node) for node in (1, 2, 3)]
         option = ("--brokers", served[0].kafka)
-        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", "-c", "remote.storage.enable=false", *option)
+        made = run_tiered("topic", "create", "t", "-p", "2", "-r", "2", "-c", "remote.storage.enable=false", *option)
         assert made.returncode == 0, made.stderr
         producer = confluent_kafka.Producer({"bootstrap.servers": option[1], "acks": "all"})
         for number in range(COUNT):
@@ -47,20 +47,20 @@ def at(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield option
 
 
-def until(holds: Any) -> None:
+def wait_until(condition: Any) -> None:
     deadline = time.monotonic() + SECONDS
-    while not holds():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-class Seen:
+class AdminView:
     """The cluster through a client of its own: a process for every look costs more."""
 
     def __init__(self, address: str) -> None:
         self._admin = admin.AdminClient({"bootstrap.servers": address, "log_level": 0})
 
-    def placed(self, topic: str = "t") -> dict[int, list[int]]:
+    def replicas_of(self, topic: str = "t") -> dict[int, list[int]]:
         found = self._admin.list_topics(topic, timeout=SECONDS).topics[topic]
         return {number: list(each.replicas) for number, each in found.partitions.items()}
 
@@ -76,87 +76,89 @@ class Seen:
 
 
 def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[str, str]) -> None:
-    seen = Seen(at[1])
+    seen = AdminView(at[1])
     unlimited = seen.rates()
-    began, before = time.monotonic(), seen.placed()
+    began, before = time.monotonic(), seen.replicas_of()
     (other,) = {1, 2, 3} - {*before[0]}
     to = [before[0][0], other]
     asked = ("t/0=" + ",".join(map(str, to)), "--throttle", str(RATE), "--format", "json")
-    done = tiered("cluster", "reassign", *asked, *at)
+    done = run_tiered("cluster", "reassign", *asked, *at)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"partition": "t/0", "replicas": before[0], "to": to, "status": "OK"}
     assert time.monotonic() - began > COUNT * SIZE / 2 / RATE * 0.8, "the first moment's worth is not waited for"
-    assert seen.placed()[0] == to and seen.rates() == unlimited
+    assert seen.replicas_of()[0] == to and seen.rates() == unlimited
 
     (other,) = {1, 2, 3} - {*before[1]}
     command = [*COMMAND, "cluster", "reassign", f"t/1={before[1][0]},{other}", "--throttle", "1000", *at]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as moving:
         try:
-            until(lambda: len(seen.placed()[1]) == 3)
+            wait_until(lambda: len(seen.replicas_of()[1]) == 3)
             moving.send_signal(signal.SIGINT)
             _, said = moving.communicate(timeout=SECONDS)
         finally:
             moving.kill()
         assert moving.returncode == 130 and "`tiered cluster unthrottle` takes it away" in said
     assert "1000" in seen.rates()
-    done = tiered("cluster", "reassign", "--cancel", "t/1", "--format", "json", *at)
+    done = run_tiered("cluster", "reassign", "--cancel", "t/1", "--format", "json", *at)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"partition": "t/1", "replicas": before[1], "to": None, "status": "OK"}
-    until(lambda: seen.placed()[1] == before[1])
-    assert tiered("cluster", "unthrottle", *at).returncode == 0
+    wait_until(lambda: seen.replicas_of()[1] == before[1])
+    assert run_tiered("cluster", "unthrottle", *at).returncode == 0
     assert seen.rates() == unlimited
 
-    done = tiered("cluster", "decommission", "2", *at)
+    done = run_tiered("cluster", "decommission", "2", *at)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "broker 2 holds nothing any more, gets nothing new, and may be stopped"
-    assert tiered("topic", "create", "more", "-p", "6", *at).returncode == 0
-    assert not any(2 in each for each in (*seen.placed().values(), *seen.placed("more").values()))
-    said = tiered("cluster", "rebalance", *at).stdout
+    assert run_tiered("topic", "create", "more", "-p", "6", *at).returncode == 0
+    assert not any(2 in each for each in (*seen.replicas_of().values(), *seen.replicas_of("more").values()))
+    said = run_tiered("cluster", "rebalance", *at).stdout
     assert said.startswith("cordoned.log.dirs keeps new replicas from broker 2\n") and said.endswith(NOTHING)
-    refused = tiered("cluster", "decommission", "1", *at)
+    refused = run_tiered("cluster", "decommission", "1", *at)
     assert refused.returncode != 0 and "would have too few brokers" in refused.stderr
-    assert tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", "2", *at).returncode == 0
-    said = tiered("cluster", "rebalance", *at).stdout
+    assert run_tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", "2", *at).returncode == 0
+    said = run_tiered("cluster", "rebalance", *at).stdout
     assert "cordoned" not in said and not said.endswith(NOTHING), "nor is 1: it was refused"
 
 
 def test_nobody_leaves_with_the_only_copy_where_it_cannot_be_copied(tmp_path: Path) -> None:
     """Neither when nobody else takes it, nor when who has it is down. It goes once it can, with all that it holds."""
     with ExitStack() as stack:
-        served = [broker(stack, tmp_path, node) for node in (1, 2, 3)]
+        served = [start_broker(stack, tmp_path, node) for node in (1, 2, 3)]
         at = ("--brokers", served[0].kafka)
-        assert tiered("topic", "create", "only", *at).returncode == 0
+        assert run_tiered("topic", "create", "only", *at).returncode == 0
         served[0].produce("only", *range(COUNT))
-        before = Seen(at[1]).placed("only")
+        before = AdminView(at[1]).replicas_of("only")
         ((leaving,),) = before.values()
         others = sorted({1, 2, 3} - {leaving})
         at = ("--brokers", served[others[0] - 1].kafka)
-        seen = Seen(at[1])
+        seen = AdminView(at[1])
 
         def refusal() -> str:
             """Nothing moves; and who stays is not kept from new replicas."""
-            refused = tiered("cluster", "decommission", str(leaving), *at)
+            refused = run_tiered("cluster", "decommission", str(leaving), *at)
             assert refused.returncode != 0 and refused.stdout == ""
-            assert seen.placed("only") == before and tiered("cluster", "reassign", *at).stdout == ""
-            told = tiered("cluster", "config", "list", "--node", str(leaving), "--filter", "cordoned", *at).stdout
+            assert seen.replicas_of("only") == before and run_tiered("cluster", "reassign", *at).stdout == ""
+            told = run_tiered("cluster", "config", "list", "--node", str(leaving), "--filter", "cordoned", *at).stdout
             assert "*" not in told
             return refused.stderr
 
         cordon = ("cluster", "config", "set", "cordoned.log.dirs", "*", "--node")
         for node in others:
-            assert tiered(*cordon, str(node), *at).returncode == 0
+            assert run_tiered(*cordon, str(node), *at).returncode == 0
         assert "only/0 would have too few brokers: 0 others are live and take new ones" in refusal()
         assert served[leaving - 1].values("only") == [*range(COUNT)]
         for node in others:
-            assert tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node), *at).returncode == 0
+            assert (
+                run_tiered("cluster", "config", "reset", "cordoned.log.dirs", "--node", str(node), *at).returncode == 0
+            )
 
         served[leaving - 1].stop(signal.SIGKILL)
-        until(lambda: seen.leader("only") == -1)
+        wait_until(lambda: seen.leader("only") == -1)
         said = refusal()
         assert f"only/0 has no leader to copy from: broker {leaving} may have the last copy" in said
-        broker(stack, tmp_path, leaving)
-        until(lambda: seen.leader("only") == leaving)
-        done = tiered("cluster", "decommission", str(leaving), *at)
+        start_broker(stack, tmp_path, leaving)
+        wait_until(lambda: seen.leader("only") == leaving)
+        done = run_tiered("cluster", "decommission", str(leaving), *at)
         assert done.returncode == 0, done.stderr
-        ((now,),) = seen.placed("only").values()
+        ((now,),) = seen.replicas_of("only").values()
         assert now in others and served[now - 1].values("only") == [*range(COUNT)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_cluster import KINDS, Cluster, running
+from tests.e2e.cli_cluster import KINDS, CliCluster, running
 from tests.e2e.serving import COMMAND, SECONDS
 from tiered.records.partitioner import partition_of
 
@@ -19,13 +19,13 @@ EVERYTHING = r"%t %p %o %d %k %v %h{%k=%v;}\n"
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     with running(request.param, tmp_path_factory.mktemp("records")) as made:
         yield made
 
 
-def test_lines_become_records_and_are_told_of(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_lines_become_records_and_are_told_of(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     told = cluster.produce(topic, "one\n\nthree")
     assert [line.rsplit(" ", 1)[0] for line in told] == [
         f"Produced to partition 0 at offset {offset} with timestamp" for offset in range(3)
@@ -34,16 +34,16 @@ def test_lines_become_records_and_are_told_of(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_comes_back(cluster: Cluster, codec: str) -> None:
-    topic = cluster.topic()
+def test_every_codec_comes_back(cluster: CliCluster, codec: str) -> None:
+    topic = cluster.create_topic()
     values = [f"{number} " + "x" * number for number in range(300)]
     cluster.produce(topic, "\n".join(values), "-z", codec)
     assert cluster.consume(topic) == values
     assert cluster.consume(topic, "-n", "1", form="%a{compression}\\n") == [codec]
 
 
-def test_keys_headers_timestamps_and_partitions_go_through_the_formats(cluster: Cluster) -> None:
-    topic = cluster.topic(3)
+def test_keys_headers_timestamps_and_partitions_go_through_the_formats(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(3)
     line = "1700000000123 1 key:value h1=a,h2=b,\n"
     cluster.produce(topic, line, "-f", r"%d %p %k:%v %H{2}%h{%k=%v,}\n", "-H", "all:x")
     assert cluster.consume(topic, form=EVERYTHING) == [f"{topic} 1 0 1700000000123 key value all=x;h1=a;h2=b;"]
@@ -53,16 +53,16 @@ def test_keys_headers_timestamps_and_partitions_go_through_the_formats(cluster: 
     )
 
 
-def test_a_key_goes_where_every_client_puts_it(cluster: Cluster) -> None:
-    topic = cluster.topic(5)
+def test_a_key_goes_where_every_client_puts_it(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(5)
     keys = [f"key-{number}" for number in range(40)]
     cluster.produce(topic, "".join(f"{key} v\n" for key in keys), "-f", r"%k %v\n")
     placed = dict(line.split() for line in cluster.consume(topic, form=r"%k %p\n"))
     assert placed == {key: str(partition_of(key.encode(), 5)) for key in keys}
 
 
-def test_binary_records_of_sizes_come_back(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_binary_records_of_sizes_come_back(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     records = [(b"k\n\x00", bytes(range(256))), (b"", b"\xff" * 5)]
     data = b"".join(len(k).to_bytes(2, "big") + k + len(v).to_bytes(4, "little") + v for k, v in records)
     cluster.run("topic", "produce", topic, "-f", "%K{big16}%k%V{little32}%v", stdin=data)
@@ -70,8 +70,8 @@ def test_binary_records_of_sizes_come_back(cluster: Cluster) -> None:
     assert [tuple(base64.b64decode(part) for part in line.split(" ")) for line in lines] == records
 
 
-def test_tombstones_and_a_fixed_key(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_tombstones_and_a_fixed_key(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.produce(topic, "\n", "-Z", "-k", "gone")
     cluster.produce(topic, "\n", "-k", "empty")
     shown = [
@@ -81,8 +81,8 @@ def test_tombstones_and_a_fixed_key(cluster: Cluster) -> None:
     assert [("key" in each and each["key"], each.get("value")) for each in shown] == [("gone", None), ("empty", "")]
 
 
-def test_json_is_pretty_by_default_and_says_what_is_no_text(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_json_is_pretty_by_default_and_says_what_is_no_text(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.run("topic", "produce", topic, "-H", "a:b", stdin=b"\xff\xfe\n")
     whole = cluster.run("topic", "consume", topic, "-n", "1")
     assert whole.startswith('{\n  "topic": ')
@@ -115,9 +115,9 @@ def test_json_is_pretty_by_default_and_says_what_is_no_text(cluster: Cluster) ->
     ],
 )
 def test_ranges_of_offsets_and_time(
-    cluster: Cluster, where: str, expected: range, request: pytest.FixtureRequest
+    cluster: CliCluster, where: str, expected: range, request: pytest.FixtureRequest
 ) -> None:
-    topic = _ten(cluster)
+    topic = _topic_of_ten(cluster)
     number = ("-n", str(len(expected))) if ":" not in where else ()
     assert cluster.consume(topic, "-o", where, *number, form=r"%o\n") == [str(offset) for offset in expected]
 
@@ -125,17 +125,17 @@ def test_ranges_of_offsets_and_time(
 _ten_of: dict[str, str] = {}
 
 
-def _ten(cluster: Cluster) -> str:
+def _topic_of_ten(cluster: CliCluster) -> str:
     """A topic with ten records, a second apart."""
     if cluster.address not in _ten_of:
-        topic = _ten_of[cluster.address] = cluster.topic()
+        topic = _ten_of[cluster.address] = cluster.create_topic()
         lines = "".join(f"{1_700_000_000_000 + 1000 * number} v\n" for number in range(10))
         cluster.produce(topic, lines, "-f", r"%d %v\n")
     return _ten_of[cluster.address]
 
 
-def test_end_means_what_comes_after(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_end_means_what_comes_after(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.produce(topic, "before\n")
     reader = cluster.start("topic", "consume", topic, "-o", "end", "-n", "1", "-f", "%v")
     # Whether it has looked up the end is not to be seen from outside: so something comes until it has read.
@@ -145,8 +145,8 @@ def test_end_means_what_comes_after(cluster: Cluster) -> None:
     assert (reader.returncode, out, err) == (0, b"after", b"")
 
 
-def test_several_topics_and_partitions_each_in_order(cluster: Cluster) -> None:
-    topics = [cluster.topic(2), cluster.topic(2)]
+def test_several_topics_and_partitions_each_in_order(cluster: CliCluster) -> None:
+    topics = [cluster.create_topic(2), cluster.create_topic(2)]
     for topic in topics:
         for partition in ("0", "1"):
             cluster.produce(topic, "a\nb\nc\n", "-p", partition)
@@ -158,23 +158,23 @@ def test_several_topics_and_partitions_each_in_order(cluster: Cluster) -> None:
     assert cluster.consume(topics[0], "-p", "1", form=r"%p%v\n") == ["1a", "1b", "1c"]
 
 
-def test_acks_0_and_1(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_acks_0_and_1(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.produce(topic, "one\n", "--acks", "1")
     assert cluster.produce(topic, "none\n", "--acks", "0", "-o", "%o") == ["-1"]
     # Without an answer nobody says when it is there: a reader waits for it.
     assert cluster.consume(topic, "-n", "2") == ["one", "none"]
 
 
-def test_more_than_a_batch_holds_is_split(cluster: Cluster) -> None:
-    topic = cluster.topic(max_message_bytes="3000")
+def test_more_than_a_batch_holds_is_split(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(max_message_bytes="3000")
     values = [f"{number:04}" + "y" * 200 for number in range(100)]
     cluster.produce(topic, "\n".join(values), "-z", "none")
     assert cluster.consume(topic) == values
 
 
-def test_what_cannot_be_written_ends_with_an_error_that_says_how_much(cluster: Cluster) -> None:
-    topic = cluster.topic(max_message_bytes="2000")
+def test_what_cannot_be_written_ends_with_an_error_that_says_how_much(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(max_message_bytes="2000")
     process = cluster.start("topic", "produce", topic, "-z", "none", "-o", "")
     out, err = cluster.end(process, b"small\n" + b"z" * 5000 + b"\nlast\n")
     assert process.returncode == 1 and out == b""
@@ -183,39 +183,39 @@ def test_what_cannot_be_written_ends_with_an_error_that_says_how_much(cluster: C
     assert f"{len(written)} of 3 records" in err.decode() or not written
 
 
-def test_a_missing_topic_or_partition_is_an_error(cluster: Cluster) -> None:
-    missing = cluster.name("missing")
+def test_a_missing_topic_or_partition_is_an_error(cluster: CliCluster) -> None:
+    missing = cluster.new_name("missing")
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cluster.run("topic", "produce", missing, stdin=b"x\n", code=2)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in cluster.run("topic", "consume", missing, "-o", ":end", code=2)
-    topic = cluster.topic()
+    topic = cluster.create_topic()
     assert "partitions 0 to 0, not 4" in cluster.run("topic", "produce", topic, "-p", "4", stdin=b"x\n", code=2)
     assert f"no partition {topic}-4" in cluster.run("topic", "consume", topic, "-p", "4", code=2)
     assert "it ends at 0" in cluster.run("topic", "consume", topic, "-o", "5", code=2)
 
 
-def test_offsets_that_were_deleted_are_passed_over_and_said(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_offsets_that_were_deleted_are_passed_over_and_said(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.produce(topic, "a\nb\nc\n")
     cluster.run("topic", "trim", topic, "-o", "2", "-p", "0")
     process = cluster.start("topic", "consume", topic, "-o", "0", "-n", "1", "-f", "%v")
     assert cluster.end(process) == (b"c", b"tiered: 2 offsets were deleted before they were read\n")
 
 
-def test_a_missing_topic_is_created_when_that_is_asked_for(cluster: Cluster) -> None:
-    topic = cluster.name("auto")
+def test_a_missing_topic_is_created_when_that_is_asked_for(cluster: CliCluster) -> None:
+    topic = cluster.new_name("auto")
     cluster.produce(topic, "x\n", "--allow-auto-topic-creation")
     assert cluster.consume(topic) == ["x"]
 
 
-def test_input_that_does_not_fit_the_format_is_refused(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_input_that_does_not_fit_the_format_is_refused(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     words = cluster.run("topic", "produce", topic, "-f", r"%k{hex} %v\n", stdin=b"zz v\n", code=2)
     assert "is not hex" in words
     assert "is no field" in cluster.run("topic", "consume", topic, "-f", "%q", code=2)
 
 
-def test_ctrl_c_and_a_closed_pipe_are_quiet(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_ctrl_c_and_a_closed_pipe_are_quiet(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     cluster.produce(topic, "first\n" * 1000, "-o", "")
     reader = cluster.start("topic", "consume", topic, "-f", r"%v\n")
     assert reader.stdout is not None and reader.stdout.readline() == b"first\n"
@@ -239,8 +239,8 @@ def test_ctrl_c_and_a_closed_pipe_are_quiet(cluster: Cluster) -> None:
     assert (writer.returncode, err) == (130, b"")
 
 
-def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     writer = cluster.start("topic", "produce", topic)
     assert writer.stdin is not None and writer.stdout is not None and writer.stderr is not None
     writer.stdin.write(b"first\n")
@@ -255,8 +255,8 @@ def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster:
     assert words.count("\n") == 2 and cluster.consume(topic) == ["first", "second"]
 
 
-def test_an_output_that_takes_no_more_is_one_line(cluster: Cluster) -> None:
+def test_an_output_that_takes_no_more_is_one_line(cluster: CliCluster) -> None:
     with open("/dev/full", "wb") as full:
-        command = [*COMMAND, "topic", "describe", cluster.topic(), "--brokers", cluster.address]
+        command = [*COMMAND, "topic", "describe", cluster.create_topic(), "--brokers", cluster.address]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
     assert (done.returncode, done.stderr) == (4, b"tiered: cannot write the output: No space left on device\n")

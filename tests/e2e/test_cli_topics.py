@@ -7,26 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_cluster import KINDS, Cluster, running
+from tests.e2e.cli_cluster import KINDS, CliCluster, running
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.cluster.health import eligible, least_in_sync
-from tiered_api.cli.cluster.health_verdict import Eligible
-from tiered_api.cli.reach import cluster as reached
+from tiered_api.cli.cluster.health import fetch_eligible, fetch_min_isr
+from tiered_api.cli.cluster.health_verdict import EligibleReplicas
+from tiered_api.cli.reach import open_client as reached
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
     with running(request.param, tmp_path_factory.mktemp("topics")) as made:
         yield made
 
 
-def test_topics_are_created_listed_and_deleted_each_with_its_outcome(cluster: Cluster) -> None:
-    first, second = cluster.name("life"), cluster.name("life")
+def test_topics_are_created_listed_and_deleted_each_with_its_outcome(cluster: CliCluster) -> None:
+    first, second = cluster.new_name("life"), cluster.new_name("life")
     assert cluster.rows("topic", "create", first, second, "-p", "3", "-r", "1") == [
         {"topic": first, "status": "OK"},
         {"topic": second, "status": "OK"},
     ]
-    again = cluster.rows("topic", "create", first, cluster.name("life"), code=1)
+    again = cluster.rows("topic", "create", first, cluster.new_name("life"), code=1)
     assert again[0]["status"].startswith("TOPIC_ALREADY_EXISTS: ") and again[1]["status"] == "OK"
     assert cluster.rows("topic", "create", first, "--if-not-exists")[0]["status"] == "OK (exists)"
     assert cluster.rows("topic", "list", first) == [{"name": first, "partitions": 3, "replicas": 1}]
@@ -37,8 +37,8 @@ def test_topics_are_created_listed_and_deleted_each_with_its_outcome(cluster: Cl
     assert "no topic " + first in cluster.run("topic", "list", first, code=1)
 
 
-def test_what_no_request_has_room_for_is_refused_in_one_line(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_what_no_request_has_room_for_is_refused_in_one_line(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     for words in (
         ("create", "t", "-r", "32768"),
         ("create", "t" * 40_000),
@@ -49,8 +49,8 @@ def test_what_no_request_has_room_for_is_refused_in_one_line(cluster: Cluster) -
         assert said.startswith("tiered: ") and said.count("\n") == 1, said
 
 
-def test_a_dry_run_checks_and_changes_nothing(cluster: Cluster) -> None:
-    good = cluster.name("dry")
+def test_a_dry_run_checks_and_changes_nothing(cluster: CliCluster) -> None:
+    good = cluster.new_name("dry")
     rows = cluster.rows("topic", "create", good, "no good", "--dry-run", code=1)
     assert {row["topic"]: row["status"].split(":")[0] for row in rows} == {
         good: "OK (dry run)",
@@ -59,8 +59,8 @@ def test_a_dry_run_checks_and_changes_nothing(cluster: Cluster) -> None:
     cluster.run("topic", "list", good, code=1)
 
 
-def test_text_is_a_table_with_aligned_columns(cluster: Cluster) -> None:
-    topic = cluster.topic(2)
+def test_text_is_a_table_with_aligned_columns(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
     heading, row = cluster.run("topic", "list", topic).splitlines()
     assert heading.split() == ["NAME", "PARTITIONS", "REPLICAS"] and row.split() == [topic, "2", "1"]
     assert len(heading) == len(row)
@@ -68,8 +68,8 @@ def test_text_is_a_table_with_aligned_columns(cluster: Cluster) -> None:
     assert first.split() == ["NAME", topic] and "" not in rest, "an empty line stands between topics only"
 
 
-def test_expressions_match_whole_names_and_no_internal_topics(cluster: Cluster) -> None:
-    prefix = cluster.name("regex")
+def test_expressions_match_whole_names_and_no_internal_topics(cluster: CliCluster) -> None:
+    prefix = cluster.new_name("regex")
     names = [f"{prefix}-{letter}" for letter in "abc"]
     cluster.run("topic", "create", *names)
     assert [row["name"] for row in cluster.rows("topic", "list", "-r", f"{prefix}-[ab]")] == names[:2]
@@ -79,8 +79,8 @@ def test_expressions_match_whole_names_and_no_internal_topics(cluster: Cluster) 
     assert "is no regular expression" in cluster.run("topic", "delete", "-r", "(", code=2)
 
 
-def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: Cluster) -> None:
-    topic = cluster.topic(2, retention_ms="123456789")
+def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2, retention_ms="123456789")
     cluster.produce(topic, "a\nb\nc\n", "-p", "1")
     [shown] = cluster.rows("topic", "describe", topic, "-a")
     assert shown["summary"]["name"] == topic and len(shown["summary"]["topic_id"]) == 22
@@ -96,8 +96,8 @@ def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: C
     assert f"NAME        {topic}\n" in text and "PARTITIONS\n=" not in text
 
 
-def test_one_missing_topic_does_not_hide_the_others(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_one_missing_topic_does_not_hide_the_others(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     for verb in ("describe", "describe-storage"):
         process = cluster.start("topic", verb, "never-there", topic)
         out, err = cluster.end(process)
@@ -105,8 +105,8 @@ def test_one_missing_topic_does_not_hide_the_others(cluster: Cluster) -> None:
         assert err == b"tiered: never-there: UNKNOWN_TOPIC_OR_PARTITION\n"
 
 
-def test_alter_of_a_topic_that_is_not_there_says_so_whatever_the_setting(cluster: Cluster) -> None:
-    topic = cluster.topic()
+def test_alter_of_a_topic_that_is_not_there_says_so_whatever_the_setting(cluster: CliCluster) -> None:
+    topic = cluster.create_topic()
     process = cluster.start("topic", "alter", "never-there", topic, "-s", "retention.ms=5000000", "-s", "flush.ms=9")
     out, err = cluster.end(process)
     assert process.returncode == 1 and b"UNKNOWN_TOPIC_OR_PARTITION" in out + err
@@ -115,8 +115,8 @@ def test_alter_of_a_topic_that_is_not_there_says_so_whatever_the_setting(cluster
     assert low.returncode == 1 and b"UNKNOWN_TOPIC_OR_PARTITION" in out + err and b"INVALID_CONFIG" not in out + err
 
 
-def test_settings_are_altered_and_given_back(cluster: Cluster) -> None:
-    topic = cluster.topic(retention_ms="5000000", max_message_bytes="4000")
+def test_settings_are_altered_and_given_back(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(retention_ms="5000000", max_message_bytes="4000")
 
     def settings() -> dict[str, str]:
         return {row["key"]: row["value"] for row in cluster.rows("topic", "describe", topic, "-c")[0]["configs"]}
@@ -130,8 +130,8 @@ def test_settings_are_altered_and_given_back(cluster: Cluster) -> None:
     assert "nothing to alter" in cluster.run("topic", "alter", topic, code=2)
 
 
-def test_partitions_are_added(cluster: Cluster) -> None:
-    topic = cluster.topic(2)
+def test_partitions_are_added(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
     rows = cluster.rows("topic", "add-partitions", topic, "never-there", "-n", "3", code=1)
     assert sorted((row["topic"], row["status"]) for row in rows) == [
         ("never-there", "UNKNOWN_TOPIC_OR_PARTITION"),
@@ -140,8 +140,8 @@ def test_partitions_are_added(cluster: Cluster) -> None:
     assert cluster.rows("topic", "list", topic)[0]["partitions"] == 5
 
 
-def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: Cluster) -> None:
-    topic = cluster.topic(2)
+def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
     lines = "".join(f"{1_700_000_000_000 + 1000 * n} v{n}\n" for n in range(10))
     for partition in ("0", "1"):
         cluster.produce(topic, lines, "-f", "%d %v\\n", "-p", partition)
@@ -161,8 +161,8 @@ def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: Cluster)
     assert "no partition" in cluster.run("topic", "trim", topic, "-o", "1", "-p", "7", code=2)
 
 
-def test_storage_says_where_records_are(cluster: Cluster) -> None:
-    topic = cluster.topic(2)
+def test_storage_says_where_records_are(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
     cluster.produce(topic, "a\nb\n", "-p", "0")
     rows = cluster.rows("topic", "describe-storage", topic)
     assert [(row["partition"], row["log_start_offset"], row["high_watermark"]) for row in rows] == [
@@ -172,8 +172,8 @@ def test_storage_says_where_records_are(cluster: Cluster) -> None:
     assert rows[0]["local_start_offset"] == 0 and rows[0]["local_bytes"] > 60 and rows[1]["local_bytes"] == 0
 
 
-def test_cluster_info_and_health(cluster: Cluster) -> None:
-    topic = cluster.topic(3)
+def test_cluster_info_and_health(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(3)
     [shown] = cluster.rows("cluster", "info", "-t")
     host, port = cluster.address.split(":")
     [broker] = shown["brokers"]
@@ -189,19 +189,19 @@ def test_cluster_info_and_health(cluster: Cluster) -> None:
     assert here["leaders"] == here["replicas"] == here["in_sync"] >= 3 and here["lag"] == 0
 
 
-def test_a_topic_that_lacks_replicas_in_sync_is_asked_about_everywhere(cluster: Cluster) -> None:
+def test_a_topic_that_lacks_replicas_in_sync_is_asked_about_everywhere(cluster: CliCluster) -> None:
     """Nothing lacks any here; the questions that are asked then are answered by both kinds all the same."""
-    topic = cluster.topic(3, min_insync_replicas="1")
+    topic = cluster.create_topic(3, min_insync_replicas="1")
 
-    async def ask() -> tuple[dict[str, int], dict[tuple[str, int], Eligible]]:
+    async def ask() -> tuple[dict[str, int], dict[tuple[str, int], EligibleReplicas]]:
         async with reached(parser().parse_args(["cluster", "health", "--brokers", cluster.address])) as client:
-            return await least_in_sync(client, [topic]), await eligible(client, [topic])
+            return await fetch_min_isr(client, [topic]), await fetch_eligible(client, [topic])
 
     least, heirs = asyncio.run(ask())
-    assert least == {topic: 1} and heirs == {(topic, number): Eligible() for number in range(3)}
+    assert least == {topic: 1} and heirs == {(topic, number): EligibleReplicas() for number in range(3)}
 
 
-def test_settings_of_brokers(cluster: Cluster) -> None:
+def test_settings_of_brokers(cluster: CliCluster) -> None:
     def get(name: str) -> str:
         return cluster.run("cluster", "config", "get", name).strip()
 
@@ -221,7 +221,7 @@ def test_settings_of_brokers(cluster: Cluster) -> None:
     assert "broker 7 is not live" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
 
 
-def test_nobody_there_is_said_in_one_line_with_its_own_exit_code(cluster: Cluster) -> None:
+def test_nobody_there_is_said_in_one_line_with_its_own_exit_code(cluster: CliCluster) -> None:
     words = cluster.run("cluster", "info", "--brokers", "127.0.0.1:1", code=4)
     assert words.startswith("tiered: no broker answers at 127.0.0.1:1 (") and words.count("\n") == 1
     assert "check --brokers" in words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import Served, tiered
+from tests.e2e.serving import ServeProcess, run_tiered
 
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 
@@ -17,7 +17,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A bucket with the topics `letters` (cold) and `empty`, and no broker."""
     root = tmp_path_factory.mktemp("cold")
     url = f"file://{root}/bucket"
-    with Served(root / "data", "--store", url, *SOON) as broker:
+    with ServeProcess(root / "data", "--store", url, *SOON) as broker:
         broker.create_topic("letters")
         broker.create_topic("empty")
         broker.produce("letters", *"abcdef")
@@ -27,28 +27,28 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_ls_lists_partitions_and_segments(store: str) -> None:
-    listed = tiered("cold", "ls", "--store", store, "--format", "json")
+    listed = run_tiered("cold", "ls", "--store", store, "--format", "json")
     rows = [json.loads(line) for line in listed.stdout.splitlines()]
     assert [(row["topic"], row["partition"], row["cold_end_offset"]) for row in rows] == [
         ("empty", 0, 0),
         ("letters", 0, 6),
     ]
-    segments = tiered("cold", "ls", "--store", store, "--topic", "letters").stdout.splitlines()
+    segments = run_tiered("cold", "ls", "--store", store, "--topic", "letters").stdout.splitlines()
     assert segments[0].split()[:4] == ["PARTITION", "BASE-OFFSET", "NEXT-OFFSET", "RECORDS"]
     assert segments[1].split()[:4] == ["0", "0", "6", "6"] and segments[1].endswith(".seg")
 
 
 def test_cat_prints_records_from_an_offset_on(store: str) -> None:
-    lines = tiered("cold", "cat", "--store", store, "--topic", "letters", "--offset", "4").stdout.splitlines()
+    lines = run_tiered("cold", "cat", "--store", store, "--topic", "letters", "--offset", "4").stdout.splitlines()
     assert [line.split("\t")[1:2] + line.split("\t")[3:] for line in lines] == [["4", "-", '"e"'], ["5", "-", '"f"']]
-    whole = tiered("cold", "cat", "--store", store, "--topic", "letters", "--max", "1", "--format", "json").stdout
+    whole = run_tiered("cold", "cat", "--store", store, "--topic", "letters", "--max", "1", "--format", "json").stdout
     record = json.loads(whole)
     assert (record["partition"], record["offset"], record["key"], record["value"]) == (0, 0, None, '"a"')
 
 
 def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
-    assert tiered("cold", "cat", "--store", store, "--topic", "empty").stdout == ""
-    assert tiered("cold", "ls", "--store", store, "--topic", "empty").stdout == ""
+    assert run_tiered("cold", "cat", "--store", store, "--topic", "empty").stdout == ""
+    assert run_tiered("cold", "ls", "--store", store, "--topic", "empty").stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -61,25 +61,25 @@ def test_an_empty_topic_has_nothing_to_print(store: str) -> None:
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(store: str, arguments: tuple[str, ...], words: str) -> None:
-    refused = tiered("cold", "cat", "--store", store, *arguments)
+    refused = run_tiered("cold", "cat", "--store", store, *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1 and words in refused.stderr
 
 
 def test_a_reader_makes_no_directory(tmp_path: Path) -> None:
-    refused = tiered("cold", "ls", "--store", f"file://{tmp_path}/typo")
+    refused = run_tiered("cold", "ls", "--store", f"file://{tmp_path}/typo")
     assert refused.returncode == 2 and "no such directory" in refused.stderr
     assert not (tmp_path / "typo").exists()
 
 
 def test_a_damaged_object_fails_loudly_and_names_itself(store: str, tmp_path: Path) -> None:
-    listed = tiered("cold", "ls", "--store", store, "--topic", "letters", "--format", "json")
+    listed = run_tiered("cold", "ls", "--store", store, "--topic", "letters", "--format", "json")
     key = json.loads(listed.stdout)["key"]
     segment = Path(store.removeprefix("file://")) / key
     whole = segment.read_bytes()
     segment.write_bytes(whole[:80] + bytes([whole[80] ^ 1]) + whole[81:])
     try:
-        failed = tiered("cold", "cat", "--store", store, "--topic", "letters")
+        failed = run_tiered("cold", "cat", "--store", store, "--topic", "letters")
     finally:
         segment.write_bytes(whole)
     assert failed.returncode == 1 and key in failed.stderr and "Traceback" not in failed.stderr

@@ -16,9 +16,9 @@ from tests.fakes3 import BUCKET, s3_moto
 from tiered.errors import Corrupt
 from tiered_api.cli.demo.broker import demo_broker
 from tiered_api.cli.demo.flights import Departure, departures
-from tiered_api.cli.demo.questions import QUESTIONS, answers, query
+from tiered_api.cli.demo.questions import QUESTIONS, expected_answers, format_query
 from tiered_api.cli.demo.replay import replay
-from tiered_api.cli.demo.stream import stream
+from tiered_api.cli.demo.stream import produce_records
 
 FEW = "3000"
 
@@ -79,14 +79,14 @@ def test_the_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: D
     async def differing() -> None:
         sent = departures(500)
         async with demo_broker(tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "log") as broker:
-            cluster_id = (await broker.ask("GET", "/tiered/v1/node"))["cluster_id"]
+            cluster_id = (await broker.send_request("GET", "/tiered/v1/node"))["cluster_id"]
             body = {
                 "topic_name": "flights",
                 "partitions_count": 2,
                 "configs": [{"name": "retention.ms", "value": "-1"}],
             }
-            await broker.ask("POST", f"/v3/clusters/{cluster_id}/topics", body)
-            placed = await stream(broker, cluster_id, "flights", sent, lambda _: None)
+            await broker.send_request("POST", f"/v3/clusters/{cluster_id}/topics", body)
+            placed = await produce_records(broker, cluster_id, "flights", sent, lambda _: None)
             assert await replay(broker, "flights", sent, placed, lambda _: None) > 0
             sent[0] = altered
             with pytest.raises(Corrupt, match=r"flights-\d offset 0 holds"):
@@ -99,7 +99,7 @@ def test_a_flight_is_a_record_keyed_by_its_carrier_at_its_scheduled_hour() -> No
     first = departures(1)[0]
     assert (first.key, first.timestamp) == (b"UA", 1_357_034_400_000)
     assert first.flight["time_hour"] == "2013-01-01T10:00:00Z" and first.flight["dest"] == "IAH"
-    sent = json.loads(first.produced())
+    sent = json.loads(first.to_produce_json())
     assert sent["value"]["data"] == first.flight and sent["key"]["data"] == "UA"
 
 
@@ -109,12 +109,12 @@ def test_what_the_input_says_of_the_questions() -> None:
         _flight("UA", "EWR", 1, 5, 61),
         _flight("AA", "JFK", 2, 0, 60),
     ]
-    assert answers(records) == [
+    assert expected_answers(records) == [
         [("UA", 2), ("AA", 1)],
         [(1, 1, 2), (2, 0, 1)],
         [("EWR", 1, 1), ("JFK", 1, 0)],
     ]
-    assert all("FROM flights" in query(question, "flights") for question in QUESTIONS)
+    assert all("FROM flights" in format_query(question, "flights") for question in QUESTIONS)
 
 
 def _flight(carrier: str, origin: str, month: int, dep_delay: int | None, arr_delay: int | None) -> Departure:

@@ -8,95 +8,97 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import http_cluster
-from tests.e2e.http_cluster import Cluster
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_site import HttpBroker, run
 from tests.metric_samples import samples
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
-from tiered.groups.requests import PartitionOffset, CommitOffsets
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS
 from tiered_api.http import group_lags
-from tiered_api.http.consumers.coordinator_calls import coordinator_of
+from tiered_api.http.consumers.coordinator_calls import find_coordinator
 
 Found = dict[tuple[str, ...], float]
 
 
 @pytest.fixture(autouse=True)
-def _each_look_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lags, "FRESH_MS", 0)
+def no_lag_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_lags, "REFRESH_INTERVAL_MS", 0)
 
 
-async def commit(site: Site, group: str, *offsets: tuple[str, int, int]) -> None:
+async def commit(site: HttpBroker, group: str, *offsets: tuple[str, int, int]) -> None:
     """(topic, partition, offset)."""
-    done = await site.node.coordinators.ask(group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets)))
+    done = await site.broker.group_coordinators.ask(
+        group, CommitOffsets(group, tuple(PartitionOffset(*each) for each in offsets))
+    )
     assert set(done.codes) == {Code.NONE}
 
 
-async def looked(site: Site, name: str) -> Found:
+async def read_samples(site: HttpBroker, name: str) -> Found:
     answer = await site.get("/metrics")
     assert answer.status == 200
     return samples(answer.body.decode(), name)
 
 
 def test_lag_is_the_sum_over_partitions_and_as_old_as_the_oldest(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", partitions=2)
         await site.produce("t", *"abcde")
         await site.produce("t", *"abc", partition=1)
-        assert await looked(site, "kafka_consumergroup_lag_sum") == {}
+        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
         await commit(site, "g", ("t", 0, 2), ("t", 1, 3))
         await commit(site, "done", ("t", 1, 3))
-        assert await looked(site, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, ("done", "t"): 0}
-        assert await looked(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
-        held = site.node.partitions.get(TopicPartition("t", 0))
+        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, ("done", "t"): 0}
+        assert await read_samples(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
+        held = site.broker.hosted_replicas.find_leader(TopicPartition("t", 0))
         assert held is not None
         began = held.log.segment_created_ms(2)
-        behind = await looked(site, "kafka_consumergroup_lag_seconds")
+        behind = await read_samples(site, "kafka_consumergroup_lag_seconds")
         assert behind["done", "t"] == 0
-        assert 0 < behind["g", "t"] <= (site.node.world.clock.wall_ms() - began) / 1000 + 0.001
+        assert 0 < behind["g", "t"] <= (site.broker.world.clock.wall_ms() - began) / 1000 + 0.001
         await commit(site, "g", ("t", 0, 5))
-        assert (await looked(site, "kafka_consumergroup_lag_seconds"))["g", "t"] == 0
+        assert (await read_samples(site, "kafka_consumergroup_lag_seconds"))["g", "t"] == 0
         await site.produce("t", "f")
-        first = await looked(site, "kafka_consumergroup_lag_seconds")
-        second = await looked(site, "kafka_consumergroup_lag_seconds")
+        first = await read_samples(site, "kafka_consumergroup_lag_seconds")
+        second = await read_samples(site, "kafka_consumergroup_lag_seconds")
         assert 0 <= first["g", "t"] < second["g", "t"] < behind["g", "t"] + 60, "since the last look that had none"
-        assert (await looked(site, "kafka_consumergroup_lag_sum"))["g", "t"] == 1
-        await site.node.submit(DeleteTopic("t"))
-        assert await looked(site, "kafka_consumergroup_lag_sum") == {}
+        assert (await read_samples(site, "kafka_consumergroup_lag_sum"))["g", "t"] == 1
+        await site.broker.submit(DeleteTopic("t"))
+        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_groups_above_the_limit_share_a_label(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.create("u")
         await site.produce("t", *"abcde")
         for number in range(4):
             await commit(site, f"g{number}", ("t", 0, number), ("u", 0, 0))
-            await looked(site, "kafka_consumergroup_lag_sum")
-        found = await looked(site, "kafka_consumergroup_lag_sum")
+            await read_samples(site, "kafka_consumergroup_lag_sum")
+        found = await read_samples(site, "kafka_consumergroup_lag_sum")
         assert found == {("g0", "t"): 5, ("g0", "u"): 0, ("g1", "t"): 4, (OTHERS, OTHERS): 5}
 
-    run(tmp_path, story, tiered_metrics_max_group_topics=3)
+    run(tmp_path, scenario, tiered_metrics_max_group_topics=3)
 
 
 def test_the_ends_of_what_others_lead_are_asked_for(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         for p in range(3):
             await three[1].produce("t", *"abcd"[: p + 2], partition=p)
-        home = three[await coordinator_of(three[1].http._listener.site, "g")]
+        home = three[await find_coordinator(three[1].http._listener.context, "g")]
         await commit(home, "g", ("t", 0, 1), ("t", 1, 1), ("t", 2, 1))
-        assert await looked(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
+        assert await read_samples(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
         others = [each for each in three.brokers.values() if each is not home]
         for each in others:
-            assert await looked(each, "kafka_consumergroup_lag_sum") == {}, "each group is named by one broker"
+            assert await read_samples(each, "kafka_consumergroup_lag_sum") == {}, "each group is named by one broker"
         gone = others[0].number
         await three.end(gone)
         async with asyncio.timeout(20):
-            found = await looked(home, "kafka_consumergroup_lag_sum")
+            found = await read_samples(home, "kafka_consumergroup_lag_sum")
         assert found == {("g", "t"): 6}, "the ends of before count"
 
-    http_cluster.run(tmp_path, story)
+    http_cluster.run(tmp_path, scenario)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import RAW, Site, run, until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.sim.harness.disk import SimDisk
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
@@ -28,7 +28,7 @@ def record(text: str) -> dict[str, Any]:
 def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> None:
     disk = SimDisk(random.Random(1))
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "before")
         disk.capacity = disk.space().total - disk.space().free
@@ -36,7 +36,7 @@ def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> 
         for n in range(3):
             refused = await site.ask("POST", post, record(f"lost {n}" * 1000))
             assert (refused.status, refused.json["error_code"]) == (500, 50003), refused
-        raw = encode_batch([(site.node.world.clock.wall_ms(), None, b"x" * 9000, ())])
+        raw = encode_batch([(site.broker.world.clock.wall_ms(), None, b"x" * 9000, ())])
         assert (await site.ask("POST", PATH, raw, kind=RAW)).json["error_code"] == 50003
         stream = await site.ask("POST", post, b'{"value":{"type":"STRING","data":"%b"}} ' % (b"y" * 9000) * 2)
         assert stream.body.count(b'"error_code":50003') == 2
@@ -47,7 +47,7 @@ def test_a_full_disk_refuses_records_and_goes_on_giving_them(tmp_path: Path) -> 
         raw_read = await site.get(PATH, RAW)
         assert b"before" in raw_read.body and b"after" in raw_read.body
 
-    run(tmp_path, story, ports=with_disk(disk))
+    run(tmp_path, scenario, ports=with_disk(disk))
 
 
 def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
     def ports(world: World) -> World:
         return replace(world, store=faulty(world.store, faults, world.clock))
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
         for n in range(30):
             await site.produce("t", f"{n:0100d}")
-        replica = site.node.replica("t", 0)
-        await until(lambda: replica.local_start_offset > 0)
+        replica = site.broker.leader_replica("t", 0)
+        await wait_until(lambda: replica.local_start_offset > 0)
         faults.outage = True
         cold = await site.get(f"{PATH}?offset=0")
         assert (cold.status, cold.json["error_code"]) == (503, 50302), cold
@@ -75,19 +75,19 @@ def test_without_its_bucket_a_broker_serves_what_is_hot_and_says_what_is_wrong(t
             await asyncio.sleep(0.05)
         assert cold.json["records"][0]["offset"] == 0
 
-    run(tmp_path, story, ports=ports)
+    run(tmp_path, scenario, ports=ports)
 
 
 def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
 
         async def broken(*_: object) -> None:
             raise AttributeError("'Delta' object has no attribute 'x'")
 
-        site.node.partitions.follow = broken  # type: ignore[assignment]
+        site.broker.hosted_replicas.apply_image = broken  # type: ignore[assignment]
         answers = [await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "n"})]
-        await site.node.ended.wait()
+        await site.broker.ended.wait()
         answers.append(await site.ask("POST", f"{site.cluster}/topics/t/records", record("x")))
         answers.append(await site.get(PATH))
         health = await site.get("/healthz")
@@ -95,11 +95,11 @@ def test_a_broker_that_fails_by_a_fault_of_its_own_says_that_and_no_more(tmp_pat
         for answer in (*answers, health):
             assert answer.status >= 500 and b"Error" not in answer.body and b"Delta" not in answer.body, answer
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b")
         (log,) = tmp_path.glob("log/t-0/*.log")
@@ -118,4 +118,4 @@ def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
         cut = await site.get(PATH)
         assert (cut.status, cut.json["error_code"]) == (500, 50002)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_cluster import Broker, Cluster, run
-from tests.e2e.http_site import JSON, RAW, until
-from tests.e2e.serving import Served
+from tests.e2e.http_cluster import ClusterBroker, HttpCluster, run
+from tests.e2e.http_site import JSON, RAW, wait_until
+from tests.e2e.serving import ServeProcess
 from tests.e2e.site import batch
 from tiered.controller.requests import Move, Reassign
 from tiered_api.http.consumers import instances
@@ -24,7 +24,7 @@ V2_JSON = "application/vnd.kafka.json.v2+json"
 EVENTS = "text/event-stream"
 
 
-async def write(broker: Broker, topic: str, partition: int, *values: Any) -> list[int]:
+async def write(broker: ClusterBroker, topic: str, partition: int, *values: Any) -> list[int]:
     """Through REST v2; the offsets."""
     body = {"records": [{"value": value} for value in values]}
     answer = await broker.ask("POST", f"/topics/{topic}/partitions/{partition}", body, kind=V2_JSON)
@@ -33,40 +33,40 @@ async def write(broker: Broker, topic: str, partition: int, *values: Any) -> lis
     return [each["offset"] for each in answer.json["offsets"]]
 
 
-async def values(broker: Broker, topic: str, partition: int) -> list[Any]:
+async def values(broker: ClusterBroker, topic: str, partition: int) -> list[Any]:
     answer = await broker.get(f"/topics/{topic}/partitions/{partition}/records?format=json")
     assert answer.status == 200, answer
     return [each["value"] for each in answer.json["records"]]
 
 
 def test_whoever_is_asked_reads_what_the_leader_reads(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for partition in range(3):
             await write(three[partition + 1], "t", partition, {"n": partition}, "x")
         for partition in range(3):
             place = f"/topics/t/partitions/{partition}"
-            assert len((await three.everywhere(f"{place}/records")).json["records"]) == 2
-            assert (await three.everywhere(f"{place}/records?offset=1", RAW)).body
-            assert len((await three.everywhere(f"{place}/records", V2_JSON)).json) == 2
-            assert (await three.everywhere(f"{place}/records?offset=latest")).json["next_offset"] == 2
-            assert (await three.everywhere(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
-            assert (await three.everywhere(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2
-            gone = await three.everywhere(f"{place}/records?offset=9")
+            assert len((await three.get_from_all(f"{place}/records")).json["records"]) == 2
+            assert (await three.get_from_all(f"{place}/records?offset=1", RAW)).body
+            assert len((await three.get_from_all(f"{place}/records", V2_JSON)).json) == 2
+            assert (await three.get_from_all(f"{place}/records?offset=latest")).json["next_offset"] == 2
+            assert (await three.get_from_all(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
+            assert (await three.get_from_all(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2
+            gone = await three.get_from_all(f"{place}/records?offset=9")
             assert (gone.status, gone.json["message"]) == (416, "offset 9 is not in 0 to 2")
-            assert (await three.everywhere(f"{place}/offsets")).json == {"beginning_offset": 0, "end_offset": 2}
-            offsets = (await three.everywhere(f"{three.url}/topics/t/partitions/{partition}/offset")).json
+            assert (await three.get_from_all(f"{place}/offsets")).json == {"beginning_offset": 0, "end_offset": 2}
+            offsets = (await three.get_from_all(f"{three.url}/topics/t/partitions/{partition}/offset")).json
             assert (offsets["earliest_offset"], offsets["latest_offset"]) == (0, 2)
         for path in ("/topics", "/topics/t", "/topics/t/partitions", "/brokers", three.url, f"{three.url}/brokers"):
-            assert (await three.everywhere(path)).status == 200
-        assert (await three.everywhere(f"{three.url}/topics/t/partitions/2/replicas")).status == 200
-        assert (await three.everywhere("/topics/t/partitions/7/records")).json["error_code"] == 40402
+            assert (await three.get_from_all(path)).status == 200
+        assert (await three.get_from_all(f"{three.url}/topics/t/partitions/2/replicas")).status == 200
+        assert (await three.get_from_all("/topics/t/partitions/7/records")).json["error_code"] == 40402
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [2, 3], [3, 1])
         for n, broker in three.brokers.items():
             for partition in range(3):
@@ -87,21 +87,21 @@ def test_whoever_is_asked_writes_to_the_leader(tmp_path: Path) -> None:
         written = [await values(three[1], "t", p) for p in range(3)]
         assert sum(map(len, written)) == 9 + 9 + 3 + 9 + 90
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_the_leader_refuses_is_refused_in_its_words(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2], max_message_bytes="2000")
         large = {"value": {"type": "STRING", "data": "x" * 3000}}
         answers = [await each.ask("POST", f"{three.url}/topics/t/records", large) for each in three.brokers.values()]
         assert {(each.status, each.body) for each in answers} == {(413, answers[1].body)}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
         data = bytes(batch([b"whole"]))
         for path, body in (
@@ -116,22 +116,26 @@ def test_what_only_one_broker_can_tell_is_a_redirect_to_it(tmp_path: Path) -> No
                 assert (response.status, response.headers["Location"]) == (307, three[2].url + path)
                 assert (await response.json())["message"].startswith("broker 2 ")
             assert (await three[1].ask(method, path, body, kind=RAW)).status == 200, "a client that follows gets there"
-        assert (await three.everywhere("/topics/t/partitions/0/offsets")).json["end_offset"] == 1
+        assert (await three.get_from_all("/topics/t/partitions/0/offsets")).json["end_offset"] == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None:
     """As behind a port mapping: `localhost` is another name here, and no broker listens there by it."""
 
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
         told = {}
         for number, broker in three.brokers.items():
-            known = broker.node.image.brokers[number]
+            known = broker.broker.image.brokers[number]
             told[broker.url] = broker.url.replace("127.0.0.1", "localhost")
-            await broker.node.announce(known.http, known.listeners, told[broker.url])
-        await until(lambda: three.knows(lambda node: all(each.advertised_http for each in node.image.brokers.values())))
+            await broker.broker.announce(known.http, known.listeners, told[broker.url])
+        await wait_until(
+            lambda: three.is_known_by_all(
+                lambda node: all(each.advertised_http for each in node.image.brokers.values())
+            )
+        )
         path = "/tiered/v1/topics/t/partitions/0"
         async with three[1].session.get(three[1].url + path, allow_redirects=False) as response:
             assert (response.status, response.headers["Location"]) == (307, told[three[2].url] + path)
@@ -140,11 +144,11 @@ def test_clients_are_sent_where_a_broker_says_that_it_is(tmp_path: Path) -> None
         (home,) = {each.json["base_uri"].partition("/consumers/")[0] for each in made}
         assert home in told.values()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])
         waiting = asyncio.create_task(three[1].get("/topics/t/partitions/0/records?offset=0&timeout=20000&format=json"))
         quick = [await three[1].get("/topics/t/partitions/0/offsets") for _ in range(5)]
@@ -154,10 +158,10 @@ def test_a_read_that_waits_is_answered_when_there_is_a_record(tmp_path: Path) ->
         empty = await three[1].get("/topics/t/partitions/0/records?offset=1&timeout=50")
         assert (empty.status, empty.json["records"]) == (200, [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
-async def events(broker: Broker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
+async def events(broker: ClusterBroker, path: str, *, after: str = "") -> AsyncGenerator[tuple[int, Any], None]:
     """(offset, value) of each event."""
     headers = {"Accept": EVENTS, **({"Last-Event-ID": after} if after else {})}
     number = -1
@@ -172,9 +176,9 @@ async def events(broker: Broker, path: str, *, after: str = "") -> AsyncGenerato
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
-        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        await wait_until(lambda: set(three[1].broker.image.topics["t"].partitions[0].isr) == {2, 3})
         stream = events(three[1], "/topics/t/partitions/0/records?format=json")
         for n in range(3):
             assert await write(three[1], "t", 0, n) == [n]
@@ -190,13 +194,13 @@ def test_events_go_on_when_the_leader_changes(tmp_path: Path, clean: bool) -> No
         assert await anext(resumed) == (4, 4)
         await resumed.aclose()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2, 3])
-        await until(lambda: set(three[1].node.image.topics["t"].partitions[0].isr) == {2, 3})
+        await wait_until(lambda: set(three[1].broker.image.topics["t"].partitions[0].isr) == {2, 3})
         path = "/topics/t/partitions/0/records?format=json"
         heir, other = events(three[3], path), events(three[1], path)
         await write(three[3], "t", 0, "a")
@@ -207,13 +211,13 @@ def test_events_go_on_where_the_leader_comes_to(tmp_path: Path) -> None:
         await heir.aclose()
         await other.aclose()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
-async def consumer(three: Cluster, group: str) -> tuple[Broker, str]:
+async def consumer(three: HttpCluster, group: str) -> tuple[ClusterBroker, str]:
     """The broker that coordinates a group, and the path of a consumer there; all others redirect to it."""
     body = {"name": "c", "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false"}
-    found: dict[str, Broker] = {}
+    found: dict[str, ClusterBroker] = {}
     for broker in three.brokers.values():
         async with broker.session.post(
             f"{broker.url}/consumers/{group}", json=body, headers={"Content-Type": V2}, allow_redirects=False
@@ -229,7 +233,7 @@ async def consumer(three: Cluster, group: str) -> tuple[Broker, str]:
     return home, f"/consumers/{group}/instances/c"
 
 
-async def read_all(home: Broker, path: str, count: int) -> list[Any]:
+async def read_all(home: ClusterBroker, path: str, count: int) -> list[Any]:
     rows: list[Any] = []
     while len(rows) < count:
         answer = await home.ask("GET", f"{path}/records?timeout=5000", accept=V2_JSON)
@@ -239,7 +243,7 @@ async def read_all(home: Broker, path: str, count: int) -> list[Any]:
 
 
 def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_lag(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         for partition in range(3):
             await write(three[1], "t", partition, partition, partition)
@@ -253,24 +257,24 @@ def test_a_consumer_reads_partitions_of_all_brokers_and_every_broker_tells_its_l
             assert sorted(each["value"] for each in rows) == [0, 0, 1, 1, 2, 2]
             assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
             groups = f"{three.url}/consumer-groups/{group}"
-            assert (await three.everywhere(groups)).json["coordinator"]["related"].endswith(f"/brokers/{home.number}")
-            lags = (await three.everywhere(f"{groups}/lags")).json["data"]
+            assert (await three.get_from_all(groups)).json["coordinator"]["related"].endswith(f"/brokers/{home.number}")
+            lags = (await three.get_from_all(f"{groups}/lags")).json["data"]
             assert [(each["partition_id"], each["lag"], each["log_end_offset"]) for each in lags] == [
                 (0, 0, 2), (1, 0, 2), (2, 0, 2),
             ]  # fmt: skip
-            assert len((await three.everywhere(f"{groups}/consumers")).json["data"]) == 1
-            assert (await three.everywhere(f"{groups}/lag-summary")).json["total_lag"] == 0
+            assert len((await three.get_from_all(f"{groups}/consumers")).json["data"]) == 1
+            assert (await three.get_from_all(f"{groups}/lag-summary")).json["total_lag"] == 0
             assert (await home.ask("DELETE", path, kind=V2)).status == 204
         assert len(set(homes)) > 1, "several brokers coordinate"
-        listed = (await three.everywhere(f"{three.url}/consumer-groups")).json["data"]
+        listed = (await three.get_from_all(f"{three.url}/consumer-groups")).json["data"]
         assert [each["consumer_group_id"] for each in listed] == ["g0", "g1", "g2", "g3"]
-        assert (await three.everywhere(f"{three.url}/consumer-groups/none")).json["error_code"] == 40405
+        assert (await three.get_from_all(f"{three.url}/consumer-groups/none")).json["error_code"] == 40405
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2], [3])
         home, path = await consumer(three, "g")
         mine = {"partitions": [{"topic": "t", "partition": p} for p in range(3)]}
@@ -287,15 +291,15 @@ def test_a_consumer_waits_for_records_of_other_brokers_and_seeks_there(tmp_path:
         assert (await home.ask("POST", f"{path}/positions", when, kind=V2)).status == 204
         assert len(await read_all(home, path, 3)) == 3
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2, 3])
         await write(three[2], "t", 0, "a", "b")
         home, path = await consumer(three, "g")
-        await until(lambda: three.knows(lambda node: "__consumer_offsets" in node.image.topics))
+        await wait_until(lambda: three.is_known_by_all(lambda node: "__consumer_offsets" in node.image.topics))
         assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
         assert len(await read_all(home, path, 2)) == 2
         assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
@@ -309,43 +313,43 @@ def test_a_consumer_is_there_again_at_the_next_coordinator(tmp_path: Path) -> No
                 body = answer.json if answer.status == 200 else []
         assert [row["value"] for row in body] == ["c"]
 
-    run(tmp_path, story, offsets_topic_replication_factor=3)
+    run(tmp_path, scenario, offsets_topic_replication_factor=3)
 
 
 def test_a_broker_lets_go_of_consumers_that_live_elsewhere_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "SWEEP_SECONDS", 0.1)
 
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2, 3])
         await write(three[2], "t", 0, "a")
         home, path = await consumer(three, "g")
         assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
         assert len(await read_all(home, path, 1)) == 1
         assert consumers(home) == 1
-        await home.node.hand_over()
-        await until(lambda: not consumers(home))
+        await home.broker.hand_over()
+        await wait_until(lambda: not consumers(home))
         again = await home.get(f"{path}/assignments", V2)
         assert again.status == 200, "whoever follows redirects finds it at the next one"
         assert sum(consumers(each) for each in three.brokers.values()) == 1
 
-    run(tmp_path, story, offsets_topic_replication_factor=3)
+    run(tmp_path, scenario, offsets_topic_replication_factor=3)
 
 
-def consumers(broker: Broker) -> int:
+def consumers(broker: ClusterBroker) -> int:
     """How many live at a broker, as its metrics tell."""
-    [line] = [each for each in broker.node.metrics.render().splitlines() if each.startswith("tiered_http_consumers ")]
+    [line] = [each for each in broker.broker.metrics.render().splitlines() if each.startswith("tiered_http_consumers ")]
     return int(float(line.split()[1]))
 
 
 def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1], [2])
         for partition in range(2):
             await write(three[1], "t", partition, partition)
         homes = [await consumer(three, f"g{n}") for n in range(4)]
         home, path = next((home, path) for home, path in homes if home.number != 2)
         await three.end(2)
-        await until(lambda: three[1].node.image.topics["t"].partitions[1].leader < 0)
+        await wait_until(lambda: three[1].broker.image.topics["t"].partitions[1].leader < 0)
         mine = {"partitions": [{"topic": "t", "partition": p} for p in range(2)]}
         assert (await home.ask("POST", f"{path}/assignments", mine, kind=V2)).status == 204
         assert [row["value"] for row in await read_all(home, path, 1)] == [0]
@@ -354,24 +358,26 @@ def test_what_nobody_leads_is_said_after_a_while_and_the_rest_goes_on(tmp_path: 
         assert (gone.status, gone.json["error_code"]) == (404, 40404), gone
         assert (await three[3].get("/topics/t/partitions/1/records", JSON)).json["message"] == "no broker leads t-1 now"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_partitions_that_move_are_listed_by_every_broker(tmp_path: Path) -> None:
-    async def story(three: Cluster) -> None:
+    async def scenario(three: HttpCluster) -> None:
         await three.create("t", [1, 2], [1, 2])
         await three.end(2)
-        await until(lambda: three[1].node.image.topics["t"].partitions[1].isr == (1,))
-        image = three[1].node.image.topics["t"]
-        assert await three[1].node.submit(Reassign((Move(image.topic_id, 1, (2,)),))) == (None,)
-        await until(lambda: three.knows(lambda node: node.image.topics["t"].partitions[1].is_reassigning))
+        await wait_until(lambda: three[1].broker.image.topics["t"].partitions[1].isr == (1,))
+        image = three[1].broker.image.topics["t"]
+        assert await three[1].broker.submit(Reassign((Move(image.topic_id, 1, (2,)),))) == (None,)
+        await wait_until(
+            lambda: three.is_known_by_all(lambda node: node.image.topics["t"].partitions[1].is_reassigning)
+        )
         for path in ("topics/-/partitions/-/reassignment", "topics/t/partitions/-/reassignment"):
-            [row] = (await three.everywhere(f"{three.url}/{path}")).json["data"]
+            [row] = (await three.get_from_all(f"{three.url}/{path}")).json["data"]
             assert (row["partition_id"], row["adding_replicas"], row["removing_replicas"]) == (1, [], [1])
-        one = (await three.everywhere(f"{three.url}/topics/t/partitions/0/reassignment")).json
+        one = (await three.get_from_all(f"{three.url}/topics/t/partitions/0/reassignment")).json
         assert (one["adding_replicas"], one["removing_replicas"]) == ([], [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.slow
@@ -381,7 +387,9 @@ def test_brokers_that_are_processes_answer_for_each_other_also_when_one_is_kille
     quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
     with ExitStack() as stack:
         three = [
-            stack.enter_context(Served(tmp_path / f"b{n}", "--node-id", str(n), "--store", f"file://{bucket}", *quick))
+            stack.enter_context(
+                ServeProcess(tmp_path / f"b{n}", "--node-id", str(n), "--store", f"file://{bucket}", *quick)
+            )
             for n in (1, 2, 3)
         ]
         url = f"/v3/clusters/{three[0].ask('GET', '/tiered/v1/node')[1]['cluster_id']}"

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.http_site import Site, run, until
+from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.consumers import instances
 from tiered_api.http.server import media_types
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
 SECONDS = 10
 
 
-class Client:
+class RawConnection:
     """One connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +37,7 @@ class Client:
             await self.reader.readexactly(int(length))
         return status_of(head), head
 
-    async def ended(self) -> bool:
+    async def is_ended(self) -> bool:
         """True once the broker has closed it."""
         with contextlib.suppress(ConnectionError):
             return await asyncio.wait_for(self.reader.read(), SECONDS) == b""
@@ -45,88 +45,88 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def clients(site: Site, count: int, address: str = "127.0.0.1") -> AsyncIterator[list[Client]]:
+async def open_clients(site: HttpBroker, count: int, address: str = "127.0.0.1") -> AsyncIterator[list[RawConnection]]:
     """Connections from an address, which the broker has taken."""
     host, port = site.url.removeprefix("http://").split(":")
     opened = [await asyncio.open_connection(host, int(port), local_addr=(address, 0)) for _ in range(count)]
     try:
-        yield [Client(*each) for each in opened]
+        yield [RawConnection(*each) for each in opened]
     finally:
         for _, writer in opened:
             writer.close()
 
 
-def refused(site: Site) -> float:
-    return site.node.metrics.counter("tiered_http_connections_refused_total", "").value()
+def count_refused(site: HttpBroker) -> float:
+    return site.broker.metrics.counter("tiered_http_connections_refused_total", "").value()
 
 
-@pytest.mark.parametrize("limits", [Limits(connections=3), Limits(connections=9, connections_per_peer=3)])
-def test_health_and_metrics_are_answered_when_all_connections_are_taken(tmp_path: Path, limits: Limits) -> None:
-    async def story(site: Site) -> None:
-        async with clients(site, 3) as held:
+@pytest.mark.parametrize("limits", [HttpLimits(connections=3), HttpLimits(connections=9, connections_per_peer=3)])
+def test_health_and_metrics_are_answered_when_all_connections_are_taken(tmp_path: Path, limits: HttpLimits) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        async with open_clients(site, 3) as held:
             for path in ("/healthz", "/metrics"):
-                async with clients(site, 1) as (more,):
+                async with open_clients(site, 1) as (more,):
                     status, head = await more.get(path)
                     assert status == 200 and b"connection: close" in head.lower()
-                    assert await more.ended()
+                    assert await more.is_ended()
             answer = await site.raw(TOPICS)
             assert status_of(answer) == 503 and body_of(answer)["error_code"] == 503
             assert b"Retry-After" in answer and "tiered.http.connections.max" in str(body_of(answer)["message"])
-            assert refused(site) == 3
+            assert count_refused(site) == 3
             assert (await held[0].get("/topics"))[0] == 200, "who came before is served"
-        gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() == 0)
+        gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+        await wait_until(lambda: gauge.value() == 0)
         assert (await site.get("/topics")).status == 200
 
-    run(tmp_path, story, limits)
+    run(tmp_path, scenario, limits)
 
 
 def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with clients(site, 5) as held, clients(site, 1, OTHER_ADDRESS) as (other,):
+    async def scenario(site: HttpBroker) -> None:
+        async with open_clients(site, 5) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
             assert (await other.get("/topics"))[0] == 200
             assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
 
-    run(tmp_path, story, Limits(connections=5, connections_per_peer=3))
+    run(tmp_path, scenario, HttpLimits(connections=5, connections_per_peer=3))
 
 
 def test_one_address_may_have_half_of_all_connections_by_default() -> None:
-    limits = Limits()
+    limits = HttpLimits()
     assert limits.connections_per_peer * 2 == limits.connections
 
 
 def test_idle_connections_above_the_limit_do_not_keep_health_from_being_answered(tmp_path: Path) -> None:
     """The oldest one gives way: who asks for health asks at once."""
 
-    async def story(site: Site) -> None:
-        async with clients(site, 60) as held:
+    async def scenario(site: HttpBroker) -> None:
+        async with open_clients(site, 60) as held:
             for _ in range(3):
-                async with clients(site, 1) as (more,):
+                async with open_clients(site, 1) as (more,):
                     assert (await more.get("/healthz"))[0] == 200
-            assert await held[1].ended(), "the oldest one above the limit"
+            assert await held[1].is_ended(), "the oldest one above the limit"
             assert (await held[0].get("/topics"))[0] == 200
-        gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() == 0)
+        gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+        await wait_until(lambda: gauge.value() == 0)
 
-    run(tmp_path, story, Limits(connections=1))
+    run(tmp_path, scenario, HttpLimits(connections=1))
 
 
 def test_connection_without_a_request_is_closed_soon_and_one_that_had_one_later(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with clients(site, 3) as (idle, slow, used):
+    async def scenario(site: HttpBroker) -> None:
+        async with open_clients(site, 3) as (idle, slow, used):
             assert (await used.get("/topics"))[0] == 200
             slow.writer.write(b"GET /topics HTTP/1.1\r\nHost: loc")
-            assert await idle.ended() and await slow.ended()
+            assert await idle.is_ended() and await slow.is_ended()
             assert (await used.get("/topics"))[0] == 200
 
-    run(tmp_path, story, Limits(first_seconds=0.3))
+    run(tmp_path, scenario, HttpLimits(first_request_seconds=0.3))
 
 
 def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path, events = "/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}"
-        async with clients(site, 3) as held, clients(site, 1, OTHER_ADDRESS) as (other,):
+        async with open_clients(site, 3) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
             assert (await held[0].get(path, events))[0] == 200
             assert (await held[1].get(path, events))[0] == 200
             status, head = await held[2].get(path, events)
@@ -134,24 +134,24 @@ def test_event_streams_of_one_address_are_bounded_and_others_have_theirs(tmp_pat
             assert (await held[2].get(path))[0] == 200, "other reads are not bounded so"
             assert (await other.get(path, events))[0] == 200
             held[0].writer.transport.abort()
-            streams = site.http._listener.site.streams
-            await until(lambda: len(streams["127.0.0.1"]) == 1)
+            streams = site.http._listener.context.streams
+            await wait_until(lambda: len(streams["127.0.0.1"]) == 1)
             assert (await held[2].get(path, events))[0] == 200
-        await until(lambda: not streams)
+        await wait_until(lambda: not streams)
 
-    run(tmp_path, story, Limits(streams_per_peer=2))
+    run(tmp_path, scenario, HttpLimits(streams_per_peer=2))
 
 
 def test_connections_above_the_limit_leave_one_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(site: Site) -> None:
-        async with clients(site, 100):
-            await until(lambda: refused(site) == 99)
-        gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() == 0)
+    async def scenario(site: HttpBroker) -> None:
+        async with open_clients(site, 100):
+            await wait_until(lambda: count_refused(site) == 99)
+        gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+        await wait_until(lambda: gauge.value() == 0)
 
-    run(tmp_path, story, Limits(connections=1))
+    run(tmp_path, scenario, HttpLimits(connections=1))
     lines = [each.getMessage() for each in caplog.records]
     assert len([line for line in lines if "http connection refused" in line]) == 1
     assert not [each for each in caplog.records if each.exc_info or "never retrieved" in each.getMessage()]
@@ -160,10 +160,10 @@ def test_connections_above_the_limit_leave_one_line_in_the_log(
 def test_one_address_cannot_have_all_rest_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "INSTANCES_PER_PEER", 2)
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         made = [await site.ask("POST", "/consumers/g", {}, kind=media_types.V2) for _ in range(3)]
         assert [each.status for each in made] == [200, 200, 429]
-        async with clients(site, 1, OTHER_ADDRESS) as (other,):
+        async with open_clients(site, 1, OTHER_ADDRESS) as (other,):
             other.writer.write(
                 f"POST /consumers/g HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_types.V2}\r\n".encode()
             )
@@ -173,5 +173,5 @@ def test_one_address_cannot_have_all_rest_consumers(tmp_path: Path, monkeypatch:
         assert (await site.ask("DELETE", f"/consumers/g/instances/{gone}")).status == 204
         assert (await site.ask("POST", "/consumers/g", {}, kind=media_types.V2)).status == 200
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
     assert instances.INSTANCES_MAX == 1_000

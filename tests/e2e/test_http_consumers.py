@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.http_site import PATIENCE, Answer, Site, run, site
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
 from tiered.ids import TopicPartition
-from tiered_api.http.consumers.member import kept_in, subscription
+from tiered_api.http.consumers.member import encode_metadata, user_data_of
 
 V2 = "application/vnd.kafka.v2+json"
 JSON = "application/vnd.kafka.json.v2+json"
 BINARY = "application/vnd.kafka.binary.v2+json"
 
 
-class Consumer:
+class HttpConsumer:
     """One instance, as its client sees it."""
 
-    def __init__(self, where: Site, path: str) -> None:
+    def __init__(self, where: HttpBroker, path: str) -> None:
         self.site = where
         self.path = path
 
     @classmethod
-    async def create(cls, where: Site, group: str, name: str = "", **choices: Any) -> Consumer:
+    async def create(cls, where: HttpBroker, group: str, name: str = "", **choices: Any) -> HttpConsumer:
         dotted = {key.replace("_", "."): value for key, value in choices.items()}
         body = {"format": "json", "auto.offset.reset": "earliest", **({"name": name} if name else {}), **dotted}
         made = await where.ask("POST", f"/consumers/{group}", body, kind=V2)
@@ -33,17 +33,17 @@ class Consumer:
         assert made.json["base_uri"] == f"{where.url}/consumers/{group}/instances/{made.json['instance_id']}"
         return cls(where, made.json["base_uri"].removeprefix(where.url))
 
-    async def ask(self, method: str, below: str, body: Any = None, accept: str = "") -> Answer:
+    async def ask(self, method: str, below: str, body: Any = None, accept: str = "") -> HttpReply:
         return await self.site.ask(method, f"{self.path}{below}", body, kind=V2, accept=accept)
 
-    async def done(self, method: str, below: str, body: Any = None) -> None:
+    async def ask_without_reply(self, method: str, below: str, body: Any = None) -> None:
         answer = await self.ask(method, below, body)
         assert (answer.status, answer.body) == (204, b""), answer
 
     async def read(self, count: int) -> list[Any]:
         """Rows until there are so many; a read may be empty while the group settles."""
         rows: list[Any] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_SECONDS):
             while len(rows) < count:
                 answer = await self.ask("GET", "/records", accept=JSON)
                 assert answer.status == 200, answer
@@ -60,11 +60,11 @@ def values(rows: list[Any]) -> list[Any]:
 
 
 def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", '"a"', '"b"')
-        one = await Consumer.create(where, "g", "one", auto_commit_enable="false")
-        await one.done("POST", "/subscription", {"topics": ["t"]})
+        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         assert (await one.ask("GET", "/subscription")).json == {"topics": ["t"]}
         rows = await one.read(2)
         assert rows[0] == {"topic": "t", "key": None, "value": "a", "partition": 0, "offset": 0}
@@ -78,100 +78,100 @@ def test_a_consumer_subscribes_reads_commits_and_goes(tmp_path: Path) -> None:
         assert (await one.ask("POST", "/offsets", named)).status == 200
         (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
         assert (row["offset"], row["metadata"]) == (1, "why"), "the record at 0 is dealt with"
-        await one.done("DELETE", "")
+        await one.ask_without_reply("DELETE", "")
         assert (await one.ask("GET", "/records")).json["error_code"] == 40403
-        again = await Consumer.create(where, "g", "one")
-        await again.done("POST", "/subscription", {"topics": ["t"]})
+        again = await HttpConsumer.create(where, "g", "one")
+        await again.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         assert values(await again.read(1)) == ["b"], "goes on at what was committed"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
-        await one.done("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
+        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        while not where.node.replica("t", 0)._parked:  # until it waits
+        while not where.broker.leader_replica("t", 0)._parked:  # until it waits
             await asyncio.sleep(0)
         await where.produce("t", "1")
         async with asyncio.timeout(10):
             assert values((await waiting).json) == [1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
-    async def settled(*consumers: Consumer) -> list[list[TopicPartition]]:
+    async def settled(*consumers: HttpConsumer) -> list[list[TopicPartition]]:
         """What each has, once all partitions are somebody's."""
         while True:
             for each in consumers:
                 await each.ask("GET", "/records?timeout=0", accept=JSON)
             shares = [await each.partitions() for each in consumers]
-            if sorted(at for share in shares for at in share) == ALL and all(shares):
+            if sorted(tp for share in shares for tp in share) == ALL and all(shares):
                 return shares
             await asyncio.sleep(0.01)
 
     ALL = [TopicPartition("t", number) for number in range(4)]
 
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=4)
-        one, two = await Consumer.create(where, "g"), await Consumer.create(where, "g")
+        one, two = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
         for each in (one, two):
-            await each.done("POST", "/subscription", {"topic_pattern": "t|u"})
-        async with asyncio.timeout(PATIENCE):
+            await each.ask_without_reply("POST", "/subscription", {"topic_pattern": "t|u"})
+        async with asyncio.timeout(TEST_SECONDS):
             assert [len(share) for share in await settled(one, two)] == [2, 2]
             for number in range(4):
                 await where.produce("t", str(number), partition=number)
             assert sorted([*values(await one.read(2)), *values(await two.read(2))]) == [0, 1, 2, 3]
-            await two.done("DELETE", "")
+            await two.ask_without_reply("DELETE", "")
             await settled(one)
             await where.create("u")
             await where.produce("u", "4")
             assert values(await one.read(1)) == [4], "a topic that comes later and matches"
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_partitions_by_hand_and_positions(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", *map(str, range(5)))
-        one = await Consumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
+        one = await HttpConsumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
         mine = {"partitions": [{"topic": "t", "partition": 0}]}
-        await one.done("POST", "/assignments", mine)
+        await one.ask_without_reply("POST", "/assignments", mine)
         assert await one.partitions() == [TopicPartition("t", 0)]
         assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
-        await one.done("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 3}]})
+        await one.ask_without_reply("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 3}]})
         assert values(await one.read(2)) == [3, 4]
-        await one.done("POST", "/positions/beginning", mine)
+        await one.ask_without_reply("POST", "/positions/beginning", mine)
         assert values(await one.read(5)) == [0, 1, 2, 3, 4]
-        await one.done(
+        await one.ask_without_reply(
             "POST", "/positions", {"timestamps": [{**mine["partitions"][0], "timestamp": "2020-01-01T00:00Z"}]}
         )
         assert values(await one.read(5)) == [0, 1, 2, 3, 4]
-        await one.done("POST", "/positions/end", mine)
+        await one.ask_without_reply("POST", "/positions/end", mine)
         await where.produce("t", "5")
         assert values(await one.read(1)) == [5]
         other = {"partitions": [{"topic": "t", "partition": 1}]}
         assert (await one.ask("POST", "/positions/end", other)).json["error_code"] == 40903
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) -> None:
-    async def first(where: Site) -> None:
+    async def first(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "0", "1")
-        one = await Consumer.create(where, "g", "one")
-        await one.done("POST", "/subscription", {"topics": ["t"]})
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         assert values(await one.read(2)) == [0, 1]
         assert (await one.ask("POST", "/offsets")).status == 200
 
-    async def second(where: Site) -> None:
+    async def second(where: HttpBroker) -> None:
         await where.produce("t", "2")
-        again = Consumer(where, "/consumers/g/instances/one")
+        again = HttpConsumer(where, "/consumers/g/instances/one")
         assert values(await again.read(1)) == [2]
         assert (await again.ask("GET", "/subscription")).json == {"topics": ["t"]}
         taken = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
@@ -198,18 +198,18 @@ def test_a_subscribed_consumer_is_there_again_after_a_restart(tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        answer = await (await Consumer.create(where, "g")).ask(method, below, body)
+        answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
         assert (answer.json["error_code"], answer.status) == (code, code if code < 1000 else code // 100)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        one = await Consumer.create(where, "g", "one")
+        one = await HttpConsumer.create(where, "g", "one")
         twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
         assert (twice.status, twice.json["error_code"]) == (409, 40902)
         for wrong, why in (
@@ -221,28 +221,28 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
             refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
             assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
             assert refused.json["message"].startswith(why), refused.json
-        await one.done("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
         assert (await one.ask("POST", "/subscription", {"topics": ["t"]})).json["error_code"] == 40903
         assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601
         assert (await where.get("/consumers/g/instances/two/records")).json["error_code"] == 40403
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_state_of_a_member_is_kept_in_a_form_that_other_clients_read_past() -> None:
     kept = b'{"of":"x"}'
-    assert kept_in(subscription(["a", "b"], kept)) == kept
-    assert kept_in(b"\0\0garbage") == b"" and kept_in(b"") == b""
+    assert user_data_of(encode_metadata(["a", "b"], kept)) == kept
+    assert user_data_of(b"\0\0garbage") == b"" and user_data_of(b"") == b""
 
 
 def test_a_consumer_that_nobody_uses_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered_api.http.consumers.instances.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
 
-    async def story() -> None:
-        async with asyncio.timeout(PATIENCE), site(tmp_path) as where:
-            one = await Consumer.create(where, "g")
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as where:
+            one = await HttpConsumer.create(where, "g")
             while (await one.ask("GET", "/subscription")).status != 404:
                 await asyncio.sleep(0.02)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -10,167 +10,171 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.e2e.http_site import Site, run, until
-from tests.e2e.test_http_consumers import JSON, V2, Consumer, values
+from tests.e2e.http_site import HttpBroker, run, wait_until
+from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
-from tiered_api.http.consumers.instance import Choices
-from tiered_api.http.consumers.member import PREFIX, Wish, subscription
-from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.consumers.instance import ConsumerConfig
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, encode_metadata
+from tiered_api.http.consumers.topic_patterns import TopicPattern
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:
     return {"partitions": [{"topic": topic, "partition": partition} for topic, partition in places]}
 
 
-async def members(where: Site, group: str = "g") -> list[str | None]:
-    found = await where.node.coordinators.ask(group, DescribeGroup(group))
+async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
+    found = await where.broker.group_coordinators.ask(group, DescribeGroup(group))
     return [member.instance_id for member in found.members]
 
 
 def test_a_topic_that_is_deleted_takes_no_records_of_others_along(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
-        one = await Consumer.create(where, "g")
-        await one.done("POST", "/assignments", parts(("a", 0), ("b", 0)))
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("a", 0), ("b", 0)))
         await where.produce("a", "1", "2")
-        await where.node.submit(DeleteTopic("b"))
+        await where.broker.submit(DeleteTopic("b"))
         assert values(await one.read(2)) == [1, 2]
         await where.produce("a", "3")
         assert values(await one.read(1)) == [3]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_positions_in_a_deleted_topic_mean_nothing_in_the_next_of_its_name(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "0", "1", "2")
-        one = await Consumer.create(where, "g")
-        await one.done("POST", "/assignments", parts(("t", 0)))
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         assert values(await one.read(3)) == [0, 1, 2]
-        await where.node.submit(DeleteTopic("t"))
+        await where.broker.submit(DeleteTopic("t"))
         await where.create("t")
         await where.produce("t", "10", "11", "12", "13")
         assert values(await one.read(4)) == [10, 11, 12, 13]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_record_that_cannot_be_shown_holds_up_its_partition_only(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         await where.produce("t", "1", partition=0)
         await where.produce("t", "no json", "2", partition=1)
-        one = await Consumer.create(where, "g")
-        await one.done("POST", "/assignments", parts(("t", 0), ("t", 1)))
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
         assert values((await one.ask("GET", "/records", accept=JSON)).json) == [1]
         told = await one.ask("GET", "/records", accept=JSON)
         assert (told.status, told.json["error_code"]) == (422, 42203)
         await where.produce("t", "3", partition=0)
         assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
         past = {"offsets": [{"topic": "t", "partition": 1, "offset": 1}]}
-        await one.done("POST", "/positions", past)
+        await one.ask_without_reply("POST", "/positions", past)
         assert values(await one.read(1)) == [2]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_partition_that_always_has_more_does_not_keep_a_reader_to_itself(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t", partitions=2)
         for number in range(3):
             await where.produce("t", str(number), partition=0)
         await where.produce("t", "9", partition=1)
-        one = await Consumer.create(where, "g")
-        await one.done("POST", "/assignments", parts(("t", 0), ("t", 1)))
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
         reads = [await one.ask("GET", "/records?max_bytes=1", accept=JSON) for _ in range(2)]
         assert sorted(row["partition"] for read in reads for row in read.json) == [0, 1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_commit_that_the_group_does_not_take_stops_no_reading(tmp_path: Path) -> None:
     """Its partitions are chosen by hand, and the group has members: they alone may commit."""
 
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         await where.produce("t", "1")
-        other, one = await Consumer.create(where, "g"), await Consumer.create(where, "g")
-        await other.done("POST", "/subscription", {"topics": ["u"]})
+        other, one = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
+        await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
         await other.ask("GET", "/records", accept=JSON)
-        await one.done("POST", "/assignments", parts(("t", 0)))
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         assert values(await one.read(1)) == [1]
         await where.produce("t", "2")
         assert values(await one.read(1)) == [2]
         assert (await one.ask("POST", "/offsets")).status == 400
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_a_subscription_is_replaced_by_the_next(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("a")
         await where.create("b")
         await where.produce("a", "1")
         await where.produce("b", "2")
-        one = await Consumer.create(where, "g", "one")
-        await one.done("POST", "/subscription", {"topics": ["a"]})
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
         assert values(await one.read(1)) == [1]
-        await one.done("POST", "/subscription", {"topics": ["b"]})
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["b"]})
         assert (await one.ask("GET", "/subscription")).json == {"topics": ["b"]}
         assert values(await one.read(1)) == [2]
         assert await members(where) == ["rest-one"]
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
-        one = await Consumer.create(where, "g", "one")
-        await one.done("POST", "/subscription", {"topics": ["a"]})
+    async def scenario(where: HttpBroker) -> None:
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
         while await members(where) != ["rest-one"]:
             await asyncio.sleep(0.002)
-        await one.done("DELETE", "")
+        await one.ask_without_reply("DELETE", "")
         assert await members(where) == []
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=3_000)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=3_000)
 
 
 def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_back(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
-        one = await Consumer.create(where, "g", "one")
-        (instance,) = where.http._listener.site.instances._found.values()
-        async with instance.turn:
+    async def scenario(where: HttpBroker) -> None:
+        one = await HttpConsumer.create(where, "g", "one")
+        (instance,) = where.http._listener.context.instances._instances.values()
+        async with instance.lock:
             deleting = asyncio.create_task(one.ask("DELETE", ""))
-            await until(lambda: len(instance.turn._waiters or ()) == 1)
+            await wait_until(lambda: len(instance.lock._waiters or ()) == 1)
             subscribing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["t"]}))
-            await until(lambda: len(instance.turn._waiters or ()) == 2)
+            await wait_until(lambda: len(instance.lock._waiters or ()) == 2)
         assert (await deleting).status == 204
         assert (await subscribing).json["error_code"] == 40403
-        assert instance.membership is None
+        assert instance.member is None
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        one = await Consumer.create(where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000")
-        await one.done("POST", "/subscription", {"topics": ["t"]})
-        (instance,) = where.http._listener.site.instances._found.values()
-        await instance.partitions(30)
+        one = await HttpConsumer.create(
+            where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000"
+        )
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        (instance,) = where.http._listener.context.instances._instances.values()
+        await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        await until(lambda: bool(where.node.replica("t", 0)._parked))  # it has read the record and wants more
-        await instance._revoked()
+        await wait_until(
+            lambda: bool(where.broker.leader_replica("t", 0)._parked)
+        )  # it has read the record and wants more
+        await instance._on_revoked()
         assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"
         await where.produce("t", f'"{"x" * 100_000}"')
         rows = (await waiting).json
         assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
     ["orders", "orders.*", "(orders|payments)-.*", r"[a-z]+\.v[0-9]", "^a.*z$", "(ab){2}", ".*-orders-.*", "(a+)+b"],
 )
 def test_patterns_that_people_use_are_taken(pattern: str) -> None:
-    Pattern(pattern)
+    TopicPattern(pattern)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +196,12 @@ def test_patterns_that_people_use_are_taken(pattern: str) -> None:
     ],
 )
 def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        answer = await (await Consumer.create(where, "g")).ask(method, below, body)
+        answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
         assert (answer.json["error_code"] if answer.body else answer.status) == code
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -212,21 +216,23 @@ def test_what_is_asked_too_much_is_said(tmp_path: Path, method: str, below: str,
     ],
 )
 def test_what_another_client_put_into_the_group_is_no_consumer_of_ours(tmp_path: Path, kept: dict[str, Any]) -> None:
-    async def story(where: Site) -> None:
-        metadata = subscription([], orjson.dumps(kept))
-        join = JoinGroup("g", "", f"{PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
-        await where.node.coordinators.ask("g", join, 30.0)
+    async def scenario(where: HttpBroker) -> None:
+        metadata = encode_metadata([], orjson.dumps(kept))
+        join = JoinGroup(
+            "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
+        )
+        await where.broker.group_coordinators.ask("g", join, 30.0)
         answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
         assert answer.json["error_code"] == 40403
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
-        one = await Consumer.create(where, "g", "one")
-        await one.done("POST", "/subscription", {"topics": ["t"]})
-        places = where.node.coordinators._places
+    async def scenario(where: HttpBroker) -> None:
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        places = where.broker.group_coordinators._led_partitions
         held = {partition: place.coordinator for partition, place in places.items()}
         for place in places.values():
             place.coordinator = None
@@ -238,23 +244,23 @@ def test_groups_that_are_being_loaded_are_waited_for(tmp_path: Path) -> None:
             place.coordinator = held[partition]
         assert [(await each).status for each in asking] == [200, 200, 404]
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -> None:
     """The member that leads the group came back to its place without sharing anything out."""
 
-    async def first(where: Site) -> None:
+    async def first(where: HttpBroker) -> None:
         await where.create("t")
-        one = await Consumer.create(where, "g", "one")
-        await one.done("POST", "/subscription", {"topics": ["t"]})
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
         await one.ask("GET", "/records", accept=JSON)
 
-    async def second(where: Site) -> None:
-        again = Consumer(where, "/consumers/g/instances/one")
+    async def second(where: HttpBroker) -> None:
+        again = HttpConsumer(where, "/consumers/g/instances/one")
         while len(await again.partitions()) != 1:
             await again.ask("GET", "/records?timeout=0", accept=JSON)
-        await where.node.submit(CreatePartitions("t", 2))
+        await where.broker.submit(CreatePartitions("t", 2))
         while len(await again.partitions()) != 2:
             await again.ask("GET", "/records?timeout=0", accept=JSON)
 
@@ -263,11 +269,11 @@ def test_a_topic_that_grows_after_a_restart_is_shared_out_anew(tmp_path: Path) -
 
 
 def test_choices_are_found_as_they_were_kept() -> None:
-    wish, choices = Wish(("a", "b")), Choices(format="json", min_bytes=7, auto_commit=False)
-    assert Choices.found(choices.kept(wish)) == (choices, wish)
+    wish, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
+    assert ConsumerConfig.from_user_data(choices.to_user_data(wish)) == (choices, wish)
 
 
-async def read_of_its_own(where: Site, one: Consumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A read is under way on a connection that takes little at once."""
     host, port = where.url.removeprefix("http://").rsplit(":", 1)
     sock = socket.socket()
@@ -280,48 +286,48 @@ async def read_of_its_own(where: Site, one: Consumer) -> tuple[asyncio.StreamRea
 
 
 def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> None:
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
-        one = await Consumer.create(where, "g", consumer_request_timeout_ms="20000")
-        await one.done("POST", "/assignments", parts(("t", 0)))
-        _, writer = await read_of_its_own(where, one)
-        (instance,) = where.http._listener.site.instances._found.values()
-        await until(instance.turn.locked)
+        one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        _, writer = await start_slow_read(where, one)
+        (instance,) = where.http._listener.context.instances._instances.values()
+        await wait_until(instance.lock.locked)
         writer.transport.abort()
-        await until(lambda: where.http._listener.open_connections() == 1)
+        await wait_until(lambda: where.http._listener.open_connections() == 1)
         await where.produce("t", "1", "2")
         assert values(await one.read(2)) == [1, 2]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_read_whose_client_goes_in_the_middle_of_the_answer_loses_nothing(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         for _ in range(14):
             await where.produce("t", large)
-        one = await Consumer.create(where, "g", fetch_min_bytes="7000000")
-        await one.done("POST", "/assignments", parts(("t", 0)))
-        reader, writer = await read_of_its_own(where, one)
+        one = await HttpConsumer.create(where, "g", fetch_min_bytes="7000000")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        reader, writer = await start_slow_read(where, one)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         writer.transport.abort()
         assert [row["offset"] for row in await one.read(14)] == list(range(14))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_read_that_was_answered_is_not_given_again(tmp_path: Path) -> None:
     large = orjson.dumps("x" * 500_000).decode()
 
-    async def story(where: Site) -> None:
+    async def scenario(where: HttpBroker) -> None:
         await where.create("t")
         for _ in range(14):
             await where.produce("t", large)
-        one = await Consumer.create(where, "g")
-        await one.done("POST", "/assignments", parts(("t", 0)))
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         assert [row["offset"] for row in await one.read(14)] == list(range(14))
         assert (await one.ask("GET", "/records", accept=JSON)).json == []
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.server import media_types
 
@@ -30,7 +30,7 @@ def test_consumer_request_of_a_type_that_needs_no_preflight_is_refused_415(
 ) -> None:
     """These are the types that a page may send to any site without asking first."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         headers = [f"Content-Type: {kind}"] if kind else []
         for path in ("", "/instances/one/subscription", "/instances/one/offsets", "/instances/one/positions/end"):
             answer = await site.raw(request_bytes("POST", CONSUMERS + path, *headers, body=body))
@@ -38,16 +38,18 @@ def test_consumer_request_of_a_type_that_needs_no_preflight_is_refused_415(
             assert V2 in str(body_of(answer)["message"])
         assert not (await site.get(f"{site.cluster}/consumer-groups")).json["data"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_every_post_put_and_patch_without_a_content_type_is_refused_415(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         paths = (await site.get("/openapi.json")).json["paths"]
         asked = 0
         for path, operations in paths.items():
-            target = path.format_map(dict.fromkeys(("group", "instance", "config", "consumer"), "x") | known(site))
+            target = path.format_map(
+                dict.fromkeys(("group", "instance", "config", "consumer"), "x") | path_arguments(site)
+            )
             for method in {"post", "put", "patch"} & operations.keys():
                 for body in (b"", b"{}"):
                     answer = await site.raw(request_bytes(method.upper(), target, body=body))
@@ -55,16 +57,16 @@ def test_every_post_put_and_patch_without_a_content_type_is_refused_415(tmp_path
                     asked += 1
         assert asked > 30
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
-def known(site: Site) -> dict[str, str]:
+def path_arguments(site: HttpBroker) -> dict[str, str]:
     """The arguments of paths, as there is something at them."""
-    return {"cluster": site.node.cluster_id, "topic": "t", "partition": "0", "broker": "1"}
+    return {"cluster": site.broker.cluster_id, "topic": "t", "partition": "0", "broker": "1"}
 
 
 def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         for topic in ("a", "b"):
             await site.create(topic)
         one, other = (f"{site.cluster}/topics/{topic}" for topic in ("a", "b"))
@@ -74,7 +76,7 @@ def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) ->
         json = request_bytes("DELETE", other, "Content-Type: application/json; charset=utf-8", body=b"{}")
         assert status_of(await site.raw(json)) == 204
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_delete_needs_a_content_type_only_where_it_has_a_body(tmp_path: Path) ->
     ],
 )
 def test_request_of_a_page_of_another_site_is_refused_403(tmp_path: Path, header: str) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         records = "/topics/t/partitions/0/records"
         for asked in (
@@ -105,13 +107,13 @@ def test_request_of_a_page_of_another_site_is_refused_403(tmp_path: Path, header
             answer = await site.raw(asked)
             assert (status_of(answer), body_of(answer)["error_code"]) == (403, 403), asked
             assert "tiered.http.allowed.hosts" in str(body_of(answer)["message"])
-        assert "t" in site.node.image.topics
+        assert "t" in site.broker.image.topics
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         port = site.url.rpartition(":")[2]
         for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
             own = request_bytes(
@@ -121,14 +123,14 @@ def test_request_of_a_page_of_the_broker_itself_or_of_a_person_is_served(tmp_pat
         for word in ("none", "same-origin"):
             assert status_of(await site.raw(request_bytes("GET", "/healthz", f"Sec-Fetch-Site: {word}"))) == 200
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8082", "localhost.evil.example", "127.0.0.1.nip.io"])
 def test_request_by_a_name_that_is_not_the_brokers_is_refused_403(tmp_path: Path, host: str) -> None:
     """A page whose name points to 127.0.0.1 (DNS rebinding) has the origin of the broker, for the browser."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         own = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin")
         for method, path in (("GET", "/v3/clusters"), ("GET", "/metrics"), ("DELETE", f"{site.cluster}/topics/t")):
@@ -136,45 +138,45 @@ def test_request_by_a_name_that_is_not_the_brokers_is_refused_403(tmp_path: Path
                 answer = await site.raw(request_bytes(method, path, *headers, host=host))
                 assert (status_of(answer), body_of(answer)["error_code"]) == (403, 403)
                 assert "tiered.http.allowed.hosts" in str(body_of(answer)["message"])
-        assert "t" in site.node.image.topics
+        assert "t" in site.broker.image.topics
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_request_by_an_address_or_by_a_name_of_the_broker_is_served(tmp_path: Path) -> None:
     names = ("127.0.0.1:1", "10.1.2.3", "[::1]:8082", "localhost", "LocalHost.:80", "Kafka.Example.org:8082")
     own = (socket.gethostname(), "broker-1.internal:1", "")
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         for host in (*names, *own):
             assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", host=host))) == 200, host
 
     advertised = ("PLAINTEXT://broker-1.internal:9092",)
-    run(tmp_path, story, advertised_listeners=advertised, tiered_http_allowed_hosts=("kafka.example.org",))
+    run(tmp_path, scenario, advertised_listeners=advertised, tiered_http_allowed_hosts=("kafka.example.org",))
 
 
 def test_page_of_an_allowed_host_is_served_where_a_proxy_changes_the_host(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         for headers in (
             ("Origin: https://kafka.example.org", "Sec-Fetch-Site: same-origin"),
             ("Origin: https://kafka.example.org:8443", "Sec-Fetch-Site: cross-site"),
         ):
             assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", *headers))) == 200, headers
 
-    run(tmp_path, story, tiered_http_allowed_hosts=("kafka.example.org",))
+    run(tmp_path, scenario, tiered_http_allowed_hosts=("kafka.example.org",))
 
 
 def test_any_host_is_served_where_the_setting_says_so_and_pages_of_other_sites_still_are_not(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         assert status_of(await site.raw(request_bytes("GET", "/v3/clusters", host="any.example"))) == 200
         page = request_bytes("GET", "/v3/clusters", "Origin: http://evil.example", host="any.example")
         assert status_of(await site.raw(page)) == 403
 
-    run(tmp_path, story, tiered_http_allowed_hosts=("*",))
+    run(tmp_path, scenario, tiered_http_allowed_hosts=("*",))
 
 
 def test_short_way_of_known_requests_serves_no_page_of_another_site(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path, record = f"{site.cluster}/topics/t/records", {"value": {"type": "JSON", "data": 1}}
         for _ in range(3):  # from the second time on the head is known
@@ -182,7 +184,7 @@ def test_short_way_of_known_requests_serves_no_page_of_another_site(tmp_path: Pa
             assert (await site.ask("POST", path, record, Host="localhost", Origin="http://evil.example")).status == 403
             assert (await site.ask("POST", path, record, Host="localhost", Sec_Fetch_Site="cross-site")).status == 403
             assert (await site.ask("POST", path, record, Host="evil.example")).status == 403
-        replica = site.node.replica("t", 0)
+        replica = site.broker.leader_replica("t", 0)
         assert replica.log.end_offset == 3
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.errors import Code
-from tiered.groups.requests import PartitionOffset, CommitOffsets, JoinGroupReply, JoinGroup, SyncGroup
+from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, PartitionOffset, SyncGroup
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.group_member import write_assignment
 
 GROUP = "readers"
 
 
-async def joined(site: Site, *mine: TopicPartition) -> str:
+async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
     """A group of one member that has these partitions; its id."""
-    ask = site.node.coordinators.ask
+    ask = site.broker.group_coordinators.ask
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
     first: JoinGroupReply = await ask(GROUP, join)
     assert first.code is Code.MEMBER_ID_REQUIRED
@@ -29,7 +29,7 @@ async def joined(site: Site, *mine: TopicPartition) -> str:
     return got.member_id
 
 
-async def fill(site: Site) -> None:
+async def fill(site: HttpBroker) -> None:
     """A topic of two partitions with five records each."""
     await site.create("t", partitions=2)
     for partition in (0, 1):
@@ -37,9 +37,9 @@ async def fill(site: Site) -> None:
 
 
 def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await fill(site)
-        member = await joined(site, TopicPartition("t", 0), TopicPartition("t", 1))
+        member = await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
 
         async def get(path: str) -> Any:
             answer = await site.get(f"{site.cluster}/consumer-groups{path}")
@@ -68,15 +68,15 @@ def test_groups_members_assignments_and_lags(tmp_path: Path) -> None:
         assert (summary["total_lag"], summary["max_lag"], summary["max_lag_partition_id"]) == (5, 3, 0)
         assert summary["max_lag_consumer_id"] == member
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         groups = f"{site.cluster}/consumer-groups"
         assert (await site.get(groups)).json["data"] == []
         await fill(site)
-        await joined(site, TopicPartition("t", 0))
+        await join_and_commit(site, TopicPartition("t", 0))
         for path, code in {
             "/nobody": 40405,
             "/nobody/lags": 40405,
@@ -86,4 +86,4 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
             answer = await site.get(groups + path)
             assert (answer.status, answer.json["error_code"]) == (404, code), path
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.http_site import RAW, Site, run, until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 HOST = b"Host: localhost\r\n"
 
@@ -54,18 +54,18 @@ def body_of(answer: bytes) -> dict[str, object]:
 def test_a_request_that_is_not_http_is_answered_400_and_the_connection_ends(
     tmp_path: Path, request_bytes: bytes
 ) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         answer = await site.raw(request_bytes)
         assert status_of(answer) in (400, 414, 431), answer
         assert body_of(answer)["error_code"] == status_of(answer)
         assert b"Traceback" not in answer and b".py" not in answer
         assert (await site.get("/healthz")).status == 200
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         topic = f"{site.cluster}/topics/t"
         refused = await site.ask("PUT", topic, {})
@@ -84,11 +84,11 @@ def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> No
         assert (await site.ask("GET", "/nothing", Expect="sorcery")).status == 404
         assert (await site.ask("HEAD", "/topics")).body == b""
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         head = b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: " + RAW.encode() + b"\r\n"
         announced = await site.raw(head + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
@@ -96,15 +96,15 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
         grown = b"".join(b"10000\r\n" + b"x" * 65536 + b"\r\n" for _ in range(20))
         assert status_of(await site.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + grown)) == 413
 
-    run(tmp_path, story, Limits(body_bytes=1 << 20))
+    run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        data = encode_batch([(site.node.world.clock.wall_ms(), None, b"v", ())])
+        data = encode_batch([(site.broker.world.clock.wall_ms(), None, b"v", ())])
         writer.write(
             b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/octet-stream\r\n"
             b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
@@ -114,11 +114,11 @@ def test_a_client_that_asks_first_is_told_to_go_on(tmp_path: Path) -> None:
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
         writer.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -134,12 +134,12 @@ def test_a_stream_that_asks_first_is_told_to_go_on_before_its_answer_begins(tmp_
         assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"0\r\n\r\n")
         writer.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("verb", ["records", "records:batch"])
 def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_stays(tmp_path: Path, verb: str) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -157,11 +157,11 @@ def test_a_body_whose_chunks_break_off_is_refused_at_once_and_what_came_before_s
         assert len((await site.get("/topics/t/partitions/0/records")).json["records"]) == (verb == "records")
         writer.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         deep = "[" * 600 + "]" * 600
         await site.produce("t", deep, "1")
@@ -172,11 +172,11 @@ def test_json_that_is_nested_too_deeply_for_an_answer_is_given_as_base64(tmp_pat
         refused = await site.get(path, "application/vnd.kafka.json.v2+json")
         assert (refused.status, refused.json["error_code"]) == (422, 42203)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         assert await site.raw(b"") == b""
         assert await site.raw(b"GET /topics HTTP/1.1\r\nHost:") == b""
@@ -186,13 +186,13 @@ def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) 
         stream = await site.raw(records + HOST + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n')
         assert b'"error_code":408' in stream
 
-    run(tmp_path, story, Limits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
+    run(tmp_path, scenario, HttpLimits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
 
 
 def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, max_message_bytes="20000000")
-        now = site.node.world.clock.wall_ms()
+        now = site.broker.world.clock.wall_ms()
         data = encode_batch([(now, None, b"x" * 5_000_000, ())])
         for _ in range(4):
             await site.ask("POST", "/topics/t/partitions/0/records", data, kind=RAW)
@@ -203,20 +203,20 @@ def test_a_client_that_never_reads_is_cut_off_and_gives_its_memory_back(tmp_path
             lazy.connect((host, int(port)))
             ask = b"GET /topics/t/partitions/0/records?max_bytes=30000000 HTTP/1.1\r\n" + HOST
             lazy.sendall(ask + b"Accept: " + accept + b"\r\n\r\n")
-            gauge = site.node.metrics.gauge("tiered_http_connections", "")
-            await until(lambda gauge=gauge: gauge.value() >= 2)  # type: ignore[misc]
-            await until(lambda gauge=gauge: gauge.value() <= 1)  # type: ignore[misc]
+            gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+            await wait_until(lambda gauge=gauge: gauge.value() >= 2)  # type: ignore[misc]
+            await wait_until(lambda gauge=gauge: gauge.value() <= 1)  # type: ignore[misc]
             lazy.close()
         assert (await site.get("/healthz")).status == 200
 
-    run(tmp_path, story, Limits(write_seconds=0.3))
+    run(tmp_path, scenario, HttpLimits(write_seconds=0.3))
 
 
 def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         value = random.Random(1).randbytes(220_000) + bytes(20 << 20)  # not more than a hundred times its size
-        bomb = encode_batch([(site.node.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
+        bomb = encode_batch([(site.broker.world.clock.wall_ms(), None, value, ())], codec=Codec.ZSTD)
         assert len(bomb) < 230_000
         path = "/topics/t/partitions/0/records?format=binary"
         assert (await site.ask("POST", path.partition("?")[0], bomb, kind=RAW)).status == 200
@@ -234,15 +234,15 @@ def test_answers_that_a_small_batch_grows_into_are_held_within_the_memory_budget
         assert (full.status, full.json["error_code"], full.headers["Retry-After"]) == (503, 503, "1")
         for each in lazy:
             each.close()
-        gauge = site.node.metrics.gauge("tiered_http_connections", "")
-        await until(lambda: gauge.value() <= 1)
+        gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+        await wait_until(lambda: gauge.value() <= 1)
         assert (await site.get(path)).status == 200
 
-    run(tmp_path, story, Limits(memory_bytes=64 << 20, body_seconds=0.5))
+    run(tmp_path, scenario, HttpLimits(memory_bytes=64 << 20, body_seconds=0.5))
 
 
 def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         host, port = site.url.removeprefix("http://").split(":")
         opened = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
@@ -259,24 +259,24 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
             assert status_of(await reader.readuntil(b"\r\n\r\n")) == 200
             writer.close()
 
-    run(tmp_path, story, Limits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
+    run(tmp_path, scenario, HttpLimits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
 def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
-        broken = site.node.replica("t", 0)
+        broken = site.broker.leader_replica("t", 0)
         kept, broken.log = broken.log, None  # type: ignore[assignment]
         answer = await site.get("/topics/t/partitions/0/records")
         assert (answer.status, answer.json["error_code"]) == (500, 500)
         assert b"NoneType" not in answer.body and b"Traceback" not in answer.body
         broken.log = kept
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         body = b'{"value":{"type":"JSON","data":1}}'
         head = (
@@ -310,4 +310,4 @@ def test_pipelined_and_split_requests_keep_their_order_beside_the_short_way(tmp_
         assert await told(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
         assert await told(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.http_site import RAW, Answer, Site, run
+from tests.e2e.http_site import RAW, HttpBroker, HttpReply, run
 from tiered.records.batch import Codec, encode_batch
 
 REQUESTS = 500
@@ -28,61 +28,61 @@ ACCEPTED = ("", "*/*", "application/json", RAW, "application/vnd.kafka.v2+json",
 METHODS = ("GET", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "TRACE")
 
 
-class Asker:
+class RequestGenerator:
     """Draws requests from a document."""
 
     def __init__(self, seed: int, document: dict[str, Any], cluster_id: str) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self._schemas = document["components"]["schemas"]
         self._cluster_id = cluster_id
         paths = document["paths"].items()
         self.operations = [(path, verb.upper(), each) for path, verbs in paths for verb, each in verbs.items()]
 
-    def often(self, share: float) -> bool:
-        return self.chance.random() < share
+    def is_drawn(self, share: float) -> bool:
+        return self.rng.random() < share
 
-    def value(self, schema: dict[str, Any], depth: int = 0) -> Any:
+    def draw_value(self, schema: dict[str, Any], depth: int = 0) -> Any:
         """Something like what a schema describes."""
         if "$ref" in schema:
             schema = self._schemas[schema["$ref"].rpartition("/")[2]]
         kind = schema.get("type")
-        if self.often(0.1) or depth > 6 or kind is None:
-            return self.chance.choice(ODD_VALUES)
+        if self.is_drawn(0.1) or depth > 6 or kind is None:
+            return self.rng.choice(ODD_VALUES)
         if kind == "array":
-            return [self.value(schema["items"], depth + 1) for _ in range(self.chance.choice((0, 1, 1, 3)))]
+            return [self.draw_value(schema["items"], depth + 1) for _ in range(self.rng.choice((0, 1, 1, 3)))]
         if kind == "object":
             needed, inside = schema.get("required", ()), schema.get("properties", {}).items()
             share = {name: 0.95 if name in needed else 0.5 for name, _ in inside}
-            return {name: self.value(each, depth + 1) for name, each in inside if self.often(share[name])}
+            return {name: self.draw_value(each, depth + 1) for name, each in inside if self.is_drawn(share[name])}
         if kind == "string":
-            return self.chance.choice(schema.get("enum", STRINGS))
-        return self.chance.choice((0, 1, 2, 5, -1, 10**9) if kind == "integer" else (True, False))
+            return self.rng.choice(schema.get("enum", STRINGS))
+        return self.rng.choice((0, 1, 2, 5, -1, 10**9) if kind == "integer" else (True, False))
 
-    def target(self, path: str, operation: dict[str, Any]) -> str:
+    def draw_target(self, path: str, operation: dict[str, Any]) -> str:
         """An address of an operation, mostly of something that is there."""
-        there = {"cluster": self._cluster_id, "topic": self.chance.choice(TOPICS), "partition": "0", "broker": "1"}
+        there = {"cluster": self._cluster_id, "topic": self.rng.choice(TOPICS), "partition": "0", "broker": "1"}
         query = []
         for parameter in operation.get("parameters", ()):
             name = parameter["name"]
             if parameter["in"] == "query":
-                query += [f"{name}={self.chance.choice(QUERIES)}"] if self.often(0.4) else []
+                query += [f"{name}={self.rng.choice(QUERIES)}"] if self.is_drawn(0.4) else []
                 continue
             good = there.get(name, "retention.ms")
-            path = path.replace(f"{{{name}}}", good if self.often(0.85) else self.chance.choice(ODD_NAMES))
+            path = path.replace(f"{{{name}}}", good if self.is_drawn(0.85) else self.rng.choice(ODD_NAMES))
         return quote(path + ("?" + "&".join(query) if query else ""), safe="/?=&%:;+,'-")
 
-    def body(self, kind: str, schema: dict[str, Any]) -> bytes:
+    def draw_body(self, kind: str, schema: dict[str, Any]) -> bytes:
         """A body of a media type, now and then with a byte changed or an end that is missing."""
         if kind == RAW:
-            data = bytearray(encode_batch([(0, b"k", b"v" * 50, ())] * 3, codec=self.chance.choice(list(Codec))))
+            data = bytearray(encode_batch([(0, b"k", b"v" * 50, ())] * 3, codec=self.rng.choice(list(Codec))))
         else:
-            data = bytearray(json.dumps(self.value(schema)).encode())
-        if self.often(0.1):
-            data[self.chance.randrange(len(data))] = self.chance.randrange(256)
-        return bytes(data[: self.chance.randrange(len(data))] if self.often(0.05) else data)
+            data = bytearray(json.dumps(self.draw_value(schema)).encode())
+        if self.is_drawn(0.1):
+            data[self.rng.randrange(len(data))] = self.rng.randrange(256)
+        return bytes(data[: self.rng.randrange(len(data))] if self.is_drawn(0.05) else data)
 
 
-def fault_of(answer: Answer, method: str, operation: dict[str, Any]) -> str:
+def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str:
     """What is wrong with an answer; empty when nothing is."""
     if answer.status >= 500:
         return "a fault of the broker"
@@ -103,23 +103,23 @@ def fault_of(answer: Answer, method: str, operation: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_request_is_answered_with_a_fault_of_the_broker(tmp_path: Path, seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         document = (await site.get("/openapi.json")).json
-        asker = Asker(seed, document, site.node.cluster_id)
+        asker = RequestGenerator(seed, document, site.broker.cluster_id)
         answered: set[int] = set()
         for number in range(REQUESTS):
             for topic in TOPICS if number % 50 == 0 else ():
                 await site.ask("POST", f"{site.cluster}/topics", {"topic_name": topic})
-            path, documented, operation = asker.chance.choice(asker.operations)
-            method = documented if asker.often(0.95) else asker.chance.choice(METHODS)
-            target, accept = asker.target(path, operation), asker.chance.choice(ACCEPTED)
+            path, documented, operation = asker.rng.choice(asker.operations)
+            method = documented if asker.is_drawn(0.95) else asker.rng.choice(METHODS)
+            target, accept = asker.draw_target(path, operation), asker.rng.choice(ACCEPTED)
             content = operation.get("requestBody", {}).get("content", {})
-            kind, shape = asker.chance.choice(list(content.items()) or [("", {"schema": {}})])
-            body = asker.body(kind, shape["schema"]) if kind else None
+            kind, shape = asker.rng.choice(list(content.items()) or [("", {"schema": {}})])
+            body = asker.draw_body(kind, shape["schema"]) if kind else None
             asked = (seed, number, method, target, accept, body)
             answer = await site.ask(method, target, body, kind=kind, accept=accept)
-            assert not fault_of(answer, method, operation), (fault_of(answer, method, operation), asked, answer)
+            assert not find_fault(answer, method, operation), (find_fault(answer, method, operation), asked, answer)
             answered.add(answer.status)
         assert {200, 204, 400, 404, 405, 406, 422} <= answered
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -3,32 +3,32 @@
 import re
 from pathlib import Path
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.ids import incarnation_digest
 from tiered_api.http.server.routes import table
 
 
 def test_health_metrics_and_identity_are_there(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b")
         await site.get("/topics/t/partitions/0/records")
         health = await site.get("/healthz")
         assert health.status == 200 and health.json["ok"] and health.json["problems"] == []
         node = (await site.get("/tiered/v1/node")).json
-        life = incarnation_digest(site.node.incarnation)
-        assert node == {"cluster_id": site.node.cluster_id, "node_id": 1, "incarnation_sha256": life}
+        life = incarnation_digest(site.broker.incarnation)
+        assert node == {"cluster_id": site.broker.cluster_id, "node_id": 1, "incarnation_sha256": life}
         metrics = await site.get("/metrics")
         assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = metrics.body.decode()
         assert "tiered_http_records_written_total 2" in text and "tiered_http_records_read_total 2" in text
         assert 'tiered_http_requests_total{operation="v3_produce_batch",status="207"} 1' in text
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         await site.produce("t", "a", "b", "c")
         state = (await site.get("/tiered/v1/topics/t/partitions/0")).json
@@ -42,16 +42,16 @@ def test_a_partition_says_where_its_records_are(tmp_path: Path) -> None:
         assert state["local_bytes"] > 0 and state["leader_epoch"] >= 0
         assert (await site.get("/tiered/v1/topics/t/partitions/1")).json["error_code"] == 40402
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         document = (await site.get("/openapi.json")).json
         assert document["openapi"].startswith("3.0")
         assert set(document["paths"]) == {route.path for route in table().routes}
-        values = {"cluster": site.node.cluster_id, "topic": "t", "partition": "0", "broker": "1", "config": "flush"}
+        values = {"cluster": site.broker.cluster_id, "topic": "t", "partition": "0", "broker": "1", "config": "flush"}
         for path, operations in document["paths"].items():
             if "get" not in operations or ("broker" in path and "config}" in path) or "{group}" in path:
                 continue  # what needs a group is read in test_http_groups.py and test_http_consumers.py
@@ -61,15 +61,15 @@ def test_the_document_describes_the_interface_that_answers(tmp_path: Path) -> No
             promised = operations["get"]["responses"]["200"]["content"]
             assert answer.headers["Content-Type"].partition(";")[0] in promised, path
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_labels_of_metrics_do_not_grow_with_what_clients_ask_for(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         for n in range(50):
             await site.get(f"/nothing/{n}")
             await site.get(f"/topics/no{n}")
         lines = [line for line in (await site.get("/metrics")).body.decode().splitlines() if "_requests_total{" in line]
         assert len([line for line in lines if line.startswith("tiered_http")]) == 2
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -9,62 +9,62 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.http_site import RAW, Site, run, until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.site import batch
-from tests.e2e.test_http_consumers import Consumer, values
+from tests.e2e.test_http_consumers import HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
 from tiered.controller.requests import CreateTopic, DeleteTopic
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 PATH = "/topics/t/partitions/0/records"
-LIMITS = Limits(append_ms=500, leader_seconds=0.5)
+LIMITS = HttpLimits(append_ms=500, leader_lookup_seconds=0.5)
 
 
-class Again:
+class RecreatedHttpTopic:
     """The topic `t` with three records, and how it is made again."""
 
-    def __init__(self, where: Site) -> None:
+    def __init__(self, where: HttpBroker) -> None:
         self.where = where
-        self._changes: asyncio.Task[None]
+        self._deletion: asyncio.Task[None]
 
-    async def begin(self) -> None:
+    async def create_first(self) -> None:
         await self.where.create("t")
         await self.where.produce("t", "0", "1", "2")
 
-    async def _change(self) -> None:
-        await self.where.node.submit(DeleteTopic("t"))
+    async def _delete_topic(self) -> None:
+        await self.where.broker.submit(DeleteTopic("t"))
 
-    async def replace(self) -> None:
+    async def recreate(self) -> None:
         """Until the broker has heard of it. Requests are answered once it has acted."""
-        node = self.where.node
-        old = node.replica("t", 0)
-        await node.partitions._moving.acquire()
-        self._changes = asyncio.create_task(self._change())
-        await until(lambda: "t" not in node.image.topics)
+        node = self.where.broker
+        old = node.leader_replica("t", 0)
+        await node.hosted_replicas._role_change_lock.acquire()
+        self._deletion = asyncio.create_task(self._delete_topic())
+        await wait_until(lambda: "t" not in node.image.topics)
         made = asyncio.create_task(node.submit(CreateTopic("t")))
-        await until(lambda: "t" in node.image.topics)
-        self._made = made
+        await wait_until(lambda: "t" in node.image.topics)
+        self._creation = made
         assert node.image.topics["t"].topic_id != old.topic_id
 
-    async def act(self) -> None:
-        self.where.node.partitions._moving.release()
-        await self._changes
-        await self._made
+    async def release_broker(self) -> None:
+        self.where.broker.hosted_replicas._role_change_lock.release()
+        await self._deletion
+        await self._creation
 
 
-def story_of(directory: Path, story: Callable[[Again], Awaitable[None]]) -> None:
-    async def whole(where: Site) -> None:
-        again = Again(where)
-        await again.begin()
-        await story(again)
+def run_recreated(directory: Path, scenario: Callable[[RecreatedHttpTopic], Awaitable[None]]) -> None:
+    async def run_all(where: HttpBroker) -> None:
+        again = RecreatedHttpTopic(where)
+        await again.create_first()
+        await scenario(again)
 
-    run(directory, whole, LIMITS)
+    run(directory, run_all, LIMITS)
 
 
 def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         record = {"value": {"type": "JSON", "data": "x"}}
         one = f"{where.cluster}/topics/t/records"
@@ -84,18 +84,18 @@ def test_what_is_written_over_http_is_in_the_second_topic_or_refused(tmp_path: P
             return [*found, raw.json.get("base_offset")]
 
         assert await all_ways() == [3, 4, 5, 6, 7, 8, 9]
-        await again.replace()
+        await again.recreate()
         assert await all_ways() == [None] * 7
-        await again.act()
+        await again.release_broker()
         assert await all_ways() == [0, 1, 2, 3, 4, 5, 6]
 
-    story_of(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
     """It named the topic once, at its beginning."""
 
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         more: asyncio.Queue[int] = asyncio.Queue()
 
@@ -108,60 +108,60 @@ def test_a_stream_of_records_ends_with_its_topic(tmp_path: Path) -> None:
         url = f"{where.url}{where.cluster}/topics/t/records"
         async with where.session.post(url, data=lines(), headers=kind) as response:
             assert json.loads(await response.content.readline())["offset"] == 3
-            await again.replace()
-            await again.act()
+            await again.recreate()
+            await again.release_broker()
             more.put_nowait(1)
             assert json.loads(await response.content.readline())["error_code"] >= 400
             more.put_nowait(-1)
-        assert where.node.replica("t", 0).log.end_offset == 0
+        assert where.broker.leader_replica("t", 0).log.end_offset == 0
 
-    story_of(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_what_is_read_over_http_is_of_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         offsets = "/topics/t/partitions/0/offsets"
         state = "/tiered/v1/topics/t/partitions/0"
         paths = [(f"{PATH}?offset=0", ""), (f"{PATH}?offset=0", RAW), (f"{PATH}?offset=0", EVENTS), (offsets, "")]
         for path, accept in (paths[0], paths[1], paths[3], (state, "")):
             assert (await where.get(path, accept)).status == 200
-        await again.replace()
+        await again.recreate()
         for path, accept in (*paths, (state, "")):
             answer = await where.get(path, accept)
             assert answer.status >= 400 or b"error" in answer.body, (path, accept, answer)
-        await again.act()
+        await again.release_broker()
         assert (await where.get(offsets)).json == {"beginning_offset": 0, "end_offset": 0}
 
-    story_of(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_an_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
         async with where.session.get(f"{where.url}{PATH}?offset=1", headers={"Accept": EVENTS}) as response:
             assert [event["id"] for event in await events(response, 2)] == [1, 2]
-            await again.replace()
-            await again.act()
+            await again.recreate()
+            await again.release_broker()
             await where.produce("t", "10", "11", "12", "13", "14")
             assert (await response.read()).startswith(b"event: error")
 
-    story_of(tmp_path, story)
+    run_recreated(tmp_path, scenario)
 
 
 def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginning(tmp_path: Path) -> None:
     """One read goes on until there is enough: it has records of the first topic when the second one comes."""
 
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedHttpTopic) -> None:
         where = again.where
-        one = await Consumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
-        await one.done("POST", "/assignments", parts(("t", 0)))
-        old = where.node.replica("t", 0)
+        one = await HttpConsumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        old = where.broker.leader_replica("t", 0)
         reading = asyncio.create_task(one.read(8))
-        await until(lambda: bool(old._parked))
-        await again.replace()
-        await again.act()
+        await wait_until(lambda: bool(old._parked))
+        await again.recreate()
+        await again.release_broker()
         await where.produce("t", "10", "11", "12", "13", "14")
         assert values(await reading) == [0, 1, 2, 10, 11, 12, 13, 14]
 
-    story_of(tmp_path, story)
+    run_recreated(tmp_path, scenario)

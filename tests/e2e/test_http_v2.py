@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.records.batch import decode_header
 
 V2 = "application/vnd.kafka.v2+json"
@@ -11,7 +11,7 @@ JSON = "application/vnd.kafka.json.v2+json"
 
 
 def test_topics_partitions_and_brokers_look_as_v2_shows_them(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("b")
         await site.create("a", 2, retention_ms="60000")
         listed = await site.get("/topics")
@@ -30,11 +30,11 @@ def test_topics_partitions_and_brokers_look_as_v2_shows_them(tmp_path: Path) -> 
             assert (answer.status, answer.json["error_code"]) == (404, code)
         assert (await site.get("/topics", "text/html")).status == 406
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_records_are_produced_in_both_embedded_formats(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         records = [{"key": "MjE=", "value": "dg=="}, {"value": "dg==", "partition": 1}, {"value": None, "partition": 1}]
         answer = await site.ask("POST", "/topics/t", {"records": records}, kind=BINARY)
@@ -51,11 +51,11 @@ def test_records_are_produced_in_both_embedded_formats(tmp_path: Path) -> None:
         offsets = (await site.get("/topics/t/partitions/2/offsets")).json
         assert offsets == {"beginning_offset": 0, "end_offset": first + 2}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, max_message_bytes="1000")
         records = [{"value": "a"}, {"value": "x" * 5000}, {"value": "b", "partition": 7}, {"value": "c"}]
         offsets = (await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)).json["offsets"]
@@ -66,32 +66,32 @@ def test_a_record_that_its_partition_refuses_is_named_and_the_others_are_in(tmp_
         )
         assert "partition 7" in offsets[2]["error"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_records_that_together_exceed_a_segment_go_into_several(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 1, segment_bytes="4096")
         records = [{"value": "x" * 900} for _ in range(30)]
         offsets = (await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)).json["offsets"]
         assert [each["offset"] for each in offsets] == list(range(30))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_an_answer_that_cannot_be_given_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         for path in ("/topics/t", "/topics/t/partitions/0"):
             body = {"records": [{"value": 1}]}
             assert (await site.ask("POST", path, body, kind=JSON, accept="text/html")).status == 406
         assert (await site.get("/topics/t/partitions/0/offsets")).json["end_offset"] == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         for body, kind, status in (
             ({"records": [{"value": "dg=="}, {"value": "not base64"}]}, BINARY, 422),
@@ -110,13 +110,13 @@ def test_a_body_with_a_record_that_cannot_be_read_is_refused_whole(tmp_path: Pat
         wrong = {"records": [{"value": 1, "partition": 1}]}
         assert (await site.ask("POST", "/topics/t/partitions/0", wrong, kind=JSON)).status == 422
         assert (await site.ask("POST", "/topics/t/partitions/1", wrong, kind=JSON)).json["error_code"] == 40402
-        assert site.node.replica("t", 0).high_watermark == 0
+        assert site.broker.leader_replica("t", 0).high_watermark == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         records = [{"value": n} for n in range(12_000)]
         answer = await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)
@@ -124,11 +124,11 @@ def test_a_request_of_very_many_records_keeps_their_order_in_one_partition(tmp_p
         assert [each["offset"] for each in offsets] == list(range(12_000))
         assert len({each["partition"] for each in offsets}) == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_batches_that_the_broker_builds_are_compressed_as_the_topic_says(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         kinds = {"producer": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
         for name, codec in kinds.items():
             await site.create(name, 1, compression_type=name, compression_gzip_level="-1")
@@ -139,4 +139,4 @@ def test_batches_that_the_broker_builds_are_compressed_as_the_topic_says(tmp_pat
             assert decode_header(stored).codec == codec
             assert (await site.ask("GET", path, accept=JSON)).json[0]["value"] == "a" * 1000
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

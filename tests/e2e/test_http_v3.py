@@ -7,9 +7,9 @@ from typing import Any
 
 import zstandard
 
-from tests.e2e.http_site import Site, run
+from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.limits import HttpLimits
 
 
 def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
@@ -17,7 +17,7 @@ def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
 
 
 def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         wanted = {"topic_name": "t", "partitions_count": 2, "configs": [{"name": "segment.bytes", "value": 4096}]}
         rehearsed = await site.ask("POST", topics, {**wanted, "validate_only": True})
@@ -26,7 +26,7 @@ def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
         assert made.status == 201
         assert made.json["kind"] == "KafkaTopic" and made.json["partitions_count"] == 2
         assert made.json["metadata"]["self"] == f"{site.url}{topics}/t" == made.headers["Location"]
-        assert made.json["metadata"]["resource_name"] == f"crn:///kafka={site.node.cluster_id}/topic=t"
+        assert made.json["metadata"]["resource_name"] == f"crn:///kafka={site.broker.cluster_id}/topic=t"
         assert (await site.get(f"{topics}/t")).json == made.json
         assert [each["topic_name"] for each in (await site.get(topics)).json["data"]] == ["t"]
         grown = await site.ask("PATCH", f"{topics}/t", {"partitions_count": 3})
@@ -37,11 +37,11 @@ def test_a_topic_lives_from_creation_to_deletion(tmp_path: Path) -> None:
         for answer in (await site.get(f"{topics}/t"), await site.ask("DELETE", f"{topics}/t")):
             assert (answer.status, answer.json["error_code"]) == (404, 40401)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         await site.create("there")
         for body, status, code, reason in (
@@ -71,11 +71,11 @@ def test_a_topic_that_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> No
             assert reason in answer.json["message"], (body, answer.json)
         assert [each["topic_name"] for each in (await site.get(topics)).json["data"]] == ["there"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", segment_bytes="4096")
         configs = f"{site.cluster}/topics/t/configs"
 
@@ -121,11 +121,11 @@ def test_settings_show_where_they_come_from_and_change_together_or_not_at_all(tm
         assert (await site.ask("PUT", f"{own}/node.id", {"value": "2"})).status == 400
         assert len((await site.get(f"{site.cluster}/topics/-/configs")).json["data"]) > 20
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.produce("t", "a", "b", partition=1)
         listed = (await site.get("/v3/clusters")).json
@@ -155,11 +155,11 @@ def test_cluster_brokers_partitions_and_replicas_are_linked(tmp_path: Path) -> N
             answer = await site.get(path)
             assert (answer.status, answer.json["error_code"]) == (404, code), path
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_no_link_leads_nowhere(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 2)
         await site.create("-")
         waiting, seen = [f"{site.url}/v3/clusters"], set[str]()
@@ -189,11 +189,11 @@ def test_no_link_leads_nowhere(tmp_path: Path) -> None:
         moving = (await site.get(f"{site.cluster}/topics/t/partitions/1/reassignment")).json
         assert (moving["kind"], moving["adding_replicas"], moving["removing_replicas"]) == ("KafkaReassignment", [], [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         assert (await site.ask("POST", topics, {"topic_name": "-"})).status == 201
         assert (await site.ask("POST", f"{topics}/-/records", value(1))).json["offset"] == 0
@@ -201,11 +201,11 @@ def test_a_topic_named_like_the_wildcard_can_be_used_and_deleted(tmp_path: Path)
         assert (await site.ask("DELETE", f"{topics}/-")).status == 204
         assert (await site.get(f"{topics}/-")).json["error_code"] == 40401
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 6)
         path = f"{site.cluster}/topics/t/records"
         record = {
@@ -220,7 +220,7 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
         assert answer.status == 200
         assert answer.json == {
             "error_code": 200,
-            "cluster_id": site.node.cluster_id,
+            "cluster_id": site.broker.cluster_id,
             "topic_name": "t",
             "partition_id": partition,
             "offset": 0,
@@ -257,11 +257,11 @@ def test_one_record_is_reported_with_its_place(tmp_path: Path) -> None:
         missing = await site.ask("POST", f"{site.cluster}/topics/no/records", value(1))
         assert (missing.status, missing.json["error_code"]) == (404, 40401)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answers(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.cluster}/topics/t/records"
         offsets = []
@@ -281,13 +281,13 @@ def test_the_same_request_again_and_again_takes_the_short_way_to_the_same_answer
         assert (await site.ask("POST", path, {"partition_id": 0, **value("y")})).json["offset"] == 10
         await site.ask("DELETE", f"{site.cluster}/topics/t")
         assert (await site.ask("POST", path, {"partition_id": 0, **value("z")})).status == 404
-        assert site.node.metrics.counter("tiered_http_records_written_total", "").value() == 12
+        assert site.broker.metrics.counter("tiered_http_records_written_total", "").value() == 12
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t", 3)
         path = f"{site.url}{site.cluster}/topics/t/records"
 
@@ -313,11 +313,11 @@ def test_a_stream_reports_every_record_in_order_and_ends_at_garbage(tmp_path: Pa
         assert [report["error_code"] for report in reports] == [200, 200, 200, 42206, 400]
         assert len({report["partition_id"] for report in reports[:3]}) == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         body = json.dumps(value(1)).encode() + b" ]"
         request = (
@@ -327,23 +327,23 @@ def test_a_connection_outlives_a_whole_body_that_ends_in_garbage(tmp_path: Path)
         answers = await site.raw(first + b"GET /topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b'"error_code":400' in answers and answers.endswith(b'["t"]')
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_records_of_a_chunk_share_a_batch(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         body = b"\n".join(json.dumps(value(n)).encode() for n in range(500))
         answer = await site.ask("POST", f"{site.cluster}/topics/t/records", body)
         assert [json.loads(line)["offset"] for line in answer.body.splitlines()] == list(range(500))
-        replica = site.node.replica("t", 0)
+        replica = site.broker.leader_replica("t", 0)
         assert replica.local_bytes < 500 * 12
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records"
         record = json.dumps(value("hello")).encode()
@@ -367,11 +367,11 @@ def test_bodies_may_be_compressed_and_bombs_are_refused(tmp_path: Path) -> None:
         async with site.session.post(site.url + path, data=compressed(), headers=headers) as response:
             assert len((await response.read()).splitlines()) == 10
 
-    run(tmp_path, story, Limits(body_bytes=1 << 20))
+    run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
 
 def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         path = f"{site.cluster}/topics/t/records:batch"
         entries = [
@@ -391,28 +391,28 @@ def test_a_batch_is_answered_entry_by_entry(tmp_path: Path) -> None:
             refused = await site.ask("POST", path, wrong)
             assert (refused.status, refused.json["error_code"]) == (422, 42208)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_long_lists_count_against_the_memory_budget_and_short_ones_do_not_wait_for_it(tmp_path: Path) -> None:
     """51,000 groups were one answer of 38 MB that nothing counted."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
         for start in (0, 400):
-            await site.node.submit(CreateTopics(tuple(CreateTopic(f"t{n:04}") for n in range(start, start + 400))))
-        budget = site.http._listener.site.budget
+            await site.broker.submit(CreateTopics(tuple(CreateTopic(f"t{n:04}") for n in range(start, start + 400))))
+        budget = site.http._listener.context.budget
         answer = await site.get(topics)
         names = [each["topic_name"] for each in answer.json["data"]]
         assert (answer.status, names) == (200, [f"t{n:04}" for n in range(800)])
         assert answer.json["metadata"] == {"self": f"{site.url}{topics}", "next": None}
         assert budget.free == budget.size
-        held = await budget.take(budget.size, 1)
+        held = await budget.acquire(budget.size, 1)
         assert (await site.get(topics)).status == 503
         assert (await site.get(f"{topics}/-/partitions/-/reassignment")).json["data"] == []
-        budget.give(held)
+        budget.release(held)
         assert (await site.get(f"{topics}/-/configs")).status == 503, "there never is so much room"
         assert budget.free == budget.size
         assert (await site.get(topics)).status == 200
 
-    run(tmp_path, story, limits=Limits(memory_bytes=2 << 20, body_seconds=0.2))
+    run(tmp_path, scenario, limits=HttpLimits(memory_bytes=2 << 20, body_seconds=0.2))

@@ -14,25 +14,25 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.http_site import Site, run, site
-from tests.e2e.serving import SECONDS, Served
+from tests.e2e.http_site import HttpBroker, http_broker, run
+from tests.e2e.serving import SECONDS, ServeProcess
 from tiered_api.http.server import media_types
 from tiered_api.http.server.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
-from tiered_api.http.server.context import Site as Surroundings
-from tiered_api.http.server.limits import Exhausted, Limits
+from tiered_api.http.server.context import HttpContext as Surroundings
+from tiered_api.http.server.limits import Exhausted, HttpLimits
 
 MUCH = INLINE_BYTES + 1
 
 
-def surroundings(of: Site) -> Surroundings:
-    return of.http._listener.site
+def surroundings(of: HttpBroker) -> Surroundings:
+    return of.http._listener.context
 
 
 def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         go = threading.Event()
-        work = surroundings(site).work
+        work = surroundings(site).run_job
         busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS + 1)]
         await asyncio.sleep(0)
         body = b'{"records":[{"value":"%b"}]}' % bytes([120] * MUCH)
@@ -43,13 +43,13 @@ def test_work_beyond_the_limit_is_refused_503_and_taken_again_later(tmp_path: Pa
         assert await asyncio.gather(*busy) == [True] * len(busy)
         assert (await site.ask("POST", "/topics/t", body, kind=media_types.V2_JSON)).status == 200
 
-    run(tmp_path, story, Limits(jobs=WORKERS + 1))
+    run(tmp_path, scenario, HttpLimits(jobs=WORKERS + 1))
 
 
 def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_begun(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: HttpBroker) -> None:
         go, begun = threading.Event(), threading.Event()
-        work = surroundings(site).work
+        work = surroundings(site).run_job
         busy = [asyncio.create_task(work(MUCH, go.wait, SECONDS)) for _ in range(WORKERS)]
         behind = asyncio.create_task(work(MUCH, begun.set))
         for each in (*busy, behind):
@@ -59,15 +59,15 @@ def test_work_that_takes_too_long_is_given_up_and_what_waits_behind_it_is_never_
         assert await work(MUCH, lambda: "done") == "done"
         assert not begun.is_set()
 
-    run(tmp_path, story, Limits(work_seconds=0.2))
+    run(tmp_path, scenario, HttpLimits(job_seconds=0.2))
 
 
 def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None:
     async def whole() -> None:
         go = threading.Event()
-        async with site(tmp_path) as running:
-            busy = asyncio.create_task(surroundings(running).work(MUCH, go.wait, SECONDS))
-            short = asyncio.create_task(surroundings(running).work(MUCH, time.sleep, CLOSING_SECONDS / 5))
+        async with http_broker(tmp_path) as running:
+            busy = asyncio.create_task(surroundings(running).run_job(MUCH, go.wait, SECONDS))
+            short = asyncio.create_task(surroundings(running).run_job(MUCH, time.sleep, CLOSING_SECONDS / 5))
             await asyncio.sleep(0)
             begun = time.monotonic()
             await running.http.close()
@@ -83,7 +83,7 @@ def test_server_that_closes_waits_only_a_moment_for_work(tmp_path: Path) -> None
 def test_process_ends_soon_after_sigterm_while_a_body_is_parsed(tmp_path: Path) -> None:
     """So many records take 20 seconds of CPU and more, also where nobody else wants it."""
     body = b'{"records":[' + b",".join([b'{"value":1}'] * 2_000_000) + b"]}"
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         broker.create_topic("t")
         connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
         connection.request("POST", "/topics/t", body, {"Content-Type": media_types.V2_JSON})
@@ -104,7 +104,7 @@ def cpu_seconds(pid: int) -> float:
 
 def test_process_refuses_a_body_of_many_empty_gzip_members_and_ends(tmp_path: Path) -> None:
     empty = gzip.compress(b"")
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         broker.create_topic("t")
         connection = http.client.HTTPConnection(urlsplit(broker.url).netloc, timeout=SECONDS)
         headers = {"Content-Type": media_types.V2_JSON, "Content-Encoding": "gzip"}

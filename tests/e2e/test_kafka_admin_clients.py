@@ -14,39 +14,40 @@ import kafka.admin
 import pytest
 from confluent_kafka import TopicCollection, TopicPartition
 
-from tests.e2e.kafka_site import KafkaSite, kafka_site
+from tests.e2e.kafka_site import KafkaBroker, kafka_broker
 from tests.e2e.site import batch
 from tests.peer.kafka import tool
 
 T = TypeVar("T")
 admin: Any = confluent_kafka.admin
 """It names what it exports nowhere."""
-PATIENCE = 120.0
+TEST_SECONDS = 120.0
 SECONDS = 10
 
 
-def run(directory: Path, story: Callable[[str, Callable[[str, int], int]], None], **settings: Any) -> None:
-    """Tells `story` to the address of a broker, in a thread; its second argument appends records past the protocol."""
+def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], None], **settings: Any) -> None:
+    """Tells `scenario` to the address of a broker, in a thread; its second argument appends records past the
+    protocol."""
 
-    async def filled(site: KafkaSite, topic: str, count: int) -> int:
-        return (await site.node.replica(topic, 0).append(batch([b"v"] * count))).base_offset
+    async def append_records(site: KafkaBroker, topic: str, count: int) -> int:
+        return (await site.node.leader_replica(topic, 0).append(batch([b"v"] * count))).base_offset
 
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE), kafka_site(directory, **settings) as site:
+    async def run_all() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, **settings) as site:
             loop = asyncio.get_running_loop()
 
             def fill(topic: str, count: int) -> int:
-                return asyncio.run_coroutine_threadsafe(filled(site, topic, count), loop).result(SECONDS)
+                return asyncio.run_coroutine_threadsafe(append_records(site, topic, count), loop).result(SECONDS)
 
-            await asyncio.to_thread(story, site.address, fill)
+            await asyncio.to_thread(scenario, site.address, fill)
 
-    asyncio.run(whole())
+    asyncio.run(run_all())
 
 
 @pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def topics(*words: str) -> str:
             return tool("topics", "--bootstrap-server", address, *words)
 
@@ -77,13 +78,13 @@ def test_kafkas_own_tools_create_change_and_delete_topics(tmp_path: Path) -> Non
         topics("--delete", "--topic", "t")
         assert topics("--list").strip() == ""
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.also
 @pytest.mark.java
 def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         def configs(*words: str) -> str:
             return tool("configs", "--bootstrap-server", address, *words)
 
@@ -115,53 +116,53 @@ def test_kafkas_own_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> 
         assert directory["error"] is None and directory["partitions"][0]["partition"] == "t-0"
         assert directory["partitions"][0]["size"] > 10
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
-def done(futures: dict[Any, Any]) -> Any:
+def only_result(futures: dict[Any, Any]) -> Any:
     """The result of the only future."""
     (future,) = futures.values()
     return future.result(SECONDS)
 
 
 def test_confluents_admin_client_does_what_it_can(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = admin.AdminClient({"bootstrap.servers": address})
         new = admin.NewTopic("t", 2, 1, config={"max.compaction.lag.ms": "7", "segment.ms": "9000"})
-        done(client.create_topics([new], operation_timeout=SECONDS))
-        done(client.create_partitions([admin.NewPartitions("t", 3)]))
-        described = done(client.describe_topics(TopicCollection(["t"]), include_authorized_operations=True))
+        only_result(client.create_topics([new], operation_timeout=SECONDS))
+        only_result(client.create_partitions([admin.NewPartitions("t", 3)]))
+        described = only_result(client.describe_topics(TopicCollection(["t"]), include_authorized_operations=True))
         assert [(each.id, each.leader.id) for each in described.partitions] == [(0, 1), (1, 1), (2, 1)]
         assert not described.is_internal and described.authorized_operations
         cluster = client.describe_cluster(include_authorized_operations=True).result(SECONDS)
         assert f"{cluster.controller.host}:{cluster.controller.port}" == address and len(cluster.nodes) == 1
 
         resource = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "t")
-        shown = done(client.describe_configs([resource]))
+        shown = only_result(client.describe_configs([resource]))
         assert shown["segment.ms"].value == "9000" and shown["max.compaction.lag.ms"].value == "7"
         assert shown["segment.ms"].source == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         operation = admin.AlterConfigOpType.SET
         edit = admin.ConfigEntry("segment.ms", "8000", incremental_operation=operation)
         change = admin.ConfigResource(admin.ConfigResource.Type.TOPIC, "t", incremental_configs=[edit])
-        done(client.incremental_alter_configs([change]))
-        assert done(client.describe_configs([resource]))["segment.ms"].value == "8000"
-        broker = done(client.describe_configs([admin.ConfigResource(admin.ConfigResource.Type.BROKER, "1")]))
+        only_result(client.incremental_alter_configs([change]))
+        assert only_result(client.describe_configs([resource]))["segment.ms"].value == "8000"
+        broker = only_result(client.describe_configs([admin.ConfigResource(admin.ConfigResource.Type.BROKER, "1")]))
         assert broker["num.partitions"].value == "1" and broker["default.replication.factor"].is_read_only
 
         fill("t", 10)
-        deleted = done(client.delete_records([TopicPartition("t", 0, 4)]))
+        deleted = only_result(client.delete_records([TopicPartition("t", 0, 4)]))
         assert deleted.low_watermark == 4
         for spec, expected in ((admin.OffsetSpec.earliest(), 4), (admin.OffsetSpec.latest(), 10),
                                (admin.OffsetSpec.max_timestamp(), 9)):  # fmt: skip
-            assert done(client.list_offsets({TopicPartition("t", 0): spec})).offset == expected
-        done(client.delete_topics(["t"], operation_timeout=SECONDS))
+            assert only_result(client.list_offsets({TopicPartition("t", 0): spec})).offset == expected
+        only_result(client.delete_topics(["t"], operation_timeout=SECONDS))
         assert "t" not in client.list_topics(timeout=SECONDS).topics
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_kafka_pythons_admin_client_does_what_it_can(tmp_path: Path) -> None:
-    def story(address: str, fill: Callable[[str, int], int]) -> None:
+    def scenario(address: str, fill: Callable[[str, int], int]) -> None:
         client = kafka.admin.KafkaAdminClient(bootstrap_servers=address)
         try:
             client.create_topics([kafka.admin.NewTopic("t", 2, 1, topic_configs={"delete.retention.ms": "5"})])
@@ -176,4 +177,4 @@ def test_kafka_pythons_admin_client_does_what_it_can(tmp_path: Path) -> None:
         finally:
             client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

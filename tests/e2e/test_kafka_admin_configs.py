@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.errors import Code
 from tiered.metadata.config_sources import ConfigSource
@@ -25,14 +25,20 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.config_resources import Kind
+from tiered_api.kafka.server.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER = Kind.TOPIC, Kind.BROKER
-DEFAULT, STATIC, ALL_BROKERS = ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+DEFAULT, STATIC, ALL_BROKERS = (
+    ConfigSource.DEFAULT_CONFIG,
+    ConfigSource.STATIC_BROKER_CONFIG,
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+)
 
 
-async def described(client: Client, kind: int, name: str, *keys: str, version: int = 4) -> DescribeConfigsResult:
+async def describe_configs(
+    client: RawClient, kind: int, name: str, *keys: str, version: int = 4
+) -> DescribeConfigsResult:
     resource = DescribeConfigsResource(kind, name, list(keys) or None)
     request = DescribeConfigsRequest([resource], include_synonyms=True, include_documentation=True)
     (result,) = (await client.ask(request, version, DescribeConfigsResponse)).results
@@ -40,18 +46,18 @@ async def described(client: Client, kind: int, name: str, *keys: str, version: i
     return result
 
 
-async def one(client: Client, kind: int, name: str, key: str) -> DescribeConfigsResourceResult:
-    (found,) = (await described(client, kind, name, key)).configs
+async def describe_one(client: RawClient, kind: int, name: str, key: str) -> DescribeConfigsResourceResult:
+    (found,) = (await describe_configs(client, kind, name, key)).configs
     return found
 
 
-def trail(shown: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+def synonyms_of(shown: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
     """Its synonyms, the strongest first."""
     return [(each.name, each.value, each.source) for each in shown.synonyms]
 
 
-async def change(
-    client: Client, kind: int, name: str, *edits: tuple[str, int, str | None], only: bool = False
+async def change_configs(
+    client: RawClient, kind: int, name: str, *edits: tuple[str, int, str | None], only: bool = False
 ) -> tuple[int, str | None]:
     """IncrementalAlterConfigs of one resource: its code and its words."""
     configs = [incremental_alter_configs.AlterableConfig(*edit) for edit in edits]
@@ -63,11 +69,11 @@ async def change(
 
 
 def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096")
         client = await site.client()
         for version in range(1, 5):
-            result = await described(client, TOPIC, "t", version=version)
+            result = await describe_configs(client, TOPIC, "t", version=version)
             assert (result.error_code, {each.name for each in result.configs}) == (0, set(topic_rows()))
             assert all(not each.read_only and not each.is_sensitive for each in result.configs)
             assert all(bool(each.documentation) == (version >= 3) for each in result.configs)
@@ -75,20 +81,20 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
             names = ("preallocate", "compression.type", "segment.bytes", "retention.ms", "cleanup.policy",
                      "min.cleanable.dirty.ratio")  # fmt: skip
             assert [types[name] for name in names] == ([1, 2, 3, 5, 7, 6] if version >= 3 else [0] * 6)
-        shown = await one(client, TOPIC, "t", "segment.bytes")
+        shown = await describe_one(client, TOPIC, "t", "segment.bytes")
         assert (shown.value, shown.config_source) == ("4096", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-        assert trail(shown) == [("segment.bytes", "4096", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
+        assert synonyms_of(shown) == [("segment.bytes", "4096", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
         whole = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "t", None)])
         (plain,) = (await client.ask(whole, 4, DescribeConfigsResponse)).results
         assert not any(each.synonyms or each.documentation for each in plain.configs)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
-        result = await described(client, BROKER, "1")
+        result = await describe_configs(client, BROKER, "1")
         shown = {each.name: each for each in result.configs}
         assert set(broker_rows()) | {"broker.id", "log.dirs", "log.dir"} == shown.keys()
         assert {"num.partitions", "default.replication.factor", "auto.create.topics.enable"} <= shown.keys()
@@ -96,7 +102,7 @@ def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> Non
         partitions = shown["num.partitions"]
         assert (partitions.value, partitions.config_source, partitions.read_only) == ("7", STATIC, True)
         assert not shown["log.retention.ms"].read_only and not shown["max.connections"].read_only
-        assert (await described(client, BROKER, "")).configs == []
+        assert (await describe_configs(client, BROKER, "")).configs == []
         wanted = [
             (BROKER, "9", 42),
             (BROKER, "x", 42),
@@ -106,16 +112,16 @@ def test_a_broker_shows_its_own_settings_and_kafkas_names(tmp_path: Path) -> Non
             (TOPIC, "", 17),
         ]
         for kind, name, code in wanted:
-            missing = await described(client, kind, name)
+            missing = await describe_configs(client, kind, name)
             assert (missing.error_code, missing.configs) == (code, []) and missing.error_message
 
-    run(tmp_path, story, num_partitions=7)
+    run(tmp_path, scenario, num_partitions=7)
 
 
 def test_a_resource_is_described_once(tmp_path: Path) -> None:
     """Else a small request could ask for an answer of any size."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", retention_ms="5")
         await site.create("u")
         client = await site.client()
@@ -125,44 +131,44 @@ def test_a_resource_is_described_once(tmp_path: Path) -> None:
         values = [{each.name: each.value for each in result.configs} for result in answer.results]
         assert [each.get("retention.ms") for each in values] == ["5", "604800000", None]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client, name = await site.client(), "log.retention.ms"
-        assert await change(client, BROKER, "", (name, SET, "86400000")) == (0, None)
-        assert await change(client, BROKER, "1", (name, SET, "86400001")) == (0, None)
+        assert await change_configs(client, BROKER, "", (name, SET, "86400000")) == (0, None)
+        assert await change_configs(client, BROKER, "1", (name, SET, "86400001")) == (0, None)
         defaults = [(name, "86400000", ALL_BROKERS), (name, "604800000", DEFAULT)]
-        assert trail(await one(client, BROKER, "1", name)) == [(name, "86400001", 2), *defaults]
-        assert trail(await one(client, TOPIC, "t", "retention.ms")) == [(name, "86400001", 2), *defaults]
-        assert trail(await one(client, BROKER, "", name)) == defaults[:1]
-        assert site.node.replica("t", 0).config.retention_ms == 86_400_001
-        assert await change(client, BROKER, "1", (name, DELETE, None)) == (0, None)
-        assert (await one(client, TOPIC, "t", "retention.ms")).config_source == ALL_BROKERS
+        assert synonyms_of(await describe_one(client, BROKER, "1", name)) == [(name, "86400001", 2), *defaults]
+        assert synonyms_of(await describe_one(client, TOPIC, "t", "retention.ms")) == [(name, "86400001", 2), *defaults]
+        assert synonyms_of(await describe_one(client, BROKER, "", name)) == defaults[:1]
+        assert site.node.leader_replica("t", 0).config.retention_ms == 86_400_001
+        assert await change_configs(client, BROKER, "1", (name, DELETE, None)) == (0, None)
+        assert (await describe_one(client, TOPIC, "t", "retention.ms")).config_source == ALL_BROKERS
         for key, value in (("num.partitions", "3"), ("bogus", "3"), (name, "much")):
-            code, why = await change(client, BROKER, "1", (key, SET, value))
+            code, why = await change_configs(client, BROKER, "1", (key, SET, value))
             assert code == Code.INVALID_REQUEST.number and key in (why or "")
-        assert (await change(client, BROKER, "9", (name, SET, "1")))[0] == Code.INVALID_REQUEST.number
+        assert (await change_configs(client, BROKER, "9", (name, SET, "1")))[0] == Code.INVALID_REQUEST.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", segment_bytes="4096")
         client, throttled = await site.client(), "leader.replication.throttled.replicas"
-        assert await change(client, TOPIC, "t", ("retention.ms", SET, "5"), only=True) == (0, None)
+        assert await change_configs(client, TOPIC, "t", ("retention.ms", SET, "5"), only=True) == (0, None)
         assert replica.config.retention_ms != 5
         edits = (("retention.ms", SET, "5"), ("segment.bytes", DELETE, None), (throttled, APPEND, "0:1,1:1"))
-        assert await change(client, TOPIC, "t", *edits) == (0, None)
+        assert await change_configs(client, TOPIC, "t", *edits) == (0, None)
         assert site.node.image.topics["t"].configs == {"retention.ms": "5", throttled: "0:1,1:1"}
         assert (replica.config.retention_ms, replica.config.segment_bytes) == (5, 1 << 30)
-        assert await change(client, TOPIC, "t", (throttled, SUBTRACT, "0:1,7:7")) == (0, None)
-        assert (await one(client, TOPIC, "t", throttled)).value == "1:1"
-        assert await change(client, TOPIC, "t", (throttled, APPEND, "1:1,2:1")) == (0, None)
-        assert (await one(client, TOPIC, "t", throttled)).value == "1:1,2:1"
+        assert await change_configs(client, TOPIC, "t", (throttled, SUBTRACT, "0:1,7:7")) == (0, None)
+        assert (await describe_one(client, TOPIC, "t", throttled)).value == "1:1"
+        assert await change_configs(client, TOPIC, "t", (throttled, APPEND, "1:1,2:1")) == (0, None)
+        assert (await describe_one(client, TOPIC, "t", throttled)).value == "1:1,2:1"
         before = site.node.image.topics["t"].configs
         refused = [
             (("retention.ms", SET, "much"), Code.INVALID_CONFIG),
@@ -174,17 +180,17 @@ def test_single_settings_of_a_topic_change_and_the_rest_stays(tmp_path: Path) ->
             (("cleanup.policy", APPEND, "compact"), Code.INVALID_CONFIG),
         ]
         for edit, expected in refused:
-            code, why = await change(client, TOPIC, "t", ("flush.messages", SET, "9"), edit)
+            code, why = await change_configs(client, TOPIC, "t", ("flush.messages", SET, "9"), edit)
             assert code == expected.number and edit[0] in (why or ""), edit
-        twice = await change(client, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+        twice = await change_configs(client, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
         assert twice[0] == Code.INVALID_REQUEST.number
         assert site.node.image.topics["t"].configs == before, "all of a resource or nothing"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         await site.create("u")
         client = await site.client()
@@ -206,11 +212,11 @@ def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
         assert site.node.image.topics["t"].configs == {"retention.ms": "5"}
         assert site.node.image.topics["u"].configs == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_older_request_replaces_all(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", segment_bytes="4096", retention_ms="5")
         client = await site.client()
 
@@ -232,11 +238,11 @@ def test_the_older_request_replaces_all(tmp_path: Path) -> None:
         assert site.node.image.broker_configs[1] == {"log.roll.ms": "8"}
         assert await replace(TOPIC, "t") == 0 and site.node.image.topics["t"].configs == {}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
 
@@ -249,4 +255,4 @@ def test_resources_that_have_settings_are_listed(tmp_path: Path) -> None:
         assert await listed(1, TOPIC, TOPIC) == [(2, "t")]
         assert await listed(1, 16, 32) == await listed(1, 99) == await listed(0) == []
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

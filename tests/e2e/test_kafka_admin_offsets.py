@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from tests.e2e.kafka_site import PATIENCE, Client, KafkaSite, kafka_site, run, until
+from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
@@ -44,8 +44,8 @@ Found = tuple[int, int, int, int]
 """Error code, offset, timestamp, leader epoch."""
 
 
-async def offset(
-    client: Client, timestamp: int, topic: str = "t", *, version: int = 11, partition: int = 0, epoch: int = -1,
+async def list_offset(
+    client: RawClient, timestamp: int, topic: str = "t", *, version: int = 11, partition: int = 0, epoch: int = -1,
     committed: bool = False,
 ) -> Found:  # fmt: skip
     asked = ListOffsetsTopic(topic, [ListOffsetsPartition(partition, epoch, timestamp)])
@@ -55,85 +55,85 @@ async def offset(
     return found.error_code, found.offset, found.timestamp, found.leader_epoch
 
 
-async def cold(site: KafkaSite, replica: LeaderReplica) -> None:
+async def move_to_bucket(site: KafkaBroker, replica: LeaderReplica) -> None:
     """All that is there goes to the bucket, and its local copy goes."""
     replica.roll()
-    await until(lambda: replica.cold_end_offset == replica.log.end_offset)
+    await wait_until(lambda: replica.cold_end_offset == replica.log.end_offset)
     await replica.log.drop_local_below(replica.cold_end_offset)
 
 
 def test_an_empty_log_begins_and_ends_at_zero(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         for name in (LATEST, EARLIEST, LOCAL, PENDING):
-            assert await offset(client, name) == (0, 0, -1, 0)
+            assert await list_offset(client, name) == (0, 0, -1, 0)
         for name in (NEWEST, COLD, 0, 1 << 60):
-            assert await offset(client, name) == NOWHERE
+            assert await list_offset(client, name) == NOWHERE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_offsets_are_found_by_name_and_by_time_hot_and_cold(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         client = await site.client()
         await replica.append(batch([b"a"] * 5, 1_000))  # offsets 0-4 at 1000-1004
         await replica.append(batch([b"b"] * 5, 5_000))  # 5-9
-        await cold(site, replica)
+        await move_to_bucket(site, replica)
         await replica.append(batch([b"c"] * 5, 3_000))  # 10-14, hot, older than some of what is cold
         await replica.append(batch([b"d"] * 5, 7_000))  # 15-19
         names = {LATEST: 20, EARLIEST: 0, LOCAL: 10, COLD: 9, PENDING: 10}
-        assert {name: (await offset(client, name))[1] for name in names} == names
-        assert await offset(client, NEWEST) == (0, 19, 7_004, 0)
+        assert {name: (await list_offset(client, name))[1] for name in names} == names
+        assert await list_offset(client, NEWEST) == (0, 19, 7_004, 0)
         times = {0: (0, 1_000), 1_003: (3, 1_003), 1_005: (5, 5_000), 5_002: (7, 5_002), 5_005: (15, 7_000)}
-        assert {time: (await offset(client, time))[1:3] for time in times} == times
-        assert await offset(client, 7_005) == NOWHERE
+        assert {time: (await list_offset(client, time))[1:3] for time in times} == times
+        assert await list_offset(client, 7_005) == NOWHERE
         await replica.delete_records(7)
-        assert (await offset(client, EARLIEST))[1] == 7
-        assert [(await offset(client, time))[1] for time in (0, 5_001, 5_003)] == [7, 7, 8], (
+        assert (await list_offset(client, EARLIEST))[1] == 7
+        assert [(await list_offset(client, time))[1] for time in (0, 5_001, 5_003)] == [7, 7, 8], (
             "never below the log's start"
         )
-        assert (await offset(client, LATEST, committed=True))[1] == 20
+        assert (await list_offset(client, LATEST, committed=True))[1] == 20
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_newest_record_may_be_cold(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         await replica.append(batch([b"a"] * 3, 9_000))
-        await cold(site, replica)
+        await move_to_bucket(site, replica)
         await replica.append(batch([b"b"], 1_000))
-        assert await offset(await site.client(), NEWEST) == (0, 2, 9_002, 0)
+        assert await list_offset(await site.client(), NEWEST) == (0, 2, 9_002, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_versions_know_the_names_of_their_time(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         since = {LATEST: 1, EARLIEST: 1, NEWEST: 7, LOCAL: 8, COLD: 9, PENDING: 11, -7: 12}
         for version in range(1, 12):
             for name, first in since.items():
-                code, _, _, epoch = await offset(client, name, version=version)
+                code, _, _, epoch = await list_offset(client, name, version=version)
                 assert code == (0 if version >= first else Code.UNSUPPORTED_VERSION.number), (version, name)
-                missing, *_ = await offset(client, name, "no", version=version)
+                missing, *_ = await list_offset(client, name, "no", version=version)
                 assert missing == (3 if version >= first else Code.UNSUPPORTED_VERSION.number), (version, name)
                 if name == LATEST:
                     assert epoch == (0 if version >= 4 else -1)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         client = await site.client()
-        assert (await offset(client, LATEST, epoch=0))[0] == 0
-        assert (await offset(client, LATEST, epoch=1))[0] == Code.UNKNOWN_LEADER_EPOCH.number
-        assert (await offset(client, LATEST, partition=7))[0] == (await offset(client, LATEST, "no"))[0] == 3
+        assert (await list_offset(client, LATEST, epoch=0))[0] == 0
+        assert (await list_offset(client, LATEST, epoch=1))[0] == Code.UNKNOWN_LEADER_EPOCH.number
+        assert (await list_offset(client, LATEST, partition=7))[0] == (await list_offset(client, LATEST, "no"))[0] == 3
         twice = [
             ListOffsetsPartition(0, -1, LATEST),
             ListOffsetsPartition(1, -1, LATEST),
@@ -144,7 +144,7 @@ def test_look_ups_are_fenced_and_refused_one_by_one(tmp_path: Path) -> None:
         codes = {each.partition_index: each.error_code for each in answer.topics[0].partitions}
         assert codes == {0: Code.INVALID_REQUEST.number, 1: 0} and len(answer.topics[0].partitions) == 2
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no_other(tmp_path: Path) -> None:
@@ -153,29 +153,29 @@ def test_a_look_up_in_a_bucket_that_does_not_answer_ends_in_time_and_holds_up_no
     def ports(world: World) -> World:
         return replace(world, store=faulty(world.store, faults, world.clock))
 
-    async def story() -> None:
-        async with kafka_site(tmp_path, ports=ports) as site:
+    async def scenario() -> None:
+        async with kafka_broker(tmp_path, ports=ports) as site:
             await asked_while_slow(site)
 
-    async def asked_while_slow(site: KafkaSite) -> None:
+    async def asked_while_slow(site: KafkaBroker) -> None:
         replica = await site.create("t", retention_ms="-1")
         await replica.append(batch([b"a"] * 5, 1_000))
-        await cold(site, replica)
+        await move_to_bucket(site, replica)
         await site.create("hot")
 
-        faults.first_byte_seconds = 10 * PATIENCE
+        faults.first_byte_seconds = 10 * TEST_SECONDS
         slow, quick = await site.client(), await site.client()
         asked = [ListOffsetsTopic(name, [ListOffsetsPartition(0, -1, 0)]) for name in ("t", "hot")]
         await slow.send(slow.frame(ListOffsetsRequest(-1, 0, asked, 300), 11))
-        assert await offset(quick, 0, "hot") == NOWHERE
+        assert await list_offset(quick, 0, "hot") == NOWHERE
         answer = await slow.receive(ListOffsetsResponse, 11)
         faults.first_byte_seconds = 0.0
         assert [topic.partitions[0].error_code for topic in answer.topics] == [Code.REQUEST_TIMED_OUT.number, 0]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-async def ends(client: Client, *epochs: int, current: int = -1) -> list[tuple[int, int, int]]:
+async def epoch_end_offsets(client: RawClient, *epochs: int, current: int = -1) -> list[tuple[int, int, int]]:
     """(error code, epoch, end offset) of each epoch of partition t-0."""
     asked = [OffsetForLeaderPartition(0, current, epoch) for epoch in epochs]
     request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", asked)])
@@ -187,28 +187,28 @@ def test_epochs_end_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
     """Each start of the broker is a leader epoch; local copies of the first ones are gone."""
 
     async def lives() -> None:
-        async with kafka_site(tmp_path) as site:  # epoch 0: [0, 3)
+        async with kafka_broker(tmp_path) as site:  # epoch 0: [0, 3)
             await (await site.create("t", retention_ms="-1")).append(batch([b"a"] * 3))
-            assert await ends(await site.client(), 0, 1, -1) == [(0, 0, 3), (0, -1, -1), (0, -1, -1)]
-        async with kafka_site(tmp_path) as site:  # epoch 1 writes nothing
-            assert await ends(await site.client(), 0, 1) == [(0, 0, 3), (0, 1, 3)]
-        async with kafka_site(tmp_path) as site:  # epoch 2: [3, 5), all of it cold
-            replica = site.node.replica("t", 0)
+            assert await epoch_end_offsets(await site.client(), 0, 1, -1) == [(0, 0, 3), (0, -1, -1), (0, -1, -1)]
+        async with kafka_broker(tmp_path) as site:  # epoch 1 writes nothing
+            assert await epoch_end_offsets(await site.client(), 0, 1) == [(0, 0, 3), (0, 1, 3)]
+        async with kafka_broker(tmp_path) as site:  # epoch 2: [3, 5), all of it cold
+            replica = site.node.leader_replica("t", 0)
             await replica.append(batch([b"b"] * 2))
             replica.roll()
-            await until(lambda: replica.cold_end_offset == 5)
+            await wait_until(lambda: replica.cold_end_offset == 5)
         rmtree(tmp_path / "log")
-        async with kafka_site(tmp_path) as site:
-            replica = site.node.replica("t", 0)
+        async with kafka_broker(tmp_path) as site:
+            replica = site.node.leader_replica("t", 0)
             await replica.append(batch([b"c"]))
             now = replica.leader_epoch
             client = await site.client()
-            assert await ends(client, 0, 1, 2, now, now + 1) == [
+            assert await epoch_end_offsets(client, 0, 1, 2, now, now + 1) == [
                 (0, 0, 3), (0, 0, 3), (0, 2, 5), (0, now, 6), (0, -1, -1),
             ]  # fmt: skip
-            assert (await ends(client, 0, current=now))[0][0] == 0
-            assert (await ends(client, 0, current=now - 1))[0][0] == Code.FENCED_LEADER_EPOCH.number
-            assert (await ends(client, 0, current=now + 1))[0][0] == Code.UNKNOWN_LEADER_EPOCH.number
+            assert (await epoch_end_offsets(client, 0, current=now))[0][0] == 0
+            assert (await epoch_end_offsets(client, 0, current=now - 1))[0][0] == Code.FENCED_LEADER_EPOCH.number
+            assert (await epoch_end_offsets(client, 0, current=now + 1))[0][0] == Code.UNKNOWN_LEADER_EPOCH.number
 
     asyncio.run(lives())
 
@@ -217,7 +217,7 @@ def test_every_producer_gets_an_id_of_its_own(tmp_path: Path) -> None:
     async def lives() -> None:
         seen: list[int] = []
         for _ in range(2):
-            async with kafka_site(tmp_path) as site:
+            async with kafka_broker(tmp_path) as site:
                 client = await site.client()
                 for version in range(6):
                     plain = InitProducerIdRequest(None, 60_000)
@@ -240,11 +240,13 @@ def test_every_producer_gets_an_id_of_its_own(tmp_path: Path) -> None:
 
 
 def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         for sequence in (0, 3):
             records = [(1_000 + n, None, b"v", ()) for n in range(3)]
-            await replica.append(bytearray(encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence)))
+            await replica.append(
+                bytearray(encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=sequence))
+            )
         client = await site.client()
         asked = DescribeProducersRequest([TopicRequest("t", [0, 1, 0, 9]), TopicRequest("no", [0])])
         known, unknown = (await client.ask(asked, 0, DescribeProducersResponse)).topics
@@ -266,4 +268,4 @@ def test_producers_and_sizes_are_told(tmp_path: Path) -> None:
         (directory,) = (await client.ask(some, 4, DescribeLogDirsResponse)).results
         assert [[each.partition_index for each in topic.partitions] for topic in directory.topics] == [[1]]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run, until
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
@@ -44,33 +44,33 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 from tiered_api.kafka.protocol.schema import ZERO_ID
 
 
-def wish(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
+def new_topic(name: str, partitions: int = -1, copies: int = -1, **configs: str | None) -> CreatableTopic:
     given = [CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
     return CreatableTopic(name, partitions, copies, configs=given)
 
 
-def assigned(name: str, replicas: dict[int, list[int]], partitions: int = -1) -> CreatableTopic:
+def assigned_topic(name: str, replicas: dict[int, list[int]], partitions: int = -1) -> CreatableTopic:
     given = [CreatableReplicaAssignment(number, brokers) for number, brokers in replicas.items()]
     return CreatableTopic(name, partitions, -1, given)
 
 
-async def create(client: Client, version: int, *topics: CreatableTopic, only: bool = False) -> CreateTopicsResponse:
+async def create(client: RawClient, version: int, *topics: CreatableTopic, only: bool = False) -> CreateTopicsResponse:
     return await client.ask(CreateTopicsRequest(list(topics), 5_000, only), version, CreateTopicsResponse)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
 def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
-        defaults = wish("d") if version >= 4 else wish("d", 3, 1)
-        answer = await create(client, version, wish("t", 2, 1, retention_ms="5000"), defaults)
+        defaults = new_topic("d") if version >= 4 else new_topic("d", 3, 1)
+        answer = await create(client, version, new_topic("t", 2, 1, retention_ms="5000"), defaults)
         assert [(topic.name, topic.error_code, topic.error_message) for topic in answer.topics] == [
             ("t", 0, None),
             ("d", 0, None),
         ]
         for name, count in (("t", 2), ("d", 3)):
             for number in range(count):
-                assert (await site.node.replica(name, number).append(batch([b"v"]))).base_offset == 0
+                assert (await site.node.leader_replica(name, number).append(batch([b"v"]))).base_offset == 0
         first = answer.topics[0]
         assert first.topic_id == (site.node.image.topics["t"].topic_id if version >= 7 else ZERO_ID)
         if version >= 5:
@@ -79,23 +79,27 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
             assert shown["retention.ms"] == ("5000", 1) and shown["cleanup.policy"] == ("delete", 5)
             assert {"min.cleanable.dirty.ratio", "preallocate", "leader.replication.throttled.replicas"} <= shown.keys()
 
-    run(tmp_path, story, num_partitions=3)
+    run(tmp_path, scenario, num_partitions=3)
 
 
 def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
         wishes = {
-            Code.TOPIC_ALREADY_EXISTS: wish("old"),
-            Code.INVALID_TOPIC_EXCEPTION: wish("b/d"),
-            Code.INVALID_PARTITIONS: wish("none", 0),
-            Code.INVALID_REPLICATION_FACTOR: wish("copies", 1, 2),
-            Code.INVALID_CONFIG: wish("config", retention_ms="much"),
-            Code.INVALID_REPLICA_ASSIGNMENT: assigned("gap", {0: [1], 2: [1]}),
-            Code.INVALID_REQUEST: assigned("both", {0: [1], 2: [1]}, 1),
+            Code.TOPIC_ALREADY_EXISTS: new_topic("old"),
+            Code.INVALID_TOPIC_EXCEPTION: new_topic("b/d"),
+            Code.INVALID_PARTITIONS: new_topic("none", 0),
+            Code.INVALID_REPLICATION_FACTOR: new_topic("copies", 1, 2),
+            Code.INVALID_CONFIG: new_topic("config", retention_ms="much"),
+            Code.INVALID_REPLICA_ASSIGNMENT: assigned_topic("gap", {0: [1], 2: [1]}),
+            Code.INVALID_REQUEST: assigned_topic("both", {0: [1], 2: [1]}, 1),
         }
-        good = [wish("good"), assigned("hand", {1: [1], 0: [1]}), wish("compacted", min_cleanable_dirty_ratio="0.1")]
+        good = [
+            new_topic("good"),
+            assigned_topic("hand", {1: [1], 0: [1]}),
+            new_topic("compacted", min_cleanable_dirty_ratio="0.1"),
+        ]
         answer = await create(client, 7, *wishes.values(), *good)
         expected = [code.number for code in wishes] + [0, 0, 0]
         assert [topic.error_code for topic in answer.topics] == expected
@@ -103,59 +107,60 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
         assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
         assert len(site.node.image.topics["hand"].partitions) == 2
 
-        more = await create(client, 7, wish("x"), wish("y"), wish("x"), wish("c", cleanup_policy="compact"),
-                            wish("u", bogus="1"), wish("n", retention_ms=None))  # fmt: skip
+        more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"),
+            new_topic("c", cleanup_policy="compact"),
+                            new_topic("u", bogus="1"), new_topic("n", retention_ms=None))  # fmt: skip
         codes = {topic.name: Code((topic.error_code, False)).name for topic in more.topics}
         assert codes == {"x": "INVALID_REQUEST", "y": "NONE"} | dict.fromkeys("cun", "INVALID_CONFIG")
         why = {topic.name: topic.error_message or "" for topic in more.topics}
-        both = await create(client, 7, wish("b/e", bogus="1"), wish("old", retention_ms=None))
+        both = await create(client, 7, new_topic("b/e", bogus="1"), new_topic("old", retention_ms=None))
         assert [topic.error_code for topic in both.topics] == [17, 36], "names are looked at first"
         assert "not built yet" in why["c"] and "bogus" in why["u"] and "retention.ms" in why["n"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        answer = await create(await site.client(), 7, wish("t", 2, 1), wish("b/d"), only=True)
+    async def scenario(site: KafkaBroker) -> None:
+        answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
-        assert not site.node.image.topics and not site.node.replicas()
+        assert not site.node.image.topics and not site.node.leader_replicas()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         before = site.node.image.slot
-        answer = await create(await site.client(), 7, *(wish(f"t.{number}_x") for number in range(300)))
-        assert not any(topic.error_code for topic in answer.topics) and len(site.node.replicas()) == 300
+        answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
+        assert not any(topic.error_code for topic in answer.topics) and len(site.node.leader_replicas()) == 300
         assert site.node.image.slot == before + 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         opened = [0]
 
         async def watch() -> None:
             while True:
-                opened.append(len(site.node.replicas()))
+                opened.append(len(site.node.leader_replicas()))
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
-        answer = await create(await site.client(), 7, wish("t", 400), wish("u", 200))
+        answer = await create(await site.client(), 7, new_topic("t", 400), new_topic("u", 200))
         watching.cancel()
         assert [topic.error_code for topic in answer.topics] == [0, 0] and opened[-1] == 600
         assert max(after - before for before, after in pairwise(opened)) <= OPENING_AT_ONCE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
-        await create(client, 7, wish("t", 400), wish("u", 200))
+        await create(client, 7, new_topic("t", 400), new_topic("u", 200))
         logs, left = tmp_path / "log", [600]
 
         async def watch() -> None:
@@ -166,17 +171,17 @@ def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None
         watching = asyncio.create_task(watch())
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t"), DeleteTopicState("u")], timeout_ms=20_000)
         answer = await client.ask(request, 6, DeleteTopicsResponse)
-        await until(lambda: left[-1] == 0)
+        await wait_until(lambda: left[-1] == 0)
         watching.cancel()
         assert [each.error_code for each in answer.responses] == [0, 0]
         assert max(before - after for before, after in pairwise(left)) <= DROPPED_AT_ONCE
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name)
         ids = {name: site.node.image.topics[name].topic_id for name in "abc"}
@@ -197,22 +202,22 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
         if version >= 6:
             assert [each.topic_id for each in answer.responses][:3] == [ids["a"], ZERO_ID, ids["b"]]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
         answer = await (await site.client()).ask(request, 6, DeleteTopicsResponse)
         assert answer.responses[0].error_code == Code.TOPIC_DELETION_DISABLED.number
         assert "t" in site.node.image.topics
 
-    run(tmp_path, story, delete_topic_enable=False)
+    run(tmp_path, scenario, delete_topic_enable=False)
 
 
 def test_topics_grow(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name, 2)
         client = await site.client()
@@ -232,33 +237,33 @@ def test_topics_grow(tmp_path: Path) -> None:
                 ("no", 3),
             ]
             assert [len(site.node.image.topics[name].partitions) for name in "abc"] == sizes
-        await site.node.replica("a", 3).append(batch([b"v"]))
+        await site.node.leader_replica("a", 3).append(batch([b"v"]))
         wrong = [CreatePartitionsTopic("a", 4, None), CreatePartitionsTopic("b", 4, [CreatePartitionsAssignment([9])])]
         answer = await client.ask(CreatePartitionsRequest(wrong, 5_000), 3, CreatePartitionsResponse)
         assert [each.error_code for each in answer.results] == [37, 39]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
-        for wishes in ([wish("a", 6_000), wish("b", 4_001)], [wish("a", 2), wish("b", 10_001)]):
+        for wishes in ([new_topic("a", 6_000), new_topic("b", 4_001)], [new_topic("a", 2), new_topic("b", 10_001)]):
             answer = await create(client, 7, *wishes, only=True)
             assert [topic.error_code for topic in answer.topics] == [0, Code.POLICY_VIOLATION.number]
         many = [CreatePartitionsTopic("t", 10_002, None), CreatePartitionsTopic("no", 5, None)]
         refused = await client.ask(CreatePartitionsRequest(many, 5_000, True), 3, CreatePartitionsResponse)
         assert [each.error_code for each in refused.results] == [Code.POLICY_VIOLATION.number] * 2
 
-    run(tmp_path, story, tiered_partitions_max_per_broker=20_000)
+    run(tmp_path, scenario, tiered_partitions_max_per_broker=20_000)
 
 
 def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
-        made = await create(client, 7, wish("a", 2), wish("b"))
+        made = await create(client, 7, new_topic("a", 2), new_topic("b"))
         assert [each.error_code for each in made.topics] == [denied, 0]
         assert "tiered.partitions.max.per.broker" in str(made.topics[0].error_message)
         grown = await client.ask(
@@ -271,16 +276,16 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
         assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}
         assert sorted(site.node.image.topics) == ["b", "t"]
 
-    run(tmp_path, story, tiered_partitions_max_per_broker=4)
+    run(tmp_path, scenario, tiered_partitions_max_per_broker=4)
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         await replica.append(batch([b"v"]))
         client, late = await site.client(), Code.REQUEST_TIMED_OUT.number
         for none in (0, -1):
-            created = await client.ask(CreateTopicsRequest([wish("a")], none), 7, CreateTopicsResponse)
+            created = await client.ask(CreateTopicsRequest([new_topic("a")], none), 7, CreateTopicsResponse)
             state = DeleteTopicState("t")
             deleted = await client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=none), 6, DeleteTopicsResponse)
             grown = [CreatePartitionsTopic("t", 3, None)]
@@ -292,14 +297,14 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
         assert {name: len(topic.partitions) for name, topic in site.node.image.topics.items()} == {"t": 1}
         assert replica.log_start_offset == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
-            await site.node.replica("t", number).append(batch([b"%d" % n for n in range(10)]))
+            await site.node.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
         client = await site.client()
 
         async def delete(*wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
@@ -310,20 +315,20 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
 
         assert await delete((0, 4), (1, -1), (9, 0)) == [(0, 4, 0), (1, 10, 0), (9, -1, 3)]
         assert await delete((0, 11), (0, -2), (0, 2)) == [(0, -1, 1), (0, -1, 1), (0, 4, 0)]
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         assert replica.log_start_offset == 4
-        manifest = await site.node.cold.manifests.load(replica.pid)
+        manifest = await site.node.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
         fetched = await replica.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)
         held = fetched.data.file.pread(fetched.data.start, fetched.data.length)
         assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         wanted = [TopicPartitions("t", [0, 7]), TopicPartitions("no", [0])]
@@ -336,4 +341,4 @@ def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
         moving = await client.ask(ListPartitionReassignmentsRequest(), 0, ListPartitionReassignmentsResponse)
         assert (moving.error_code, moving.error_message, moving.topics) == (0, None, [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

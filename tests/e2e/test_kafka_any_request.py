@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
-from tests.fuzz.mutations import mutated
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import Drawn
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tiered_api.kafka.protocol.schema import Kind, Message, Row
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message
 
 REQUESTS = 5
 """Of each version."""
@@ -28,7 +28,7 @@ REQUESTS = 5
 BROKERS = 4
 """Among which the APIs are dealt."""
 
-WITHIN = {
+SOUND_VALUES = {
     "acks": (-1, 0, 1, 7),
     "count": (-1, 0, 2, 3),
     "generation_id": (-1, 0, 1),
@@ -45,35 +45,35 @@ WITHIN = {
 }
 """Values that matter more often than any others do, and such that no test waits for what may rightly take long."""
 
-FREE = 0.1
+ODD_CHANCE = 0.1
 """How often a value is not one of them."""
-ALWAYS_WITHIN = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
+ALWAYS_SOUND = ("count", "max_wait_ms", "num_partitions", "rebalance_timeout_ms", "timeout_ms")
 
 
-class Asked(Drawn):
+class PlausibleRequests(Drawn):
     """Requests about a topic and a group that are there, more often than about others."""
 
     def __init__(self, seed: int, replica: LeaderReplica) -> None:
         super().__init__(seed)
         self._topic, self._topic_id = replica.topic, replica.topic_id
 
-    def value(self, row: Row, version: int) -> Any:
-        if row.name in WITHIN and (row.name in ALWAYS_WITHIN or self.random.random() > FREE):
-            return self.random.choice(WITHIN[row.name])
-        if row.kind is Kind.UUID and self.random.random() > FREE:
+    def value(self, row: FieldSpec, version: int) -> Any:
+        if row.name in SOUND_VALUES and (row.name in ALWAYS_SOUND or self.random.random() > ODD_CHANCE):
+            return self.random.choice(SOUND_VALUES[row.name])
+        if row.kind is FieldType.UUID and self.random.random() > ODD_CHANCE:
             return self._topic_id
-        if row.kind is Kind.STRING and self.random.random() < 0.5:
+        if row.kind is FieldType.STRING and self.random.random() < 0.5:
             return self.random.choice((self._topic, "readers"))
         return super().value(row, version)
 
 
-async def answered(client: Client, api: apis.Api, version: int, message: Message) -> bool:
+async def is_answered(client: RawClient, api: apis.Api, version: int, message: Message) -> bool:
     """Sends a request and reads its answer; False when the connection ends instead."""
     if api.key == 0 and getattr(message, "acks", 1) == 0:
         await client.send(client.frame(message, version))
         return True
     try:
-        await client.ask(message, version, api.response)
+        await client.ask(message, version, api.response_type)
     except (asyncio.IncompleteReadError, ConnectionError):
         return False
     return True
@@ -81,40 +81,42 @@ async def answered(client: Client, api: apis.Api, version: int, message: Message
 
 @pytest.mark.parametrize("start", range(BROKERS))
 def test_a_well_formed_request_is_answered(tmp_path: Path, start: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for api in list(apis.APIS.values())[start::BROKERS]:
             replica = await site.create(f"orders-{api.key}", 2)
-            for version in api.served:
+            for version in api.served_versions:
                 for seed in range(REQUESTS):
-                    message = Asked(seed * 100 + version, replica).message(api.request, version)
+                    message = PlausibleRequests(seed * 100 + version, replica).message(api.request_type, version)
                     client = await site.client()
-                    assert await answered(client, api, version, message) or api.key == 0, (version, message)
-                    assert not site.refused("fault"), (version, message)
+                    assert await is_answered(client, api, version, message) or api.key == 0, (version, message)
+                    assert not site.count_refusals("fault"), (version, message)
                     client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_mutated_request_harms_its_own_connection_at_most(tmp_path: Path) -> None:
     """Whatever is read of it may be answered late or never; what is asked on the next connection is answered."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("orders", 2)
-        draw = Random(5)
+        rng = Random(5)
         for api in apis.APIS.values():
-            for version in api.served:
+            for version in api.served_versions:
                 client = await site.client()
-                frame = client.frame(Asked(version, replica).message(api.request, version), version)[4:]
-                kept = draw.choice((0, 8, len(frame) // 2))
-                hostile = frame[:kept] + mutated(draw, frame[kept:])
+                frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[
+                    4:
+                ]
+                kept = rng.choice((0, 8, len(frame) // 2))
+                hostile = frame[:kept] + mutate(rng, frame[kept:])
                 await client.send(len(hostile).to_bytes(4, "big") + hostile)
                 with suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout(0.05):
                         await client.reader.read(1)
                 client.close()
-                assert not site.refused("fault"), (api.name, version, hostile.hex())
+                assert not site.count_refusals("fault"), (api.name, version, hostile.hex())
             client = await site.client()
             assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
             client.close()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.group_calls import QUICK
-from tests.e2e.kafka_site import PATIENCE, KafkaSite, kafka_site, until
+from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, kafka_broker, wait_until
 from tiered.broker import group_coordinators, producer_ids
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
@@ -24,11 +24,11 @@ from tiered_api.kafka.server.handlers import metadata
 CALLERS = 60
 SECONDS = 0.3
 
-Story = Callable[[KafkaSite, Faults], Awaitable[None]]
+OutageScenario = Callable[[KafkaBroker, Faults], Awaitable[None]]
 
 
-def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
-    """Tells `story` to a broker whose patience is short."""
+def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenario) -> None:
+    """Tells `scenario` to a broker whose patience is short."""
     monkeypatch.setattr(group_coordinators, "CREATE_SECONDS", SECONDS)
     monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
     monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
@@ -37,18 +37,18 @@ def run(directory: Path, monkeypatch: pytest.MonkeyPatch, story: Story) -> None:
     def ports(world: World) -> World:
         return replace(world, store=faulty(world.store, faults, world.clock))
 
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE), kafka_site(directory, ports, **QUICK) as site:
+    async def run_all() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, ports, **QUICK) as site:
             try:
-                await story(site, faults)
+                await scenario(site, faults)
             finally:
                 faults.outage = False
 
-    asyncio.run(whole())
+    asyncio.run(run_all())
 
 
 def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: KafkaSite, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
         begun = time.monotonic()
@@ -58,17 +58,17 @@ def test_all_who_want_a_producer_id_are_told_at_the_same_time(tmp_path: Path, mo
         assert {each.error_code for each in answers} == {Code.COORDINATOR_LOAD_IN_PROGRESS.number}
         assert time.monotonic() - begun < CALLERS * SECONDS / 2
         faults.outage = False
-        monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", PATIENCE)
+        monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", TEST_SECONDS)
         answer = await clients[0].ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse)
         assert answer.error_code == 0
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)
 
 
 def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(site: KafkaSite, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         clients = [await site.client() for _ in range(CALLERS)]
         request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(CALLERS)])
@@ -78,13 +78,13 @@ def test_all_who_look_for_their_first_coordinator_are_told_at_the_same_time(
         assert codes == [Code.COORDINATOR_NOT_AVAILABLE.number] * CALLERS**2
         assert time.monotonic() - begun < CALLERS * SECONDS / 2
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)
 
 
 def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(site: KafkaSite, faults: Faults) -> None:
+    async def scenario(site: KafkaBroker, faults: Faults) -> None:
         faults.outage = True
         client = await site.client()
         for _ in range(2):
@@ -92,10 +92,10 @@ def test_a_topic_that_cannot_be_created_now_is_unknown_and_holds_up_nothing(
             answer = await client.ask(request, 12, MetadataResponse)
             assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION.number
         assert site.node.store.outage is not None
-        monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * PATIENCE)
+        monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * TEST_SECONDS)
         await client.ask(MetadataRequest([MetadataRequestTopic(name="newer")], True), 12, MetadataResponse)
         faults.outage = False
-        await until(lambda: "new" in site.node.image.topics)
+        await wait_until(lambda: "new" in site.node.image.topics)
         assert "newer" not in site.node.image.topics, "it was not even begun"
 
-    run(tmp_path, monkeypatch, story)
+    run(tmp_path, monkeypatch, scenario)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import Client, batch, kafka_site
-from tests.e2e.test_kafka_any_request import WITHIN, Asked
+from tests.e2e.kafka_site import RawClient, batch, kafka_broker
+from tests.e2e.test_kafka_any_request import SOUND_VALUES, PlausibleRequests
 from tests.peer.kafka import Peer
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
@@ -24,7 +24,7 @@ from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorR
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -35,7 +35,7 @@ WAKE_SECONDS = 60.0
 NOT_YET = (": 6", ": 14", ": 15", ": 75")
 """Errors of a topic or coordinator that is about to be there: leaders, their epochs, coordinators."""
 
-SOUND: dict[str, tuple[Any, ...]] = {
+VALID_VALUES: dict[str, tuple[Any, ...]] = {
     "acks": (-1, 1),
     "committed_metadata": ("", "note"),
     "current_leader_epoch": (-1, 0),
@@ -66,7 +66,7 @@ NAMES = ("topic", "name", "topic_name", "topic_id", "group_id", "resource_name",
 PLACES = ("partition", "partition_index", "index", *NAMES)
 
 
-class Sound(Asked):
+class ValidRequests(PlausibleRequests):
     """Requests that a sound client might send."""
 
     def __init__(self, seed: int, topic: str, topic_id: str) -> None:
@@ -78,19 +78,19 @@ class Sound(Asked):
             return table(name="retention.ms", value=self.random.choice(("60000", "-1")))
         return super().message(table, version)
 
-    def field(self, row: Row, version: int) -> Any:
+    def field(self, row: FieldSpec, version: int) -> Any:
         if row.name in EMPTY:
             return EMPTY[row.name]
         # Kafka never answers a producer that sends null for records.
-        value = self.value(row, version) if row.kind is Kind.RECORDS else super().field(row, version)
+        value = self.value(row, version) if row.kind is FieldType.RECORDS else super().field(row, version)
         return list({_place(each): each for each in value}.values()) if isinstance(value, list) else value
 
-    def value(self, row: Row, version: int) -> Any:
-        if row.kind is Kind.RECORDS:
+    def value(self, row: FieldSpec, version: int) -> Any:
+        if row.kind is FieldType.RECORDS:
             return batch([b"a", b"b"])
-        if row.kind is Kind.STRING and row.name not in SOUND:
+        if row.kind is FieldType.STRING and row.name not in VALID_VALUES:
             return self.random.choice((self._topic, self._topic, "readers", "missing", "a"))
-        values = SOUND.get(row.name, WITHIN.get(row.name))
+        values = VALID_VALUES.get(row.name, SOUND_VALUES.get(row.name))
         return self.random.choice(values) if values else super().value(row, version)
 
 
@@ -100,29 +100,29 @@ def _place(element: Any) -> Any:
     return repr(named or element)
 
 
-def errors(table: type[Any], answer: Any, version: int, path: str = "") -> Iterator[str]:
+def find_errors(table: type[Any], answer: Any, version: int, path: str = "") -> Iterator[str]:
     """Every error of an answer, with where it is."""
     here = path + "/" + table.__name__
-    for row in rows(table):
+    for row in field_specs(table):
         value = getattr(answer, row.name)
         if version not in row.versions or value is None:
             continue
-        if row.name in PLACES and row.kind is not Kind.UUID:
+        if row.name in PLACES and row.kind is not FieldType.UUID:
             here += f" {value}"
-        if row.kind is Kind.STRUCT and row.of is not None:
+        if row.kind is FieldType.STRUCT and row.of is not None:
             for each in value if row.is_array else [value]:
-                yield from errors(row.of, each, version, here)
+                yield from find_errors(row.of, each, version, here)
         elif row.name.endswith("error_code"):
             yield f"{here}: {value}"
 
 
-async def asked(address: str, api: apis.Api, version: int, message: Message) -> Any:
+async def ask_broker(address: str, api: apis.Api, version: int, message: Message) -> Any:
     """A broker's answer, or in a word what comes instead."""
     host, port = address.rsplit(":", 1)
-    client = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27))
+    client = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27))
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await client.ask(message, version, api.response)
+            return await client.ask(message, version, api.response_type)
     except (asyncio.IncompleteReadError, ConnectionError):
         return "closed"
     except TimeoutError:
@@ -131,35 +131,35 @@ async def asked(address: str, api: apis.Api, version: int, message: Message) -> 
         client.close()
 
 
-async def errors_of(address: str, api: apis.Api, version: int, message: Message) -> set[str]:
+async def fetch_errors(address: str, api: apis.Api, version: int, message: Message) -> set[str]:
     """The errors of a broker's answer. Kafka denies leaders that its own metadata names for a moment: asked again."""
     while True:
-        answer = await asked(address, api, version, message)
-        found = {answer} if isinstance(answer, str) else set(errors(api.response, answer, version))
+        answer = await ask_broker(address, api, version, message)
+        found = {answer} if isinstance(answer, str) else set(find_errors(api.response_type, answer, version))
         if not any(each.endswith(NOT_YET) for each in found):
             return found
         await asyncio.sleep(0.05)
 
 
-async def with_topic(address: str, topic: str) -> str:
+async def create_topic(address: str, topic: str) -> str:
     """Creates a topic of two partitions; its id, once it has leaders."""
     wanted = CreateTopicsRequest(topics=[CreatableTopic(topic, 2, 1)], timeout_ms=10_000)
-    await asked(address, apis.APIS[19], 7, wanted)
+    await ask_broker(address, apis.APIS[19], 7, wanted)
     look = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     while True:
-        (found,) = (await asked(address, apis.APIS[3], 12, look)).topics
+        (found,) = (await ask_broker(address, apis.APIS[3], 12, look)).topics
         if not found.error_code and not any(part.error_code for part in found.partitions):
             return str(found.topic_id)
         await asyncio.sleep(0.05)
 
 
-async def awake(address: str) -> None:
+async def wait_ready(address: str) -> None:
     """Waits until coordinators are loaded and producer ids are given out."""
     while True:
-        found = await asked(address, apis.APIS[10], 4, FindCoordinatorRequest(coordinator_keys=["g"]))
-        ids = await asked(address, apis.APIS[22], 4, InitProducerIdRequest(None, 1000))
+        found = await ask_broker(address, apis.APIS[10], 4, FindCoordinatorRequest(coordinator_keys=["g"]))
+        ids = await ask_broker(address, apis.APIS[22], 4, InitProducerIdRequest(None, 1000))
         groups = [OffsetFetchRequestGroup(group_id="g", topics=None)]
-        offsets = await asked(address, apis.APIS[9], 8, OffsetFetchRequest(groups=groups))
+        offsets = await ask_broker(address, apis.APIS[9], 8, OffsetFetchRequest(groups=groups))
         if not (found.coordinators[0].error_code or ids.error_code or offsets.groups[0].error_code):
             return
         await asyncio.sleep(0.1)
@@ -171,14 +171,14 @@ async def compare(ours: str, theirs: str) -> list[str]:
     for api in apis.APIS.values():
         if api.key == apis.API_VERSIONS:
             continue
-        for version in api.served:
+        for version in api.served_versions:
             for seed in range(REQUESTS):
                 topic = f"t{api.key}-{version}-{seed}"
                 answers = []
                 for address in (ours, theirs):
-                    draw = Sound(seed * 100 + version, topic, await with_topic(address, topic))
-                    message = draw.message(api.request, version)
-                    answers.append(await errors_of(address, api, version, message))
+                    draw = ValidRequests(seed * 100 + version, topic, await create_topic(address, topic))
+                    message = draw.message(api.request_type, version)
+                    answers.append(await fetch_errors(address, api, version, message))
                 we, kafka = answers
                 if we != kafka:
                     said = f"{api.name} v{version}: we {sorted(we - kafka)[:3]}, Kafka {sorted(kafka - we)[:3]}"
@@ -188,17 +188,17 @@ async def compare(ours: str, theirs: str) -> list[str]:
 
 @pytest.mark.also
 def test_the_same_requests_get_the_same_errors(tmp_path: Path) -> None:
-    async def story(theirs: str) -> list[str]:
-        async with kafka_site(
+    async def scenario(theirs: str) -> list[str]:
+        async with kafka_broker(
             tmp_path,
             auto_create_topics_enable=False,
             group_initial_rebalance_delay_ms=0,
             max_connection_creation_rate=100_000,
         ) as site:
             async with asyncio.timeout(WAKE_SECONDS):
-                await asyncio.gather(awake(site.address), awake(theirs))
+                await asyncio.gather(wait_ready(site.address), wait_ready(theirs))
             return await compare(site.address, theirs)
 
     with Peer({"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}) as peer:
-        found = asyncio.run(story(peer.address))
+        found = asyncio.run(scenario(peer.address))
     assert not found, "\n".join(found)

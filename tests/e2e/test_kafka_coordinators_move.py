@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.e2e.serving import SECONDS, Served, tiered
+from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 from tests.ports import free_port
 from tiered.errors import Code
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tiered_api.kafka.protocol.schema import Message
@@ -41,76 +41,76 @@ GIVEN = (
 NOT_YET = {
     code.number for code in (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
 }
-SECOND_RECORDS = 200
+RECORDS_PER_SECOND = 200
 AT_ONCE = 20
 """Records that a member asks for; it commits behind them."""
 
 
-class Read:
+class RecordsRead:
     """What the members of the group were given, checked as it comes: no record is passed over, and what comes again was
     not committed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.next = dict.fromkeys(range(PARTITIONS), 0)
+        self.next_offsets = dict.fromkeys(range(PARTITIONS), 0)
         self.committed = dict.fromkeys(range(PARTITIONS), 0)
         """Of each partition, as answered."""
         self.values: dict[tuple[int, int], bytes] = {}
-        self.again = 0
+        self.repeated = 0
         self.wrong: list[str] = []
 
-    def take(self, partition: int, offset: int, value: bytes) -> None:
+    def check_record(self, partition: int, offset: int, value: bytes) -> None:
         with self.lock:
-            if offset > self.next[partition]:
-                self.wrong.append(f"{partition}: {offset} comes after {self.next[partition] - 1}")
+            if offset > self.next_offsets[partition]:
+                self.wrong.append(f"{partition}: {offset} comes after {self.next_offsets[partition] - 1}")
             if offset < self.committed[partition]:
                 self.wrong.append(f"{partition}: {offset} comes again, {self.committed[partition]} is committed")
             if self.values.setdefault((partition, offset), value) != value:
                 self.wrong.append(f"{partition}: {offset} is another record")
-            self.again += offset < self.next[partition]
-            self.next[partition] = offset + 1
+            self.repeated += offset < self.next_offsets[partition]
+            self.next_offsets[partition] = offset + 1
 
 
-class Member:
+class ConsumerThread:
     """A consumer in a thread of its own. It commits what it read while `commits` is set."""
 
-    def __init__(self, address: str, read: Read, commits: threading.Event) -> None:
+    def __init__(self, address: str, read: RecordsRead, commits: threading.Event) -> None:
         self._read = read
         self._commits = commits
         self._ending = threading.Event()
-        self.between = threading.Lock()
+        self.commit_lock = threading.Lock()
         """Held while it commits."""
         self.assigned: list[int] = []
         self.refused: list[str] = []
         """Commits that were not answered well."""
-        self._ends: dict[int, int] = {}
+        self._uncommitted: dict[int, int] = {}
         """Read, and not committed yet."""
         group = {"group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
         group |= {"heartbeat.interval.ms": 500, "session.timeout.ms": 6000}
         self._consumer = confluent_kafka.Consumer({"bootstrap.servers": address, **group})
-        self._consumer.subscribe([TOPIC], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
+        self._consumer.subscribe([TOPIC], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _given(self, consumer: Any, places: Any) -> None:
-        self.assigned, self._ends = [each.partition for each in places], {}
+    def _on_assign(self, consumer: Any, places: Any) -> None:
+        self.assigned, self._uncommitted = [each.partition for each in places], {}
 
-    def _taken(self, consumer: Any, places: Any) -> None:
-        self.assigned, self._ends = [], {}
+    def _on_revoke(self, consumer: Any, places: Any) -> None:
+        self.assigned, self._uncommitted = [], {}
 
     def _run(self) -> None:
         while not self._ending.is_set():
             for message in self._consumer.consume(AT_ONCE, 0.1):
                 if message.error() is None:
-                    self._read.take(message.partition(), message.offset(), message.value())
-                    self._ends[message.partition()] = message.offset() + 1
-            with self.between:
-                if self._ends and self._commits.is_set():
+                    self._read.check_record(message.partition(), message.offset(), message.value())
+                    self._uncommitted[message.partition()] = message.offset() + 1
+            with self.commit_lock:
+                if self._uncommitted and self._commits.is_set():
                     self._commit()
 
     def _commit(self) -> None:
         """Where no coordinator answers, nothing is committed: the next one is asked."""
-        ends = [confluent_kafka.TopicPartition(TOPIC, *each) for each in self._ends.items()]
+        ends = [confluent_kafka.TopicPartition(TOPIC, *each) for each in self._uncommitted.items()]
         try:
             found = self._consumer.commit(offsets=ends, asynchronous=False)
         except confluent_kafka.KafkaException as error:
@@ -120,7 +120,9 @@ class Member:
         self.refused += [str(each.error) for each in found if each.error is not None]
         with self._read.lock:
             self._read.committed |= done
-        self._ends = {partition: end for partition, end in self._ends.items() if done.get(partition) != end}
+        self._uncommitted = {
+            partition: end for partition, end in self._uncommitted.items() if done.get(partition) != end
+        }
 
     def close(self) -> None:
         """It leaves the group, and commits nothing more."""
@@ -129,12 +131,12 @@ class Member:
         self._consumer.close()
 
 
-class Writing:
+class BackgroundProducer:
     """A producer that writes all the time; what was acknowledged, by place."""
 
     def __init__(self, address: str) -> None:
         self.acked: dict[tuple[int, int], bytes] = {}
-        self.troubles: list[str] = []
+        self.failures: list[str] = []
         self._producer = confluent_kafka.Producer(
             {"bootstrap.servers": address, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
         )
@@ -144,17 +146,17 @@ class Writing:
 
     def _run(self) -> None:
         number = 0
-        while not self._ending.wait(1 / SECOND_RECORDS):
+        while not self._ending.wait(1 / RECORDS_PER_SECOND):
             value = b"%d" % number
-            self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._told)
+            self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._on_delivery)
             self._producer.poll(0)
             number += 1
         if self._producer.flush(SECONDS):
-            self.troubles.append("not everything is acknowledged")
+            self.failures.append("not everything is acknowledged")
 
-    def _told(self, error: Any, message: Any) -> None:
+    def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None:
-            self.troubles.append(str(error))
+            self.failures.append(str(error))
         else:
             self.acked[message.partition(), message.offset()] = message.value()
 
@@ -164,7 +166,7 @@ class Writing:
         self._thread.join(SECONDS)
 
 
-class Cluster:
+class ProcessCluster:
     """Three brokers, of which one may be killed and started again."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
@@ -176,32 +178,32 @@ class Cluster:
             self.served = dict(zip(self._ports, pool.map(self.start, self._ports), strict=True))
         self._client = admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
-    def start(self, node: int) -> Served:
+    def start(self, node: int) -> ServeProcess:
         options = ["--store", f"file://{self._directory / 'bucket'}", "--node-id", str(node)]
         options += ["--kafka", f"127.0.0.1:{self._ports[node]}", *(word for each in GIVEN for word in ("-c", each))]
-        return self._stack.enter_context(Served(self._directory / f"b{node}", *options))
+        return self._stack.enter_context(ServeProcess(self._directory / f"b{node}", *options))
 
     def create(self) -> None:
         """The topic, on all three."""
         (made,) = self._client.create_topics([admin.NewTopic(TOPIC, PARTITIONS, 3)]).values()
         made.result(SECONDS)
 
-    def coordinator(self) -> int:
+    def find_coordinator(self) -> int:
         """As every broker that runs tells a client; -1 while they do not agree."""
         told = {asyncio.run(_coordinator(each.kafka)) for each in self.served.values() if each.process.poll() is None}
         return told.pop() if len(told) == 1 else -1
 
-    def committed(self) -> dict[int, int]:
+    def fetch_committed(self) -> dict[int, int]:
         """As the coordinator tells a client that is no member, once there is one that has loaded the group."""
         found: list[dict[int, int]] = []
 
-        def told() -> bool:
-            node = self.coordinator()
+        def is_fetched() -> bool:
+            node = self.find_coordinator()
             if node > 0:
                 found.extend(asyncio.run(_committed(self.served[node].kafka)))
             return bool(found)
 
-        until(told, lambda: "no coordinator")
+        wait_until(is_fetched, lambda: "no coordinator")
         return found[0]
 
     def offsets_partition(self) -> Any:
@@ -212,9 +214,9 @@ class Cluster:
 
 async def _ask(address: str, request: Message, answer: type[A], version: int) -> A:
     host, _, port = address.partition(":")
-    link = await open_link(SocketNet(), host, int(port), "test", SECONDS)
+    link = await open_connection(SocketNet(), host, int(port), "test", SECONDS)
     try:
-        return await link.ask(request, answer, SECONDS, version)
+        return await link.send(request, answer, SECONDS, version)
     finally:
         link.close()
 
@@ -234,87 +236,87 @@ async def _committed(address: str) -> list[dict[int, int]]:
     return [{each.partition_index: each.committed_offset for topic in found.topics for each in topic.partitions}]
 
 
-def until(holds: Callable[[], bool], told: Callable[[], Any]) -> None:
+def wait_until(condition: Callable[[], bool], describe: Callable[[], Any]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, told()
+    while not condition():
+        assert time.monotonic() < deadline, describe()
         time.sleep(0.02)
 
 
-class Story:
+class CoordinatorScenario:
     """The cluster, its clients, and what they saw."""
 
-    def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
+    def __init__(self, cluster: ProcessCluster, stack: ExitStack) -> None:
         self.cluster = cluster
-        self.read = Read()
+        self.read = RecordsRead()
         self.commits = threading.Event()
         self.commits.set()
-        self.writing = Writing(cluster.address)
+        self.writing = BackgroundProducer(cluster.address)
         stack.callback(self.writing.close)
-        self.members = [Member(cluster.address, self.read, self.commits) for _ in range(2)]
+        self.members = [ConsumerThread(cluster.address, self.read, self.commits) for _ in range(2)]
         for each in self.members:
             stack.callback(each.close)
 
-    def goes_on(self) -> None:
+    def wait_progress(self) -> None:
         """Every partition is read, and committed, beyond where it is now."""
         before = dict(self.read.committed)
-        until(
+        wait_until(
             lambda: all(end > before[partition] for partition, end in self.read.committed.items()),
             lambda: (before, self.read.committed, [(each.assigned, each.refused) for each in self.members]),
         )
 
     @contextmanager
-    def nothing_is_committed(self) -> Iterator[dict[int, int]]:
+    def pause_commits(self) -> Iterator[dict[int, int]]:
         """What is committed, by the members and by the coordinator, until the end."""
         self.commits.clear()
         for each in self.members:
-            with each.between:  # one that is under way is over
+            with each.commit_lock:  # one that is under way is over
                 pass
-        assert self.cluster.committed() == self.read.committed
+        assert self.cluster.fetch_committed() == self.read.committed
         yield dict(self.read.committed)
         self.commits.set()
 
 
 def test_a_group_goes_on_where_it_was_when_its_coordinator_dies_and_when_its_offsets_move(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
+        cluster = ProcessCluster(tmp_path, stack)
         cluster.create()
-        story = Story(cluster, stack)
-        until(lambda: all(each.assigned for each in story.members), lambda: "not shared out")
-        story.goes_on()
+        story = CoordinatorScenario(cluster, stack)
+        wait_until(lambda: all(each.assigned for each in story.members), lambda: "not shared out")
+        story.wait_progress()
 
-        first = cluster.coordinator()
+        first = cluster.find_coordinator()
         held = set(cluster.offsets_partition().replicas)
         assert first in held and len(held) == 2
-        with story.nothing_is_committed() as committed:
+        with story.pause_commits() as committed:
             cluster.served[first].stop(signal.SIGKILL)
-            assert cluster.committed() == committed
-        second = cluster.coordinator()
+            assert cluster.fetch_committed() == committed
+        second = cluster.find_coordinator()
         assert held == {first, second}
-        story.goes_on()
+        story.wait_progress()
 
         cluster.served[first] = cluster.start(first)
         (third,) = {1, 2, 3} - held
-        with story.nothing_is_committed() as committed:
+        with story.pause_commits() as committed:
             asked = ("cluster", "reassign", f"__consumer_offsets/0={third},{first}", "--brokers", cluster.address)
-            moved = tiered(*asked)
+            moved = run_tiered(*asked)
             assert moved.returncode == 0, moved.stderr
-            until(lambda: cluster.coordinator() in (third, first), lambda: "the coordinator stays")
-            assert cluster.committed() == committed
+            wait_until(lambda: cluster.find_coordinator() in (third, first), lambda: "the coordinator stays")
+            assert cluster.fetch_committed() == committed
         assert set(cluster.offsets_partition().replicas) == {third, first}
-        story.goes_on()
+        story.wait_progress()
 
         for each in story.members:
             each.close()
-        begun, committed = story.read.next, dict(story.read.committed)
-        assert cluster.committed() == committed
+        begun, committed = story.read.next_offsets, dict(story.read.committed)
+        assert cluster.fetch_committed() == committed
         story.writing.close()
-        story.members = [Member(cluster.address, story.read, story.commits)]
+        story.members = [ConsumerThread(cluster.address, story.read, story.commits)]
         stack.callback(story.members[0].close)
         ends = {place: max(offset for at, offset in story.writing.acked if at == place) + 1 for place in begun}
-        until(
+        wait_until(
             lambda: story.read.committed == ends,
             lambda: (story.read.committed, ends, story.members[0].assigned, story.members[0].refused),
         )
     assert story.read.values == story.writing.acked
-    assert not story.read.wrong and not story.writing.troubles, (story.read.wrong, story.writing.troubles)
+    assert not story.read.wrong and not story.writing.failures, (story.read.wrong, story.writing.failures)

@@ -53,7 +53,7 @@ async def open_log(
     )
 
 
-def dumped(directory: Path, suffix: str, *options: str) -> str:
+def dump_log(directory: Path, suffix: str, *options: str) -> str:
     """What Kafka's dump tool says of all files of one kind."""
     names = sorted(str(path) for path in directory.glob("*" + suffix))
     assert names, f"no {suffix} in {directory}"
@@ -95,13 +95,13 @@ def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> No
         await log.close_clean()
 
     asyncio.run(run())
-    text = dumped(tmp_path / "t-0", ".log", "--deep-iteration")
+    text = dump_log(tmp_path / "t-0", ".log", "--deep-iteration")
     assert text.count("isvalid: true") == 3000
     assert len(re.findall(r"\| offset: \d+", text)) == 3000
     for suffix in (".index", ".timeindex"):
-        dumped(tmp_path / "t-0", suffix, "--verify-index-only")
-        assert "passed sanity check" in dumped(tmp_path / "t-0", suffix, "--index-sanity-check")
-    assert "producerId: 9" in dumped(tmp_path / "t-0", ".snapshot")
+        dump_log(tmp_path / "t-0", suffix, "--verify-index-only")
+        assert "passed sanity check" in dump_log(tmp_path / "t-0", suffix, "--index-sanity-check")
+    assert "producerId: 9" in dump_log(tmp_path / "t-0", ".snapshot")
 
 
 @pytest.mark.java

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.ports import World
@@ -27,7 +27,7 @@ def parts(answer: FetchResponse) -> list[PartitionData]:
     return [part for topic in answer.responses for part in topic.partitions]
 
 
-async def read(client: Client, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
+async def read(client: RawClient, request: FetchRequest, version: int = 12) -> list[list[bytes]]:
     """The values that each partition gives."""
     return [values_of(part.records) for part in parts(await client.ask(request, version, FetchResponse))]
 
@@ -39,9 +39,9 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
-        empty = site.node.replica("t", 1)
+        empty = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b", b"c")
         client = await site.client()
         request = fetch((replica, 1), (empty, 0))
@@ -57,13 +57,13 @@ def test_records_come_in_every_version(tmp_path: Path, version: int) -> None:
             assert full.preferred_read_replica == -1
             assert (none.partition_index, none.error_code, len(none.records), none.high_watermark) == (1, 0, 0, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
-        other = site.node.replica("t", 1)
+        other = site.node.leader_replica("t", 1)
         await fill(replica, b"a", b"b")
         client = await site.client()
         request = fetch((other, 0), (replica, 99), wait_ms=LONG_MS)
@@ -90,13 +90,13 @@ def test_errors_are_told_at_once_whatever_else_there_is(tmp_path: Path) -> None:
         answer = await client.ask(request, 12, FetchResponse)
         assert (answer.error_code, answer.responses) == (Code.FETCH_SESSION_ID_NOT_FOUND.number, [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         first = await site.create("t", 3)
-        second, third = site.node.replica("t", 1), site.node.replica("t", 2)
+        second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
         for replica in (first, second, third):
             await fill(replica, *(b"%d" % n * 1000 for n in range(4)))
         client = await site.client()
@@ -109,33 +109,33 @@ def test_at_least_one_whole_batch_is_given_and_no_more_than_asked_for(tmp_path: 
         given = {[len(each) for each in await read(client, tiny)].index(1) for _ in range(6)}
         assert given == {0, 1, 2}, "each partition has its turn"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         client, other = await site.client(), await site.client()
         assert await read(client, fetch((replica, 0), wait_ms=1)) == [[]]
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, min_bytes=250), 12))
-        await until(lambda: site.server.pending == 1)
+        await wait_until(lambda: site.server.pending_requests == 1)
         for n in range(3):
-            assert site.server.pending == 1
+            assert site.server.pending_requests == 1
             await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
         answer = await client.receive(FetchResponse, 12)
         assert len(values_of(parts(answer)[0].records)) == 3
         assert len(replica._listeners) == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
-        replicas = [site.node.replica("t", n) for n in range(10)]
+        replicas = [site.node.leader_replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 1)
+        await wait_until(lambda: site.server.pending_requests == 1)
         request = produce(replicas[0], b"v0")
         for replica in replicas[1:]:
             request.topic_data[0].partition_data += (
@@ -145,51 +145,51 @@ def test_one_produce_to_many_partitions_makes_one_answer_of_all(tmp_path: Path) 
         answer = await client.receive(FetchResponse, 12)
         assert [values_of(part.records) for part in parts(answer)] == [[b"v%d" % n] for n in range(10)]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_waiting_fetch_hears_that_its_topic_is_gone(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for version in (12, 13):
             await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), version))
-        await until(lambda: site.server.pending == 2)
+        await wait_until(lambda: site.server.pending_requests == 2)
         await site.node.submit(DeleteTopic("t"))
         codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
         assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await until(lambda: len(replica._listeners) == 1)
+        await wait_until(lambda: len(replica._listeners) == 1)
         client.close()
-        await until(lambda: len(replica._listeners) == 0)
-        assert site.server.pending == 0
+        await wait_until(lambda: len(replica._listeners) == 0)
+        assert site.server.pending_requests == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
 QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
 
 
-async def cold(site: KafkaSite, name: str, count: int = 20) -> LeaderReplica:
+async def create_cold_topic(site: KafkaBroker, name: str, count: int = 20) -> LeaderReplica:
     """A topic whose first records are in the bucket only."""
     replica = await site.create(name, 1, **SMALL)
     await fill(replica, *(b"%03d" % n * 300 for n in range(count)))
-    await until(lambda: replica.local_start_offset >= count - 8)
+    await wait_until(lambda: replica.local_start_offset >= count - 8)
     return replica
 
 
 def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "t")
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
         client = await site.client()
         found: list[bytes] = []
         while len(found) < 20:
@@ -198,7 +198,7 @@ def test_a_reader_goes_from_the_bucket_to_the_disk_without_noticing(tmp_path: Pa
             found += some
         assert [value[:3] for value in found] == [b"%03d" % n for n in range(20)]
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 class SlowBucket:
@@ -224,8 +224,8 @@ class SlowBucket:
 
 
 def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "cold")
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "cold")
         hot = await site.create("hot")
         await fill(hot, b"hot")
         client = await site.client()
@@ -233,40 +233,40 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
         request = fetch((replica, 0), (hot, 0), wait_ms=LONG_MS, each_bytes=1000)
         assert await read(client, request) == [[], [b"hot"]]
         bucket.open.set()
-        await until(lambda: all(load.done for load in site.server.dispatch.fetches.loads.all()))
+        await wait_until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.cold_reads.all()))
         both = await read(client, request)
         assert [each[0][:3] for each in both] == [b"000", b"hot"]
 
     bucket = SlowBucket()
     bucket.open.set()
-    run(tmp_path, story, ports=bucket.ports, **QUICK)
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
 def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        replica = await cold(site, "t")
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
         client = await site.client()
         bucket.open.clear()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS, each_bytes=1000), 12))
-        await until(lambda: bucket.gets > 0 and site.server.pending == 1)
+        await wait_until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
         bucket.open.set()
         answer = await client.receive(FetchResponse, 12)
         assert values_of(parts(answer)[0].records)[0][:3] == b"000"
-        assert site.server.dispatch.fetches.loads.all() == []
+        assert site.server.dispatch.fetch_handler.cold_reads.all() == []
 
     bucket = SlowBucket()
     bucket.open.set()
-    run(tmp_path, story, ports=bucket.ports, **QUICK)
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
 def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
-        replicas = [site.node.replica("t", n) for n in range(4)]
+        replicas = [site.node.leader_replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
-        fetches = site.server.dispatch.fetches
-        usual, short = fetches._usual, fetches._at_once
+        fetches = site.server.dispatch.fetch_handler
+        usual, short = fetches._find_known_sources, fetches._try_fast_response
         taken: list[bool] = []
 
         def counted(*arguments: Any) -> Any:
@@ -277,7 +277,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         def no_way(*_: Any) -> Any:
             return None
 
-        monkeypatch.setattr(fetches, "_at_once", counted)
+        monkeypatch.setattr(fetches, "_try_fast_response", counted)
         client = await site.client()
         for version in VERSIONS:
             limits = (1, 20_000, 1 << 20), (1, 100_000, 1 << 24)
@@ -286,20 +286,20 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
                 answers = []
                 for way in (no_way, usual, usual):
-                    monkeypatch.setattr(fetches, "_usual", way)
+                    monkeypatch.setattr(fetches, "_find_known_sources", way)
                     for connection in site.server.connections:
-                        connection.turn = 0
+                        connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))
-                    answers.append((await client.answer())[4:])
+                    answers.append((await client.read_reply())[4:])
                 assert answers[0] == answers[1] == answers[2], (version, each_bytes, max_bytes, count, start)
         assert True in taken
         assert False in taken
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 1)
         await fill(replica, b"a")
         begun = encode_batch(
@@ -317,17 +317,17 @@ def test_the_short_way_hides_open_transactions_too(tmp_path: Path) -> None:
                 (part,) = parts(await client.ask(request, 12, FetchResponse))
                 assert (part.high_watermark, part.last_stable_offset) == (3, 1)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
-        replicas = [site.node.replica("t", n) for n in range(6)]
+        replicas = [site.node.leader_replica("t", n) for n in range(6)]
         tailing = [await site.client() for _ in range(3)]
         for client in tailing:
             await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 3)
+        await wait_until(lambda: site.server.pending_requests == 3)
         producer = await site.client()
         values = [b"%d" % n * size for n, size in enumerate((10, 9_000, 90_000, 300_000, 40_000, 1))]
         await producer.send(
@@ -346,4 +346,4 @@ def test_what_comes_one_after_the_other_makes_one_answer_for_all_who_wait(tmp_pa
         assert found == [dict(enumerate(values))] * 3
         assert answers <= 9, "a few of the six make one answer"
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.group_calls import QUICK, commit, committed, join, sync
-from tests.e2e.kafka_site import KafkaSite, run
+from tests.e2e.group_calls import QUICK, fetch_committed, join, make_commit, sync
+from tests.e2e.kafka_site import KafkaBroker, run
 from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -25,10 +25,10 @@ TIMES = 20_000
 
 
 def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
-        await client.ask(commit("g", 7), 8, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 8, OffsetCommitResponse)
         everything = [OffsetFetchRequestGroup("g", topics=None)] * TIMES
         many = await client.ask(OffsetFetchRequest(groups=everything), 9, OffsetFetchResponse)
         assert [len(group.topics) for group in many.groups] == [1]
@@ -42,28 +42,28 @@ def test_offsets_are_told_once_however_often_they_are_asked_for(tmp_path: Path) 
         older = await client.ask(OffsetFetchRequest(group_id="g", topics=topics), 7, OffsetFetchResponse)
         assert [len(topic.partitions) for topic in older.topics] == [1]
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_a_group_is_described_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await sync(client, "g", await join(client, "g"))
         request = DescribeGroupsRequest(groups=["g"] * TIMES + ["h"])
         answer = await client.ask(request, 5, DescribeGroupsResponse)
         assert [(group.group_id, len(group.members)) for group in answer.groups] == [("g", 1), ("h", 0)]
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_a_commit_larger_than_a_segment_goes_to_the_log_in_parts(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         places = [OffsetCommitRequestPartition(0, number, committed_metadata="m" * 4000) for number in range(450)]
         request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic("t", partitions=places)])
         answer = await client.ask(request, 8, OffsetCommitResponse)
         assert {each.error_code for each in answer.topics[0].partitions} == {0}
-        assert await committed(client, "g") == 449
+        assert await fetch_committed(client, "g") == 449
 
-    run(tmp_path, story, offsets_topic_segment_bytes=1_500_000, **QUICK)
+    run(tmp_path, scenario, offsets_topic_segment_bytes=1_500_000, **QUICK)

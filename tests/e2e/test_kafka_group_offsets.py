@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.group_calls import NOBODY, QUICK, commit, committed, versions
-from tests.e2e.kafka_site import KafkaSite, run, until
+from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, make_commit, versions
+from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -30,34 +30,34 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 
 @pytest.mark.parametrize("version", versions(8))
 def test_commits_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
         by_id = version >= 10
-        answer = await client.ask(commit("g", 7, topic_id=replica.topic_id), version, OffsetCommitResponse)
+        answer = await client.ask(make_commit("g", 7, topic_id=replica.topic_id), version, OffsetCommitResponse)
         codes = [each.error_code for each in answer.topics[0].partitions]
         assert codes == [0, Code.UNKNOWN_TOPIC_OR_PARTITION.number]
         assert (answer.topics[0].name, answer.topics[0].topic_id) == (
             ("", replica.topic_id) if by_id else ("t", answer.topics[0].topic_id)
         )
-        assert await committed(client, "g") == 7
-        unknown = await client.ask(commit("g", 7, topic="nowhere", topic_id=NOBODY), version, OffsetCommitResponse)
+        assert await fetch_committed(client, "g") == 7
+        unknown = await client.ask(make_commit("g", 7, topic="nowhere", topic_id=NOBODY), version, OffsetCommitResponse)
         wanted = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
         assert {each.error_code for each in unknown.topics[0].partitions} == {wanted.number}
-        stranger = commit("other", 7, topic_id=replica.topic_id, generation=3, member="m")
+        stranger = make_commit("other", 7, topic_id=replica.topic_id, generation=3, member="m")
         answer = await client.ask(stranger, version, OffsetCommitResponse)
         wanted = Code.GROUP_ID_NOT_FOUND if version >= 9 else Code.ILLEGAL_GENERATION
         assert answer.topics[0].partitions[0].error_code == wanted.number
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(9))
 def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         replica = await site.create("t")
-        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
         if version < 8:
             named = [OffsetFetchRequestTopic("t", [0, 1]), OffsetFetchRequestTopic("nowhere", [0])]
             old = await client.ask(OffsetFetchRequest(group_id="g", topics=named), version, OffsetFetchResponse)
@@ -82,50 +82,52 @@ def test_fetches_in_every_version(tmp_path: Path, version: int) -> None:
         assert [(p.partition_index, p.committed_offset) for t in everything.topics for p in t.partitions] == [(0, 7)]
         assert everything.topics[0].topic_id == (replica.topic_id if version >= 10 else everything.topics[0].topic_id)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_offsets_of_a_deleted_topic_are_gone_also_for_the_next_of_its_name(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
         await site.create("u")
-        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
-        await client.ask(commit("g", 8, topic="u"), 9, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
+        await client.ask(make_commit("g", 8, topic="u"), 9, OffsetCommitResponse)
         await site.node.submit(DeleteTopic("t"))
         await site.create("t")
-        assert (await committed(client, "g"), await committed(client, "g", "u")) == (-1, 8)
+        assert (await fetch_committed(client, "g"), await fetch_committed(client, "g", "u")) == (-1, 8)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
-        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
         asked = OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0), OffsetDeleteRequestPartition(9)])
         answer = await client.ask(OffsetDeleteRequest("g", [asked]), 0, OffsetDeleteResponse)
         codes = [each.error_code for each in answer.topics[0].partitions]
         assert (answer.error_code, codes) == (0, [0, Code.UNKNOWN_TOPIC_OR_PARTITION.number])
-        assert await committed(client, "g") == -1
+        assert await fetch_committed(client, "g") == -1
         answer = await client.ask(OffsetDeleteRequest("nobody", [asked]), 0, OffsetDeleteResponse)
         assert (answer.error_code, answer.topics) == (Code.GROUP_ID_NOT_FOUND.number, [])
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_who_leaves_while_the_offsets_topic_is_made_costs_the_next_one_a_retry_at_most(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        leaving = asyncio.ensure_future(site.node.coordinators.partition_for("g"))
+    async def scenario(site: KafkaBroker) -> None:
+        leaving = asyncio.ensure_future(site.node.group_coordinators.partition_for("g"))
         await asyncio.sleep(0)  # one turn: it has asked for the topic now
         leaving.cancel()
         with pytest.raises(Refused) as refused:
-            await site.node.coordinators.partition_for("g")
+            await site.node.group_coordinators.partition_for("g")
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
-        await until(lambda: OFFSETS_TOPIC in site.node.image.topics)
+        await wait_until(lambda: OFFSETS_TOPIC in site.node.image.topics)
         assert (
-            0 <= await site.node.coordinators.partition_for("g") < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
+            0
+            <= await site.node.group_coordinators.partition_for("g")
+            < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
         )
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, run
+from tests.e2e.kafka_site import KafkaBroker, run
 from tests.peer.group_stories import STORIES
 from tests.peer.group_worlds import InMemory, OverWire, Recorded, Story
 from tests.unit.groups.rig import Rig
 from tiered.groups.limits import GroupSettings
 
 
-def played(story: Story, address: str) -> list[str]:
+def play_scenario(scenario: Story, address: str) -> list[str]:
     """What a broker answers, in a thread beside the one it runs in."""
     over = OverWire(address)
-    told = Recorded(over)
+    recorded = Recorded(over)
     try:
-        story(told)
+        scenario(recorded)
     finally:
         over.close()
-    return told.lines
+    return recorded.lines
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -30,12 +30,12 @@ def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name:
     ours = Recorded(InMemory(Rig(GroupSettings(initial_rebalance_delay_ms=300, size_max=3))))
     STORIES[name](ours)
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for topic in "tuv":
             await site.create(topic, 8)
-        found = await asyncio.to_thread(played, STORIES[name], site.address)
+        found = await asyncio.to_thread(play_scenario, STORIES[name], site.address)
         assert len(found) == len(ours.lines)
         for line, expected in zip(found, ours.lines, strict=True):
             assert line == expected
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=300, group_max_size=3, offsets_topic_num_partitions=4)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=300, group_max_size=3, offsets_topic_num_partitions=4)

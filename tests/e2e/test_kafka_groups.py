@@ -17,15 +17,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from tests.e2e.kafka_site import KafkaSite, run
-from tests.e2e.serving import Served
+from tests.e2e.kafka_site import KafkaBroker, run
+from tests.e2e.serving import ServeProcess
 from tests.ports import free_port
 
 QUICK = "group.initial.rebalance.delay.ms=0"
-PATIENCE = 120.0
+TEST_SECONDS = 120.0
 
 
-class Member:
+class LibrdkafkaMember:
     """A consumer of librdkafka that tells what it was given and what it read."""
 
     def __init__(self, address: str, group: str, topic: str, **settings: str) -> None:
@@ -40,13 +40,13 @@ class Member:
                 **{name.replace("_", "."): value for name, value in settings.items()},
             }
         )  # fmt: skip
-        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+        self.consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
-    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.rebalances += 1
         self.partitions = {place.partition for place in places}
 
-    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.partitions = set()
 
     def poll(self) -> None:
@@ -60,16 +60,16 @@ class Member:
         self.consumer.commit(asynchronous=False)
 
 
-def until(members: Sequence[Member], true: Callable[[], bool]) -> None:
+def poll_until(members: Sequence[LibrdkafkaMember], condition: Callable[[], bool]) -> None:
     """All of them poll until it holds."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
+    deadline = time.monotonic() + TEST_SECONDS
+    while not condition():
         assert time.monotonic() < deadline, [(member.partitions, member.read) for member in members]
         for member in members:
             member.poll()
 
 
-def shared(members: Sequence[Member], count: int) -> bool:
+def is_shared_out(members: Sequence[LibrdkafkaMember], count: int) -> bool:
     """Whether every partition has one owner, and everybody has some."""
     owned = sorted(p for member in members for p in member.partitions)
     return owned == list(range(count)) and all(member.partitions for member in members)
@@ -79,10 +79,10 @@ def produce(address: str, topic: str, values: Sequence[str], partitions: int) ->
     producer = Producer({"bootstrap.servers": address})
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % partitions)
-    assert producer.flush(PATIENCE) == 0
+    assert producer.flush(TEST_SECONDS) == 0
 
 
-class Broker:
+class RestartableBroker:
     """`tiered serve` at one address, however often it dies; its bucket lies apart from its disk."""
 
     def __init__(self, directory: Path) -> None:
@@ -91,12 +91,12 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        self.served = Served(
+        self.served = ServeProcess(
             self.data, "--kafka", self.address, "--store", f"file://{self.bucket}", "-c", QUICK,
             "-c", "num.partitions=6",
         )  # fmt: skip
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> RestartableBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,21 +106,21 @@ class Broker:
 
 def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
     """Nothing that was committed is lost, and nobody has to join again."""
-    with Broker(tmp_path) as broker:
+    with RestartableBroker(tmp_path) as broker:
         admin = AdminClient({"bootstrap.servers": broker.address})
-        admin.create_topics([NewTopic("t", 6)])["t"].result(PATIENCE)
+        admin.create_topics([NewTopic("t", 6)])["t"].result(TEST_SECONDS)
         # However long a busy machine takes to start a broker again, nobody's session ends meanwhile.
-        members = [Member(broker.address, "g", "t", session_timeout_ms="60000") for _ in range(3)]
-        until(members, lambda: shared(members, 6))
+        members = [LibrdkafkaMember(broker.address, "g", "t", session_timeout_ms="60000") for _ in range(3)]
+        poll_until(members, lambda: is_shared_out(members, 6))
         produce(broker.address, "t", [f"{n}" for n in range(30)], 6)
-        until(members, lambda: sum(len(member.read) for member in members) >= 30)
+        poll_until(members, lambda: sum(len(member.read) for member in members) >= 30)
         for member in members:
             member.commit()
         seen, rebalances = [len(member.read) for member in members], [member.rebalances for member in members]
         broker.served.stop(signal.SIGKILL)
         broker.start()
         produce(broker.address, "t", [f"{n}" for n in range(30, 60)], 6)
-        until(members, lambda: sum(len(member.read) for member in members) >= 60)
+        poll_until(members, lambda: sum(len(member.read) for member in members) >= 60)
         assert [member.rebalances for member in members] == rebalances
         assert sorted(int(value) for member in members for value in member.read) == list(range(60))
         for member, count in zip(members, seen, strict=True):
@@ -129,56 +129,56 @@ def test_members_outlive_a_broker_that_is_killed(tmp_path: Path) -> None:
         broker.served.stop(signal.SIGKILL)
         broker.start()
         for member in members:
-            held = member.consumer.committed([TopicPartition("t", p) for p in member.partitions], timeout=PATIENCE)
+            held = member.consumer.committed([TopicPartition("t", p) for p in member.partitions], timeout=TEST_SECONDS)
             assert [place.offset for place in held] == [10] * len(member.partitions)
             member.consumer.close()
 
 
 def test_a_group_comes_back_from_the_bucket_when_the_disk_is_gone(tmp_path: Path) -> None:
-    with Broker(tmp_path) as broker:
+    with RestartableBroker(tmp_path) as broker:
         produce(broker.address, "t", [f"{n}" for n in range(12)], 6)
-        member = Member(broker.address, "g", "t")
-        until([member], lambda: len(member.read) == 12)
+        member = LibrdkafkaMember(broker.address, "g", "t")
+        poll_until([member], lambda: len(member.read) == 12)
         member.consumer.commit(offsets=[TopicPartition("t", p, 1) for p in range(6)], asynchronous=False)
         member.consumer.close()
         broker.served.stop()
         assert list((broker.bucket / "groups").rglob("*-*"))
         shutil.rmtree(broker.data / "log")
         broker.start()
-        again = Member(broker.address, "g", "t")
-        until([again], lambda: shared([again], 6))
-        held = again.consumer.committed([TopicPartition("t", p) for p in range(6)], timeout=PATIENCE)
-        ends = [again.consumer.get_watermark_offsets(TopicPartition("t", p), timeout=PATIENCE)[1] for p in range(6)]
+        again = LibrdkafkaMember(broker.address, "g", "t")
+        poll_until([again], lambda: is_shared_out([again], 6))
+        held = again.consumer.committed([TopicPartition("t", p) for p in range(6)], timeout=TEST_SECONDS)
+        ends = [again.consumer.get_watermark_offsets(TopicPartition("t", p), timeout=TEST_SECONDS)[1] for p in range(6)]
         assert [place.offset for place in held] == [min(1, end) for end in ends]
         again.consumer.close()
 
 
 def test_a_static_member_that_restarts_takes_its_place_without_a_rebalance(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
 
         def told() -> None:
-            first = Member(site.address, "g", "t", group_instance_id="one")
-            second = Member(site.address, "g", "t", group_instance_id="two")
-            until([first, second], lambda: shared([first, second], 4))
+            first = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
+            second = LibrdkafkaMember(site.address, "g", "t", group_instance_id="two")
+            poll_until([first, second], lambda: is_shared_out([first, second], 4))
             held, rebalances = set(first.partitions), second.rebalances
             first.consumer.close()  # a static member does not leave when it closes
-            again = Member(site.address, "g", "t", group_instance_id="one")
-            until([again, second], lambda: again.partitions == held)
+            again = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
+            poll_until([again, second], lambda: again.partitions == held)
             assert second.rebalances == rebalances
             for member in (again, second):
                 member.consumer.close()
 
         await asyncio.to_thread(told)
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 @pytest.mark.timeout(90)
 def test_members_come_and_go(tmp_path: Path) -> None:
     """Up to five share ten partitions; each that leaves, or is gone without a word, leaves its share to the others."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
         members: list[AIOKafkaConsumer] = []
 
@@ -212,17 +212,17 @@ def test_members_come_and_go(tmp_path: Path) -> None:
             await member.stop()
         await lost.stop()
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
 def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
 
         def told() -> None:
             producer = KafkaProducer(bootstrap_servers=site.address)
             for number in range(20):
-                producer.send("t", b"%d" % number, partition=number % 2).get(PATIENCE)
+                producer.send("t", b"%d" % number, partition=number % 2).get(TEST_SECONDS)
             producer.close()
             read: list[int] = []
             for count in (8, 12):
@@ -238,4 +238,4 @@ def test_who_comes_later_goes_on_where_the_group_stopped(tmp_path: Path) -> None
 
         await asyncio.to_thread(told)
 
-    run(tmp_path, story, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)

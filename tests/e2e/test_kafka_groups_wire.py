@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.group_calls import QUICK, commit, committed, join, sync, versions
-from tests.e2e.kafka_site import KafkaSite, run, until
+from tests.e2e.group_calls import QUICK, fetch_committed, join, make_commit, sync, versions
+from tests.e2e.kafka_site import KafkaBroker, run, wait_until
 from tiered.errors import Code
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -26,7 +26,7 @@ from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, Sync
 
 @pytest.mark.parametrize("version", versions(10))
 def test_the_first_question_finds_a_coordinator_that_serves(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         assert OFFSETS_TOPIC not in site.node.image.topics
         request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
@@ -40,12 +40,12 @@ def test_the_first_question_finds_a_coordinator_that_serves(tmp_path: Path, vers
         topic = site.node.image.topics[OFFSETS_TOPIC]
         assert len(topic.partitions) == 3 and topic.configs["remote.storage.enable"] == "false"
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_transactions_and_share_groups_get_an_error_that_ends_the_attempt(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for key_type, code in ((1, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (2, Code.INVALID_REQUEST)):
             request = FindCoordinatorRequest(key="x", key_type=key_type, coordinator_keys=["x"])
@@ -55,17 +55,17 @@ def test_transactions_and_share_groups_get_an_error_that_ends_the_attempt(tmp_pa
             assert "not served" in (found.error_message or "")
         assert OFFSETS_TOPIC not in site.node.image.topics
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_many_first_questions_make_the_topic_once(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(20)]
         request = FindCoordinatorRequest(coordinator_keys=["g"])
         answers = await asyncio.gather(*(each.ask(request, 6, FindCoordinatorResponse) for each in clients))
         assert {each.coordinators[0].error_code for each in answers} == {0}
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 # -- membership -------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_many_first_questions_make_the_topic_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", versions(11))
 def test_a_member_joins_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         first = await client.ask(
             JoinGroupRequest(
@@ -93,12 +93,12 @@ def test_a_member_joins_in_every_version(tmp_path: Path, version: int) -> None:
         assert refused.error_code == Code.UNKNOWN_MEMBER_ID.number and refused.member_id == "nobody"
         assert refused.protocol_name == (None if version >= 7 else "")
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(14))
 def test_assignments_and_heartbeats_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
         synced = await sync(client, "g", joined, version)
@@ -115,12 +115,12 @@ def test_assignments_and_heartbeats_in_every_version(tmp_path: Path, version: in
             answer_to_wrong = await client.ask(beat, each, HeartbeatResponse)
             assert answer_to_wrong.error_code == Code.ILLEGAL_GENERATION.number
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(13))
 def test_leaving_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
         everyone = [MemberIdentity(joined.member_id), MemberIdentity("nobody")]
@@ -132,13 +132,13 @@ def test_leaving_in_every_version(tmp_path: Path, version: int) -> None:
         again = await client.ask(LeaveGroupRequest(group_id="g", member_id="nobody"), version, LeaveGroupResponse)
         assert again.error_code == (Code.UNKNOWN_MEMBER_ID.number if version < 3 else 0)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_who_hangs_up_while_it_waits_holds_up_nobody(tmp_path: Path) -> None:
     """A member in a rebalance that never learnt its id goes with its connection."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         first, second = await site.client(), await site.client()
         joined = await join(first, "g")
         await sync(first, "g", joined)
@@ -166,7 +166,7 @@ def test_who_hangs_up_while_it_waits_holds_up_nobody(tmp_path: Path) -> None:
         again = await join(first, "g", member_id=joined.member_id)
         assert again.error_code == 0 and len(again.members) == 1
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 # -- administration ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_who_hangs_up_while_it_waits_holds_up_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", versions(15))
 def test_descriptions_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         joined = await join(client, "g")
         await sync(client, "g", joined)
@@ -192,18 +192,18 @@ def test_descriptions_in_every_version(tmp_path: Path, version: int) -> None:
         plain = await client.ask(request, version, DescribeGroupsResponse)
         assert plain.groups[0].authorized_operations == -(2**31)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(16))
 def test_lists_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         nothing = await client.ask(ListGroupsRequest(), version, ListGroupsResponse)
         assert (nothing.error_code, nothing.groups) == (0, []) and OFFSETS_TOPIC not in site.node.image.topics
         await site.create("t")
         await join(client, "busy")
-        await client.ask(commit("idle", 1), 9, OffsetCommitResponse)
+        await client.ask(make_commit("idle", 1), 9, OffsetCommitResponse)
         everything = await client.ask(ListGroupsRequest(), version, ListGroupsResponse)
         assert sorted(each.group_id for each in everything.groups) == ["busy", "idle"]
         if version >= 4:
@@ -214,36 +214,36 @@ def test_lists_in_every_version(tmp_path: Path, version: int) -> None:
             assert some.groups == []
             assert {each.group_type for each in everything.groups} == {"classic"}
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("version", versions(42))
 def test_deletions_in_every_version(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
         await join(client, "busy")
-        await client.ask(commit("idle", 1), 9, OffsetCommitResponse)
+        await client.ask(make_commit("idle", 1), 9, OffsetCommitResponse)
         request = DeleteGroupsRequest(groups_names=["busy", "idle", "nobody"])
         answer = await client.ask(request, version, DeleteGroupsResponse)
         assert [(each.group_id, each.error_code) for each in answer.results] == [
             ("busy", Code.NON_EMPTY_GROUP.number), ("idle", 0), ("nobody", Code.GROUP_ID_NOT_FOUND.number),
         ]  # fmt: skip
-        assert await committed(client, "idle") == -1
+        assert await fetch_committed(client, "idle") == -1
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_figures_say_what_groups_do(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
         joined = await join(client, "g")
         await sync(client, "g", joined)
-        await client.ask(commit("idle", 1), 9, OffsetCommitResponse)
+        await client.ask(make_commit("idle", 1), 9, OffsetCommitResponse)
         page = site.node.metrics.render()
         assert 'tiered_groups{state="Stable"} 1' in page and 'tiered_groups{state="Empty"} 1' in page
         assert "tiered_group_rebalances_total 1" in page and "tiered_group_offset_commits_total 1" in page
-        await until(lambda: site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 0)
+        await wait_until(lambda: site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 0)
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.group_calls import QUICK, commit, committed
-from tests.e2e.http_site import Site
+from tests.e2e.group_calls import QUICK, fetch_committed, make_commit
+from tests.e2e.http_site import HttpBroker
 from tests.e2e.http_site import run as run_http
-from tests.e2e.kafka_site import KafkaSite, run
+from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -33,10 +33,10 @@ OTHER = {"retention.ms": "1000", "remote.storage.enable": "true", "message.times
 
 
 def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("t")
-        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
+        await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=OFFSETS_TOPIC)])
         shown = await client.ask(asked, 12, MetadataResponse)
         assert shown.topics[0].is_internal and len(shown.topics[0].partitions) == 3
@@ -55,15 +55,15 @@ def test_nobody_writes_cuts_grows_or_deletes_it(tmp_path: Path) -> None:
             with pytest.raises(Refused) as refused:
                 await site.node.submit(request)
             assert refused.value.code is Code.INVALID_TOPIC_EXCEPTION
-        assert await committed(client, "g") == 7
+        assert await fetch_committed(client, "g") == 7
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 @pytest.mark.parametrize("key", OTHER)
 def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -> None:
-    async def story(site: KafkaSite) -> None:
-        await site.node.coordinators.ensure_topic()
+    async def scenario(site: KafkaBroker) -> None:
+        await site.node.group_coordinators.ensure_topic()
         other = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}[
             key
         ]
@@ -73,32 +73,32 @@ def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -
             assert refused.value.code is Code.INVALID_CONFIG
         await site.node.submit(AlterTopicConfigs(OFFSETS_TOPIC, {"segment.bytes": "1048576"}))
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_whoever_creates_it_it_is_what_groups_need(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.node.submit(CreateTopic(OFFSETS_TOPIC, 5, configs={"retention.ms": "1000"}))
         topic = site.node.image.topics[OFFSETS_TOPIC]
         assert (topic.configs["retention.ms"], topic.configs["remote.storage.enable"]) == ("-1", "false")
         await site.create("t")
         client = await site.client()
-        await client.ask(commit("g", 7), 9, OffsetCommitResponse)
-        assert await committed(client, "g") == 7
+        await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
+        assert await fetch_committed(client, "g") == 7
 
-    run(tmp_path, story, **QUICK)
+    run(tmp_path, scenario, **QUICK)
 
 
 def test_http_does_not_write_to_it_either(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await site.node.coordinators.ensure_topic()
-        end = [replica.log.end_offset for replica in site.node.replicas()]
+    async def scenario(site: HttpBroker) -> None:
+        await site.broker.group_coordinators.ensure_topic()
+        end = [replica.log.end_offset for replica in site.broker.leader_replicas()]
         one = await site.ask(
             "POST", f"{site.cluster}/topics/{OFFSETS_TOPIC}/records", {"value": {"type": "STRING", "data": "x"}}
         )
         kind = "application/vnd.kafka.json.v2+json"
         many = await site.ask("POST", f"/topics/{OFFSETS_TOPIC}", {"records": [{"value": 1}]}, kind=kind)
         assert one.status >= 400 and many.status >= 400, (one, many)
-        assert [replica.log.end_offset for replica in site.node.replicas()] == end
+        assert [replica.log.end_offset for replica in site.broker.leader_replicas()] == end
 
-    run_http(tmp_path, story)
+    run_http(tmp_path, scenario)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, wait_until
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
@@ -23,7 +23,7 @@ HELLO = ApiVersionsRequest(client_software_name="test", client_software_version=
 MIB = 1 << 20
 
 
-async def hello(client: Client) -> int:
+async def hello(client: RawClient) -> int:
     return (await client.ask(HELLO, 3, ApiVersionsResponse)).error_code
 
 
@@ -35,17 +35,17 @@ async def hello(client: Client) -> int:
 def test_connections_have_a_bound_and_places_are_given_back(
     tmp_path: Path, settings: dict[str, int], reason: str
 ) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(3)]
         assert [await hello(client) for client in clients] == [0, 0, 0]
         turned_away = await site.client()
-        assert await turned_away.ended() == b""
-        assert site.refused(reason) == 1
+        assert await turned_away.read_to_end() == b""
+        assert site.count_refusals(reason) == 1
         clients[0].close()
-        await until(lambda: len(site.server.connections) == 2)
+        await wait_until(lambda: len(site.server.connections) == 2)
         assert await hello(await site.client()) == 0
 
-    run(tmp_path, story, ports=None, **settings)
+    run(tmp_path, scenario, ports=None, **settings)
 
 
 def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
@@ -53,141 +53,143 @@ def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
 ) -> None:
     """Idle connections of a few addresses shut out clients, brokers and operators."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         crowd = [await site.client() for _ in range(6)]
         assert [await hello(client) for client in crowd] == [0] * 6
         await crowd[0].send(crowd[0].frame(fetch((replica, 0), wait_ms=60_000), 12))
         early = await site.client("127.0.0.2")
-        assert await early.ended() == b"", "nobody is idle yet"
+        assert await early.read_to_end() == b"", "nobody is idle yet"
         monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
-        await until(
-            lambda: all(site.server.now - each.seen > 0 for each in site.server.connections if not each.pending)
+        await wait_until(
+            lambda: all(
+                site.server.now - each.last_activity > 0 for each in site.server.connections if not each.pending
+            )
         )
         for number in range(3):
             assert await hello(await site.client(f"127.0.0.{3 + number}")) == 0
-        assert site.refused("crowded_out") == 3 and site.refused("too_many") == 1
-        assert site.server.pending == 1, "who waits for an answer is not idle"
+        assert site.count_refusals("crowded_out") == 3 and site.count_refusals("too_many") == 1
+        assert site.server.pending_requests == 1, "who waits for an answer is not idle"
         turned_away = await site.client()
-        assert await turned_away.ended() == b"", "it has as many as anybody"
+        assert await turned_away.read_to_end() == b"", "it has as many as anybody"
 
-    run(tmp_path, story, max_connections=6)
+    run(tmp_path, scenario, max_connections=6)
 
 
 def test_a_connection_that_sends_nothing_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
     monkeypatch.setattr(server, "SWEEP_SECONDS", 0.05)
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         silent, asks = await site.client(), await site.client()
         assert await hello(asks) == 0
-        assert await silent.ended() == b""
-        assert site.refused("idle") == 1
+        assert await silent.read_to_end() == b""
+        assert site.count_refusals("idle") == 1
         assert await hello(asks) == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_frames_that_do_not_go_on_make_room_for_those_that_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that announce much and send little held all memory of frames for half a minute."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         for number in range(40):
             client = await site.client(f"127.0.0.{2 + number % 4}")
             await client.send(struct.pack(">ihhih", 8 * MIB, 0, 9, 1, -1) + bytes(70_000))
-        await until(lambda: site.server.buffers.free < 0 and site.server.buffers.waiting)
+        await wait_until(lambda: site.server.buffers.free_bytes < 0 and site.server.buffers.has_waiting)
         honest = await site.client()
         answer = await honest.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
-        assert site.refused("stalled_frame") > 0
+        assert site.count_refusals("stalled_frame") > 0
 
-    run(tmp_path, story, queued_max_request_bytes=4 * MIB)
+    run(tmp_path, scenario, queued_max_request_bytes=4 * MIB)
 
 
 def test_connections_that_come_too_fast_are_served_later(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(6)]
         assert [await hello(client) for client in clients] == [0] * 6
-        assert site.refused("delayed") >= 2
+        assert site.count_refusals("delayed") >= 2
 
-    run(tmp_path, story, max_connection_creation_rate=2, tiered_frame_timeout_ms=400)
+    run(tmp_path, scenario, max_connection_creation_rate=2, tiered_frame_timeout_ms=400)
 
 
 def test_an_idle_connection_is_closed_and_one_that_waits_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         idle, waiting = await site.client(), await site.client()
         await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=20_000), 12))
         await hello(idle)
-        assert await idle.ended() == b""
-        assert site.refused("idle") == 1 and site.server.pending == 1
+        assert await idle.read_to_end() == b""
+        assert site.count_refusals("idle") == 1 and site.server.pending_requests == 1
         assert "idle" not in caplog.text, "that is no refusal"
 
-    run(tmp_path, story, connections_max_idle_ms=200)
+    run(tmp_path, scenario, connections_max_idle_ms=200)
 
 
 @pytest.mark.parametrize("sent", [1, 3, 4, 9, 20, 40_000, 400_000])
 def test_a_frame_has_to_end_some_time(tmp_path: Path, sent: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
         value = b"x" * (900_000 if sent > 1000 else 10)
         await client.send(client.frame(produce(replica, value), 9)[:sent])
-        assert await client.ended() == b""
-        assert site.refused("slow_frame") == 1
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("slow_frame") == 1
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
         assert await hello(other) == 0
 
-    run(tmp_path, story, tiered_frame_timeout_ms=200)
+    run(tmp_path, scenario, tiered_frame_timeout_ms=200)
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for _ in range(8):
             await client.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(*(client.frame(fetch((replica, 0), each_bytes=8_000_000), 12) for _ in range(3)))
-        await until(lambda: site.refused("slow_reader") == 1)
-        await until(lambda: not site.server.connections)
+        await wait_until(lambda: site.count_refusals("slow_reader") == 1)
+        await wait_until(lambda: not site.server.connections)
 
-    run(tmp_path, story, tiered_frame_timeout_ms=300)
+    run(tmp_path, scenario, tiered_frame_timeout_ms=300)
 
 
 def test_answers_that_nobody_takes_have_a_bound_over_all_connections(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         # Long names make a long answer: 100 KB of 400 partitions, which are made soon on a busy machine too.
         await site.node.submit(CreateTopics(tuple(CreateTopic("a" * 240 + str(n), 1) for n in range(400))))
         clients = [await site.client() for _ in range(30)]
         for client in clients:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             client.writer.write(b"".join(client.frame(MetadataRequest(topics=None), 9) for _ in range(60)))
-        await until(lambda: site.refused("unsent") > 0)
-        assert site.server.unsent <= 100_000
+        await wait_until(lambda: site.count_refusals("unsent") > 0)
+        assert site.server.unsent_bytes <= 100_000
         for client in clients:
             client.close()
-        await until(lambda: site.server.unsent == 0 == len(site.server.connections))
+        await wait_until(lambda: site.server.unsent_bytes == 0 == len(site.server.connections))
 
-    run(tmp_path, story, queued_max_request_bytes=100_000)
+    run(tmp_path, scenario, queued_max_request_bytes=100_000)
 
 
 def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=20_000), 12), client.frame(HELLO, 3)[:9])
-        assert await client.ended() == b""
-        assert site.refused("slow_frame") == 1 and site.server.dispatch.fetches.parked == 0
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("slow_frame") == 1 and site.server.dispatch.fetch_handler.parked_partitions == 0
 
-    run(tmp_path, story, tiered_frame_timeout_ms=200)
+    run(tmp_path, scenario, tiered_frame_timeout_ms=200)
 
 
 def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         clients = [await site.client() for _ in range(8)]
         frames = [client.frame(produce(replica, b"%d" % n + b"x" * 900_000), 9) for n, client in enumerate(clients)]
@@ -198,13 +200,13 @@ def test_large_frames_share_a_budget_and_all_get_through(tmp_path: Path) -> None
             await asyncio.sleep(0.01)
         for client in clients:
             assert (await client.receive(ProduceResponse, 9)).responses[0].partition_responses[0].error_code == 0
-        assert site.server.buffers.free == 2 * MIB
+        assert site.server.buffers.free_bytes == 2 * MIB
 
-    run(tmp_path, story, queued_max_request_bytes=2 * MIB)
+    run(tmp_path, scenario, queued_max_request_bytes=2 * MIB)
 
 
 def test_what_is_announced_takes_no_memory_until_it_comes(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(100)]
         before = resident()
         for client in clients:
@@ -212,19 +214,19 @@ def test_what_is_announced_takes_no_memory_until_it_comes(tmp_path: Path) -> Non
         await hello(await site.client())
         assert resident() - before < 60 * MIB
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_large_request_of_another_api_is_not_taken(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         topics = MetadataRequest(topics=None)
         frame = client.frame(topics, 9)[4:] + bytes(3 * MIB)
         await client.send(len(frame).to_bytes(4, "big") + frame)
-        assert await client.ended() == b""
-        assert site.refused("frame_size") == 1
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("frame_size") == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def resident() -> int:
@@ -236,7 +238,7 @@ def resident() -> int:
 def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
     """Measured: 1.3 KiB each beside the client's socket. The bound leaves room for an allocator's mood."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         host, port = site.address.rsplit(":", 1)
         before = resident()
         sockets: list[socket.socket] = []
@@ -244,44 +246,44 @@ def test_two_thousand_idle_connections_cost_little(tmp_path: Path) -> None:
             for n in range(2000):
                 sockets.append(socket.create_connection((host, int(port))))
                 if n % 50 == 49:
-                    await until(lambda n=n: len(site.server.connections) == n + 1)  # type: ignore[misc]
+                    await wait_until(lambda n=n: len(site.server.connections) == n + 1)  # type: ignore[misc]
             for each in sockets:
-                each.sendall(Client(None, None).frame(HELLO, 3))  # type: ignore[arg-type]
-            await until(lambda: site.server.site.requests[18] == 2000)
+                each.sendall(RawClient(None, None).frame(HELLO, 3))  # type: ignore[arg-type]
+            await wait_until(lambda: site.server.context.requests[18] == 2000)
             assert resident() - before < 40 * MIB
         finally:
             for each in sockets:
                 each.close()
-        await until(lambda: not site.server.connections)
+        await wait_until(lambda: not site.server.connections)
 
-    run(tmp_path, story, max_connections_per_ip=3000, max_connection_creation_rate=10_000)
+    run(tmp_path, scenario, max_connections_per_ip=3000, max_connection_creation_rate=10_000)
 
 
-def mutated(frame: bytes, chance: random.Random) -> bytes:
+def mutate_frame(frame: bytes, rng: random.Random) -> bytes:
     """A frame with some of its bytes other than they were, its length mostly right."""
     body = bytearray(frame[4:])
-    for _ in range(chance.randint(1, 6)):
-        at = chance.randrange(len(body))
-        how = chance.randrange(4)
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(body))
+        how = rng.randrange(4)
         if how == 0:
-            body[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+            body[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         elif how == 1:
-            del body[at : at + chance.randint(1, 8)]
+            del body[at : at + rng.randint(1, 8)]
             body = body or bytearray(1)
         elif how == 2:
-            body[at:at] = chance.randbytes(chance.randint(1, 8))
+            body[at:at] = rng.randbytes(rng.randint(1, 8))
         else:
-            body[at : at + 4] = chance.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0"))
-    size = len(body) if chance.random() < 0.9 else chance.choice((0, 1, len(body) + 1, 2**31 - 1))
+            body[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0"))
+    size = len(body) if rng.random() < 0.9 else rng.choice((0, 1, len(body) + 1, 2**31 - 1))
     return struct.pack(">i", size) + bytes(body)
 
 
-async def outcome(client: Client, frames: Sequence[bytes]) -> None:
+async def outcome(client: RawClient, frames: Sequence[bytes]) -> None:
     """The broker answers or ends the connection; it may also wait for the rest of a frame that lies about its size."""
     try:
         await client.send(*frames)
         client.writer.write_eof()
-        await client.ended()
+        await client.read_to_end()
     except ConnectionError:
         pass
     finally:
@@ -292,7 +294,7 @@ async def outcome(client: Client, frames: Sequence[bytes]) -> None:
 def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         honest = await site.client()
         maker = await site.client()
@@ -303,21 +305,22 @@ def test_hostile_frames_end_in_an_answer_or_an_end(tmp_path: Path, seed: int) ->
         for round_ in range(12):
             batch_ = [
                 outcome(
-                    await site.client(), [mutated(chance.choice(good), chance) for _ in range(chance.randint(1, 5))]
+                    await site.client(),
+                    [mutate_frame(chance.choice(good), chance) for _ in range(chance.randint(1, 5))],
                 )
                 for _ in range(20)
             ]
             await asyncio.gather(*batch_)
             assert await hello(honest) == 0, round_
-        assert site.refused("fault") == 0
+        assert site.count_refusals("fault") == 0
         assert resident() - before < 30 * MIB
-        await until(lambda: len(site.server.connections) == 2)
-        assert site.server.pending == 0
+        await wait_until(lambda: len(site.server.connections) == 2)
+        assert site.server.pending_requests == 0
         end = replica.log.end_offset
         answer = await honest.ask(produce(replica, raw=batch([b"after all"])), 9, ProduceResponse)
         assert answer.responses[0].partition_responses[0].base_offset == end
 
-    run(tmp_path, story, tiered_frame_timeout_ms=1000)
+    run(tmp_path, scenario, tiered_frame_timeout_ms=1000)
 
 
 @pytest.mark.parametrize(
@@ -336,10 +339,10 @@ def test_who_speaks_something_else_is_cut_off_at_once_and_named(
     """Nothing more has to come than the four bytes of a length."""
     caplog.set_level("INFO")
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await client.send(sent)
-        assert await client.ended() == b""
+        assert await client.read_to_end() == b""
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
     assert words in caplog.text

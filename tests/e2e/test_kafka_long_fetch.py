@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, batch, fetch, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, batch, fetch, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -19,22 +19,22 @@ COUNT = 60
 
 
 @pytest.fixture(autouse=True)
-def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "LONG", 2)
-    monkeypatch.setattr(long_poll, "PIECE", 1)
+def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "LARGE_FETCH_PARTITIONS", 2)
+    monkeypatch.setattr(long_poll, "PIECE_PARTITIONS", 1)
 
 
-async def replicas(site: KafkaSite, topic: str = "t") -> list[LeaderReplica]:
+async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderReplica]:
     await site.create(topic, COUNT)
-    return [site.node.replica(topic, p) for p in range(COUNT)]
+    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 17])
 def test_a_long_fetch_answers_what_a_short_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         for p in (0, 7, 8, COUNT - 1):
             await held[p].append(batch([b"v%d" % p] * 3))
         client = await site.client()
@@ -42,68 +42,68 @@ def test_a_long_fetch_answers_what_a_short_one_does(
         for most in (1 << 24, 100):
             answers = []
             for long in (2, 1_000):
-                monkeypatch.setattr(handler, "LONG", long)
+                monkeypatch.setattr(handler, "LARGE_FETCH_PARTITIONS", long)
                 for connection in site.server.connections:
-                    connection.turn = 3
+                    connection.fetch_rotation = 3
                 await client.send(client.frame(fetch(*wanted, max_bytes=most), version))
-                answers.append((await client.answer())[4:])
+                answers.append((await client.read_reply())[4:])
             assert answers[0] == answers[1]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
-        client, fetches = await site.client(), site.server.dispatch.fetches
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
+        client, fetches = await site.client(), site.server.dispatch.fetch_handler
         for late in (False, True):
             offset = held[0].high_watermark
             request = fetch((held[0], offset), *((each, 0) for each in held[1:]), wait_ms=60_000)
             await client.send(client.frame(request, 12))
-            await until(lambda: len(fetches.waiting) == 1)
+            await wait_until(lambda: len(fetches.parked_fetches) == 1)
             if late:
-                [poll] = fetches.waiting
-                assert isinstance(poll, long_poll.LongPoll)
-                await until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
+                [poll] = fetches.parked_fetches
+                assert isinstance(poll, long_poll.LargeFetch)
+                await wait_until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
             await held[0].append(batch([b"now"]))
             got = await client.receive(FetchResponse, 12)
             assert values_of(got.responses[0].partitions[0].records) == [b"now"]
             assert len(got.responses[0].partitions) == COUNT
-            assert (fetches.parked, len(fetches.waiting)) == (0, 0)
+            assert (fetches.parked_partitions, len(fetches.parked_fetches)) == (0, 0)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
-        fetches = site.server.dispatch.fetches
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
+        fetches = site.server.dispatch.fetch_handler
         client = await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=50), 12))
         got = await client.receive(FetchResponse, 12)
         assert {part.error_code for part in got.responses[0].partitions} == {0}
         gone = await site.client()
         await gone.send(gone.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.waiting))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         gone.close()
-        await until(lambda: not fetches.waiting)
-        assert fetches.parked == 0
+        await wait_until(lambda: not fetches.parked_fetches)
+        assert fetches.parked_partitions == 0
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await until(lambda: bool(fetches.waiting))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
-        assert fetches.parked == 0 and not held[5]._listeners
+        assert fetches.parked_partitions == 0 and not held[5]._listeners
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         long, small = await site.client(), await site.client()
-        fetches = site.server.dispatch.fetches
-        turns = site.server.site.turns
+        fetches = site.server.dispatch.fetch_handler
+        turns = site.server.context.turns
         ended = asyncio.Event()
 
         def lasts() -> None:
@@ -112,15 +112,15 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
                 until_then = asyncio.get_running_loop().time() + 0.011
                 while asyncio.get_running_loop().time() < until_then:
                     pass
-                turns.soon(lasts)
+                turns.run_later(lasts)
 
         lasts()
         await long.send(long.frame(fetch(*((each, 0) for each in held)), 12))
-        await until(lambda: bool(fetches.waiting))
+        await wait_until(lambda: bool(fetches.parked_fetches))
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
-        assert fetches.waiting, "the long one is not done yet"
+        assert fetches.parked_fetches, "the long one is not done yet"
         got = await long.receive(FetchResponse, 12)
         assert len(got.responses[0].partitions) == COUNT
         ended.set()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

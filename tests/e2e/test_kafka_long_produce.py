@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -28,14 +28,14 @@ COUNT = 24
 
 
 @pytest.fixture(autouse=True)
-def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "PIECE", 1)
-    monkeypatch.setattr(handler, "LONG", 2)
+def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "PIECE_PARTITIONS", 1)
+    monkeypatch.setattr(handler, "LARGE_REQUEST_PARTITIONS", 2)
 
 
-async def replicas(site: KafkaSite, topic: str = "t", **configs: str) -> list[LeaderReplica]:
+async def create_replicas(site: KafkaBroker, topic: str = "t", **configs: str) -> list[LeaderReplica]:
     await site.create(topic, COUNT, **configs)
-    return [site.node.replica(topic, p) for p in range(COUNT)]
+    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
 
 
 def request(held: Sequence[LeaderReplica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
@@ -49,18 +49,18 @@ def codes(answer: ProduceResponse) -> list[int]:
     return [part.error_code for topic in answer.responses for part in topic.partition_responses]
 
 
-def busy_turns(site: KafkaSite) -> asyncio.Event:
+def keep_loop_busy(site: KafkaBroker) -> asyncio.Event:
     """Work of others that leaves no time for more than one piece in a turn, until the event is set."""
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def lasts() -> None:
+    def spin() -> None:
         if not ended.is_set():
             until_then = loop.time() + 0.011
             while loop.time() < until_then:
                 pass
-            site.server.site.turns.soon(lasts)
+            site.server.context.turns.run_later(spin)
 
-    lasts()
+    spin()
     return ended
 
 
@@ -69,12 +69,12 @@ def busy_turns(site: KafkaSite) -> asyncio.Event:
 def test_a_long_request_is_answered_as_a_short_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, acks: int
 ) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         answers: list[ProduceResponse] = []
         for long in (2, 1_000):
-            monkeypatch.setattr(handler, "LONG", long)
-            held = await replicas(site, f"t{long}")
+            monkeypatch.setattr(handler, "LARGE_REQUEST_PARTITIONS", long)
+            held = await create_replicas(site, f"t{long}")
             wanted = request(held, acks=acks)
             parts = wanted.topic_data[0].partition_data
             parts[7].index = COUNT + 5
@@ -97,34 +97,34 @@ def test_a_long_request_is_answered_as_a_short_one_is(
         assert answers[0] == answers[1]
         assert codes(answers[0]).count(0) == COUNT - 3
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         long, small = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await long.send(long.frame(request(held), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
         assert held[-1].high_watermark == 0, "the long one is not done yet"
         assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
         ended.set()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held, others = await replicas(site), await replicas(site, "others")
+    async def scenario(site: KafkaBroker) -> None:
+        held, others = await create_replicas(site), await create_replicas(site, "others")
         long, other = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await long.send(long.frame(request(held, b"v" * size), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await other.send(other.frame(request(others, b"w" * size), 9))
-        await until(lambda: others[0].high_watermark == 1)
+        await wait_until(lambda: others[0].high_watermark == 1)
         assert held[-1].high_watermark == 0, "the long one is not done yet"
         ended.set()
         assert set(codes(await long.receive(ProduceResponse, 9))) == {0}
@@ -132,16 +132,16 @@ def test_frames_that_come_between_the_pieces_change_no_records(tmp_path: Path, s
         got = await long.ask(fetch((held[-1], 0)), 12, FetchResponse)
         assert values_of(got.responses[0].partitions[0].records) == [b"v" * size]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frames", "large frames"])
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, acks: int, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         sent = [
             client.frame(request(held if n % 2 == 0 else held[-1:], b"%d" % n + bytes(size), acks), 9) for n in range(4)
         ]
@@ -153,14 +153,14 @@ def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, ac
         got = await client.ask(fetch((held[-1], 0)), 12, FetchResponse)
         values = values_of(got.responses[0].partitions[0].records)
         assert [value[:1] for value in values] == [b"0", b"1", b"2", b"3"]
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
 
         def part(replica: LeaderReplica, sequence: int) -> PartitionProduceData:
@@ -181,69 +181,72 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
                 assert {each.base_offset for each in answer.responses[0].partition_responses} == {sequence}
         assert {each.high_watermark for each in held} == {6}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5_000], ids=["small frame", "large frame"])
 def test_a_client_that_leaves_takes_its_request_with_it(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         gone, other = await site.client(), await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await gone.send(gone.frame(request(held, bytes(size)), 9))
-        await until(lambda: held[0].high_watermark == 1)
-        assert site.server.pending == 1
+        await wait_until(lambda: held[0].high_watermark == 1)
+        assert site.server.pending_requests == 1
         [connection] = [each for each in site.server.connections if each.pending]
         connection.close()  # as it does with who does not take its answers
-        await until(lambda: not site.server.dispatch._tasks)
+        await wait_until(lambda: not site.server.dispatch._tasks)
         assert held[-1].high_watermark == 0
-        assert (site.server.pending, site.server.buffers.free) == (0, site.node.settings.queued_max_request_bytes)
+        assert (site.server.pending_requests, site.server.buffers.free_bytes) == (
+            0,
+            site.node.settings.queued_max_request_bytes,
+        )
         ended.set()
         assert set(codes(await other.ask(request(held), 9, ProduceResponse))) == {0}
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_with_acks_0_one_that_fails_ends_the_connection_after_the_rest(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
         wanted = request(held, acks=0)
         wanted.topic_data[0].partition_data[3].index = COUNT
         await client.send(client.frame(wanted, 9))
-        assert await client.ended() == b""
-        assert site.refused("acks_0") == 1
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("acks_0") == 1
         assert [each.high_watermark for each in held].count(1) == COUNT - 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_that_is_deleted_between_the_pieces_takes_no_more(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
         client = await site.client()
-        ended = busy_turns(site)
+        ended = keep_loop_busy(site)
         await client.send(client.frame(request(held), 13))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         await site.node.submit(DeleteTopic("t"))
         ended.set()
         got = codes(await client.receive(ProduceResponse, 13))
         assert got[0] == 0 and got[-1] == Code.UNKNOWN_TOPIC_ID.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_that_stops_answers_a_long_request_first(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
-        held = await replicas(site)
-        client: Client = await site.client()
-        ended = busy_turns(site)
+    async def scenario(site: KafkaBroker) -> None:
+        held = await create_replicas(site)
+        client: RawClient = await site.client()
+        ended = keep_loop_busy(site)
         await client.send(client.frame(request(held), 9))
-        await until(lambda: held[0].high_watermark == 1)
+        await wait_until(lambda: held[0].high_watermark == 1)
         stopping = asyncio.create_task(site.server.close())
         await asyncio.sleep(0)
         ended.set()
         assert set(codes(await client.receive(ProduceResponse, 9))) == {0}
         await stopping
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

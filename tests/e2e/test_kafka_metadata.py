@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client, KafkaSite, run
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tiered.controller.requests import CreatePartitions
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -29,7 +29,9 @@ ANY_VERSION = range(14)
 NOT_ASKED = -(1 << 31)
 
 
-async def ask(client: Client, version: int, *names: str | None, create: bool = False, **more: bool) -> MetadataResponse:
+async def ask(
+    client: RawClient, version: int, *names: str | None, create: bool = False, **more: bool
+) -> MetadataResponse:
     """Metadata of these topics; None alone asks for all of them."""
     topics = None if names == (None,) else [MetadataRequestTopic(name=name) for name in names]
     if version == 0 and topics is None:
@@ -40,7 +42,7 @@ async def ask(client: Client, version: int, *names: str | None, create: bool = F
 
 @pytest.mark.parametrize("version", ANY_VERSION)
 def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client = await site.client()
         for _ in range(2):  # the second time from fragments that are kept
@@ -58,11 +60,11 @@ def test_every_version_tells_brokers_and_topics(tmp_path: Path, version: int) ->
             assert answer.controller_id == (1 if version >= 1 else -1)
             assert answer.cluster_id == (site.node.cluster_id if version >= 2 else None)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
         assert len((await client.ask(MetadataRequest([]), 0, MetadataResponse)).topics) == 1
@@ -70,11 +72,11 @@ def test_an_empty_list_is_all_topics_in_v0_and_none_later(tmp_path: Path) -> Non
             assert (await ask(client, version)).topics == []
             assert len((await ask(client, version, None)).topics) == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         asked = await ask(client, 9, "no")
         assert [topic.error_code for topic in asked.topics] == [Code.UNKNOWN_TOPIC_OR_PARTITION.number]
@@ -85,31 +87,31 @@ def test_a_topic_that_is_not_there_is_created_and_told_with_its_leaders(tmp_path
         assert (await ask(client, 3, "old")).topics[0].error_code == 0, "before v4 every question may create"
         assert set(site.node.image.topics) == {"a", "b", "old"}
 
-    run(tmp_path, story, num_partitions=2)
+    run(tmp_path, scenario, num_partitions=2)
 
 
 def test_many_who_ask_for_the_same_new_topic_all_get_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         clients = [await site.client() for _ in range(8)]
         answers = await asyncio.gather(*(ask(client, 12, "new", "other", create=True) for client in clients))
         ids = {(topic.name, topic.error_code, topic.topic_id) for answer in answers for topic in answer.topics}
         assert ids == {(name, 0, topic.topic_id) for name, topic in site.node.image.topics.items()}
         assert len(ids) == 2
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_nothing_is_created_where_the_broker_forbids_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         answer = await ask(await site.client(), 12, "new", "__consumer_offsets", create=True)
         assert [(topic.error_code, topic.is_internal) for topic in answer.topics] == [(3, False), (3, True)]
         assert not site.node.image.topics
 
-    run(tmp_path, story, auto_create_topics_enable=False)
+    run(tmp_path, scenario, auto_create_topics_enable=False)
 
 
 def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         known, unknown = site.node.image.topics["t"].topic_id, "A" * 21 + "Q"
         client = await site.client()
@@ -123,33 +125,33 @@ def test_topics_are_named_by_their_ids(tmp_path: Path) -> None:
         early = await client.ask(MetadataRequest([MetadataRequestTopic(known, "t")], False), 11, MetadataResponse)
         assert early.topics[0].error_code == Code.INVALID_REQUEST.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_what_changes_is_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         await site.create("a")
         await site.create("b")
-        client, fragments = await site.client(), site.server.site.topic_fragments
+        client, fragments = await site.client(), site.server.context.topic_fragments
         image = site.node.image
 
         await ask(client, 12, None)
-        kept = {name: fragments.of(image.topics[name], 12, False) for name in "ab"}
+        kept = {name: fragments.get_fragment(image.topics[name], 12, False) for name in "ab"}
         await site.node.submit(CreatePartitions("a", 4))
         grown = await ask(client, 12, None)
         assert {topic.name: len(topic.partitions) for topic in grown.topics} == {"a": 4, "b": 1}
         now = site.node.image.topics
-        assert fragments.of(now["b"], 12, False) is kept["b"]
-        assert fragments.of(now["a"], 12, False) is not kept["a"]
+        assert fragments.get_fragment(now["b"], 12, False) is kept["b"]
+        assert fragments.get_fragment(now["a"], 12, False) is not kept["a"]
         asked = await ask(client, 12, "b", include_topic_authorized_operations=True)
         assert asked.topics[0].topic_authorized_operations == 0b110111111000
         assert (await ask(client, 12, "b")).topics[0].topic_authorized_operations == NOT_ASKED
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_cluster_is_described(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for version in range(3):
             answer = await client.ask(DescribeClusterRequest(True), version, DescribeClusterResponse)
@@ -161,11 +163,11 @@ def test_a_cluster_is_described(tmp_path: Path) -> None:
             asked = DescribeClusterRequest(endpoint_type=kind)
             assert (await client.ask(asked, 1, DescribeClusterResponse)).error_code == code.number
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_topics_are_described_page_by_page(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for name, partitions in (("c", 2), ("a", 3), ("b", 1)):
             await site.create(name, partitions)
         client = await site.client()
@@ -197,4 +199,4 @@ def test_topics_are_described_page_by_page(tmp_path: Path) -> None:
         (partition,) = whole.topics[0].partitions
         assert (partition.leader_id, partition.isr_nodes, partition.eligible_leader_replicas) == (1, [1], [])
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, batch, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -38,7 +38,7 @@ def code(answer: ProduceResponse) -> Code:
     return next(each for each in Code if each.number == found.error_code)
 
 
-def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
+def change_field(data: bytearray, at: int, form: str, value: int) -> bytearray:
     """A field of a batch set to another value, under a right CRC."""
     struct.pack_into(form, data, at, value)
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
@@ -47,7 +47,7 @@ def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
         await site.create("other")
         client = await site.client()
@@ -56,7 +56,7 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
             start = 0 if version >= 5 else -1
             assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, 2 * n, -1)
             assert (part.log_start_offset, part.record_errors, part.error_message) == (start, [], None)
-        second = site.node.replica("t", 1)
+        second = site.node.leader_replica("t", 1)
         assert only(await client.ask(produce(second, b"c"), version, ProduceResponse)).base_offset == 0
         got = await client.ask(fetch((replica, 0), (second, 0)), 12, FetchResponse)
         assert [values_of(part.records) for part in got.responses[0].partitions] == [
@@ -64,12 +64,12 @@ def test_records_get_their_offsets_on_the_first_way_and_on_the_short_one(tmp_pat
             [b"c"],
         ]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9, 13])
 def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 4)
         client = await site.client()
         broken = batch([b"v"])
@@ -90,7 +90,7 @@ def test_partitions_of_one_request_fare_each_for_itself(tmp_path: Path, version:
         words = [part.error_message for part in here.partition_responses]
         assert all((word is not None) == (version >= 8 and n in (1, 2, 3)) for n, word in enumerate(words))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing(tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing
         (batch([b"x" * 3000]), 9, Code.MESSAGE_TOO_LARGE),
         (zstd, 6, Code.UNSUPPORTED_COMPRESSION_TYPE),
         (zstd, 7, Code.NONE),
-        (changed(batch([b"v"]), 21, ">h", 7), 9, Code.UNSUPPORTED_COMPRESSION_TYPE),
-        (changed(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
-        (changed(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
-        (changed(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (change_field(batch([b"v"]), 21, ">h", 7), 9, Code.UNSUPPORTED_COMPRESSION_TYPE),
+        (change_field(batch([b"v"]), 21, ">h", 0x20), 9, Code.INVALID_RECORD),
+        (change_field(batch([b"v"]), 57, ">i", 2), 9, Code.INVALID_RECORD),
+        (change_field(lying, 57, ">i", 2), 9, Code.INVALID_RECORD),
         (transactional, 9, Code.INVALID_REQUEST),
     ]
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", max_message_bytes="2000")
         client = await site.client()
         for raw, version, expected in cases:
@@ -126,14 +126,14 @@ def test_batches_are_refused_with_the_code_that_makes_clients_do_the_right_thing
         assert code(await client.ask(produce(replica, raw=old), 9, ProduceResponse)) is Code.INVALID_RECORD
         assert code(await client.ask(produce(replica, b"v", acks=2), 9, ProduceResponse)) is Code.INVALID_REQUIRED_ACKS
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> None:
     stamps = [NOW, NOW - 100_000, NOW, NOW - 200_000]
     for codec in (Codec.NONE, Codec.LZ4):
 
-        async def story(site: KafkaSite, codec: Codec = codec) -> None:
+        async def scenario(site: KafkaBroker, codec: Codec = codec) -> None:
             replica = await site.create("t", message_timestamp_after_max_ms="0")
             client = await site.client()
             ahead = site.node.world.clock.wall_ms() - NOW + 50_000
@@ -144,13 +144,13 @@ def test_the_records_at_fault_are_named_from_version_8_on(tmp_path: Path) -> Non
             assert "is not within" in (part.record_errors[0].batch_index_error_message or "")
             assert only(await client.ask(produce(replica, raw=raw), 7, ProduceResponse)).record_errors == []
 
-        run(tmp_path / codec.name, story)
+        run(tmp_path / codec.name, scenario)
 
 
 def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) -> None:
     """A batch of some hundred bytes that becomes 8 MiB, or twenty of 100 KB: no more than `OPENED_BYTES` are opened."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         for partitions, size, named in ((1, 8 << 20, 0), (20, 100_000, 2)):
             name = f"t{partitions}"
             await site.create(name, partitions=partitions, message_timestamp_after_max_ms="0")
@@ -164,12 +164,12 @@ def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) 
             assert {each.error_code for each in answers} == {Code.INVALID_TIMESTAMP.number}
             assert sum(bool(each.record_errors) for each in answers) == named
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
 def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(tmp_path: Path, version: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", partitions=2)
         client = await site.client()
         one, other = (bytes(batch([value])) for value in (b"v", b"w"))
@@ -184,26 +184,26 @@ def test_a_partition_that_stands_twice_in_a_request_is_refused_the_second_time(t
         assert codes == [[0, twice], [0, twice]]
         assert replica.log.end_offset == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_wrong_record_is_named_too(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         lying = batch([b"v", b"w"])
         lying[lying.index(b"v") + 2 + 3] = 8
-        raw = changed(lying, 57, ">i", 2)
+        raw = change_field(lying, 57, ">i", 2)
         for version in (8, 9, 13):
             part = only(await client.ask(produce(replica, raw=raw), version, ProduceResponse))
             assert [each.batch_index for each in part.record_errors] == [1]
             assert part.error_message == part.record_errors[0].batch_index_error_message != None  # noqa: E711
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", message_timestamp_type="LogAppendTime")
         client = await site.client()
         before = site.node.world.clock.wall_ms()
@@ -211,11 +211,11 @@ def test_the_brokers_time_is_told_where_the_topic_has_it(tmp_path: Path) -> None
             part = only(await client.ask(produce(replica, b"v"), version, ProduceResponse))
             assert before <= part.log_append_time_ms <= site.node.world.clock.wall_ms()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for version in (7, 9, 13):
@@ -225,14 +225,14 @@ def test_without_acks_nothing_is_answered_and_an_error_ends_the_connection(tmp_p
         await client.send(
             client.frame(fetch((replica, 6), wait_ms=20_000), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
         )
-        assert await client.ended() == b""
-        assert site.refused("acks_0") == 1 and site.server.pending == 0
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("acks_0") == 1 and site.server.pending_requests == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         synced = await site.create("synced", flush="ack")
         plain = await site.create("plain")
         client, other = await site.client(), await site.client()
@@ -247,11 +247,11 @@ def test_acks_that_wait_for_an_fsync_hold_up_no_other_connection(tmp_path: Path)
             assert part.error_code == 0 and offset in (None, part.base_offset)
         assert synced.log.flushed_offset == synced.high_watermark == 2
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         old = await site.create("t")
         client = await site.client()
         for version in (9, 13):
@@ -266,21 +266,21 @@ def test_a_topic_made_anew_gets_its_records_and_the_old_one_none(tmp_path: Path)
         assert code(await client.ask(produce(old, b"late"), 13, ProduceResponse)) is Code.UNKNOWN_TOPIC_ID
         assert only(await client.ask(produce(new, b"fresh"), 13, ProduceResponse)).base_offset == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_appends_that_wait_are_cancelled_with_their_connection(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", flush="ack")
         client = await site.client()
         await client.send(*(client.frame(produce(replica, b"v"), 9) for _ in range(4)))
-        await until(lambda: site.server.site.requests[0] == 4)
+        await wait_until(lambda: site.server.context.requests[0] == 4)
         client.close()
-        await until(lambda: site.server.pending == 0)
+        await wait_until(lambda: site.server.pending_requests == 0)
         await asyncio.sleep(0)
-        assert site.refused("fault") == 0
+        assert site.count_refusals("fault") == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_retry_is_forgotten(
@@ -288,7 +288,7 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 ) -> None:
     """100,000 invented ids took 49 MB in three seconds."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
 
@@ -300,10 +300,10 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 
         assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
         assert await send(1, 1) == (0, 2)
-        assert site.node.partitions.producer_limits.producer_count == 2
+        assert site.node.hosted_replicas.producer_limits.producer_count == 2
         other = await site.create("u")
         replica = other
         assert await send(3) == (0, 0)
         assert await send(4) == (89, -1), "the broker has three"
 
-    run(tmp_path, story, tiered_producer_ids_max_per_partition=2, tiered_producer_ids_max=3)
+    run(tmp_path, scenario, tiered_producer_ids_max_per_partition=2, tiered_producer_ids_max=3)

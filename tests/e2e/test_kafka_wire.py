@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaSite, fetch, produce, run, until, values_of
+from tests.e2e.kafka_site import KafkaBroker, fetch, produce, run, values_of, wait_until
 from tiered.ports import Buffer, Listener, Stream, World
 from tiered.system.network import SocketNet, SocketStream
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -30,11 +30,11 @@ class CountingNet:
         self._net = SocketNet()
         self.sends: list[int] = []
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> Listener:
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> Listener:
         def counted(stream: Stream) -> None:
             assert isinstance(stream, SocketStream)
             stream.__class__ = type("Counted", (_Counted,), {"sends": self.sends})
-            accepted(stream)
+            on_accept(stream)
 
         return await self._net.listen(host, port, counted)
 
@@ -51,7 +51,7 @@ class _Counted(SocketStream):
 
 
 def test_answers_come_in_the_order_of_requests_though_the_first_takes_longest(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
         await client.send(
@@ -59,15 +59,15 @@ def test_answers_come_in_the_order_of_requests_though_the_first_takes_longest(tm
             client.frame(MetadataRequest(topics=None), 9),
             client.frame(HELLO, 3),
         )
-        await until(lambda: site.server.pending == 3)
+        await wait_until(lambda: site.server.pending_requests == 3)
         await other.ask(produce(replica, b"wakes it"), 9, ProduceResponse)
         fetched = await client.receive(FetchResponse, 12, 0)
         assert values_of(fetched.responses[0].partitions[0].records) == [b"wakes it"]
         assert [each.name for each in (await client.receive(MetadataResponse, 9, 1)).topics] == ["t"]
         assert (await client.receive(ApiVersionsResponse, 3, 2)).error_code == 0
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_answers_to_requests_that_came_together_leave_together(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_answers_to_requests_that_came_together_leave_together(tmp_path: Path) -
     def ports(world: World) -> World:
         return replace(world, net=net)
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(*(client.frame(produce(replica, b"v%d" % n), 9) for n in range(50)))
@@ -87,11 +87,11 @@ def test_answers_to_requests_that_came_together_leave_together(tmp_path: Path) -
         assert offsets == list(range(50))
         assert net.sends == [50]
 
-    run(tmp_path, story, ports=ports)
+    run(tmp_path, scenario, ports=ports)
 
 
 def test_hundreds_of_requests_at_once_are_all_answered(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         frames = [client.frame(produce(replica, b"%d" % n), 7 + n % 6) for n in range(1000)]
@@ -101,12 +101,12 @@ def test_hundreds_of_requests_at_once_are_all_answered(tmp_path: Path) -> None:
             assert answer.responses[0].partition_responses[0].base_offset == n
         await sending
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("size", [10, 20_000, 40_000, 300_000, 3_000_000])
 def test_a_frame_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", max_message_bytes="10000000")
         client = await site.client()
         value = bytes(range(256)) * (size // 256) + b"end"
@@ -121,65 +121,65 @@ def test_a_frame_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
             await client.receive(ApiVersionsResponse, 3, 1)
         got = await client.ask(fetch((replica, 1), each_bytes=1), 12, FetchResponse)
         assert values_of(got.responses[0].partitions[0].records) == [value]
-        assert site.server.buffers.free == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_five_requests_wait_then_no_more_are_read(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, other = await site.client(), await site.client()
         await client.send(*(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 4 + n) for n in range(8)))
-        await until(lambda: site.server.pending == 5)
+        await wait_until(lambda: site.server.pending_requests == 5)
         for _ in range(3):  # a turn of the broker each, in which it would read on
             await other.ask(HELLO, 3, ApiVersionsResponse)
-        assert site.server.pending == 5
+        assert site.server.pending_requests == 5
         await other.ask(produce(replica, b"v"), 9, ProduceResponse)
         for n in range(8):
             got = await client.receive(FetchResponse, 4 + n, n)
             assert values_of(got.responses[0].partitions[0].records) == [b"v"]
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_when_the_broker_has_enough_to_do_each_connection_waits_for_one_answer(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         clients = [await site.client() for _ in range(3)]
         for client in clients:
             await client.send(*(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12) for _ in range(4)))
-        await until(lambda: site.server.pending >= 4)
+        await wait_until(lambda: site.server.pending_requests >= 4)
         last = await site.client()
         await last.ask(produce(replica, b"v"), 9, ProduceResponse)
         for client in clients:
             for n in range(4):
                 await client.receive(FetchResponse, 12, n)
-        assert site.server.pending == 0
+        assert site.server.pending_requests == 0
 
-    run(tmp_path, story, queued_max_requests=2)
+    run(tmp_path, scenario, queued_max_requests=2)
 
 
 def test_who_does_not_read_is_not_served_further_and_gets_all_when_he_reads(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for _ in range(4):
             await client.ask(produce(replica, b"x" * 900_000), 9, ProduceResponse)
-        taken = site.server.site.requests[1]
+        taken = site.server.context.requests[1]
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         frames = [client.frame(fetch((replica, 0), each_bytes=4_000_000), 12) for _ in range(40)]
         sending = asyncio.create_task(client.send(*frames))
-        await until(lambda: site.server.site.requests[1] > taken)
+        await wait_until(lambda: site.server.context.requests[1] > taken)
         await asyncio.sleep(0.2)  # time in which nothing more must happen
-        assert site.server.site.requests[1] - taken < 20
+        assert site.server.context.requests[1] - taken < 20
         client.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for n in range(40):
             got = await client.receive(FetchResponse, 12, 4 + n)
             assert len(got.responses[0].partitions[0].records) > 3_600_000
         await sending
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +188,14 @@ def test_who_does_not_read_is_not_served_further_and_gets_all_when_he_reads(tmp_
     ids=["http", "zero", "negative", "huge"],
 )
 def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: bytes) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await client.send(start + b"x")
-        assert await client.ended() == b""
-        assert site.refused("frame_size") == 1
-        assert site.server.buffers.kept == 0
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("frame_size") == 1
+        assert site.server.buffers.pooled_bytes == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -219,33 +219,33 @@ def test_what_is_no_frame_ends_the_connection_at_once(tmp_path: Path, start: byt
 def test_a_request_that_cannot_be_one_ends_its_connection(
     tmp_path: Path, key: int, version: int, body: bytes, reason: str
 ) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         frame = struct.pack(">hhih", key, version, 7, -1) + body
         await client.send(len(frame).to_bytes(4, "big") + frame)
-        assert await client.ended() == b""
-        assert site.refused(reason) == 1
+        assert await client.read_to_end() == b""
+        assert site.count_refusals(reason) == 1
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_handler_that_fails_ends_its_connection_and_nothing_else(tmp_path: Path) -> None:
     async def broken(site: Any, call: Any) -> Any:
         raise RuntimeError("a fault of the broker's own")
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         site.server.dispatch.handlers[3] = broken
         client, other = await site.client(), await site.client()
         await client.send(client.frame(MetadataRequest(topics=None), 9))
-        assert await client.ended() == b""
-        assert site.refused("fault") == 1
+        assert await client.read_to_end() == b""
+        assert site.count_refusals("fault") == 1
         assert (await other.ask(HELLO, 3, ApiVersionsResponse)).error_code == 0
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_versions_are_told_to_clients_of_any_age(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         for version in range(5):
             told = await client.ask(HELLO, version, ApiVersionsResponse)
@@ -260,31 +260,31 @@ def test_versions_are_told_to_clients_of_any_age(tmp_path: Path) -> None:
             odd = ApiVersionsRequest(client_software_name=name, client_software_version="1")
             assert (await client.ask(odd, 4, ApiVersionsResponse)).error_code == 42
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_broker_that_stops_answers_what_waits(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client, idle = await site.client(), await site.client()
         await idle.ask(HELLO, 3, ApiVersionsResponse)
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await until(lambda: site.server.pending == 1)
+        await wait_until(lambda: site.server.pending_requests == 1)
         closing = asyncio.create_task(site.server.close())
         answer = await client.receive(FetchResponse, 12, 0)
         assert answer.responses[0].partitions[0].error_code == 0
-        assert await client.ended() == await idle.ended() == b""
+        assert await client.read_to_end() == await idle.read_to_end() == b""
         await closing
         with pytest.raises(ConnectionError):
             await site.client()
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_many_clients_that_ask_at_once_are_all_answered_and_who_left_stops_nobody(tmp_path: Path) -> None:
     """More than leave together, so that some wait for the end of the turn; some are gone by then."""
 
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         clients = [await site.client() for _ in range(40)]
         for round_ in range(3):
@@ -301,4 +301,4 @@ def test_many_clients_that_ask_at_once_are_all_answered_and_who_left_stops_nobod
             await client.receive(ProduceResponse, 9, 3)
         assert replica.high_watermark >= 140
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import Served, tiered
+from tests.e2e.serving import ServeProcess, run_tiered
 from tests.spark.driver import INTERPRETED
 from tiered.errors import Refused
 
@@ -47,7 +47,7 @@ def run(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
 @pytest.mark.timeout(300)
 def test_load_verify_and_ask(tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/bucket", str(tmp_path / "warehouse")
-    with Served(tmp_path / "data", "--store", store, *SOON) as broker:
+    with ServeProcess(tmp_path / "data", "--store", store, *SOON) as broker:
         broker.create_topic("letters")
         broker.produce("letters", *"abcdef")
         while broker.ask("GET", "/tiered/v1/topics/letters/partitions/0")[1]["cold_end_offset"] < 6:
@@ -90,7 +90,7 @@ def test_load_verify_and_ask(tmp_path: Path) -> None:
 def test_of_an_unknown_topic_it_is_said_before_spark_starts(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Served(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")):
+    with ServeProcess(tmp_path / "data", "--store", (store := f"file://{tmp_path}/bucket")):
         pass
     work = importlib.import_module(f"pyspark_tiered.{module}")
     monkeypatch.setattr(work, "session", lambda: pytest.fail("Spark starts"))
@@ -108,6 +108,6 @@ def test_of_an_unknown_topic_it_is_said_before_spark_starts(
     ids=lambda arguments: str(arguments[0]),
 )
 def test_without_java_one_sentence_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    lacking = tiered(*arguments, env={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
+    lacking = run_tiered(*arguments, env={"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)})
     assert (lacking.returncode, lacking.stdout) == (3, "")
     assert lacking.stderr.startswith("tiered: Spark needs Java") and len(lacking.stderr.splitlines()) == 1

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import SECONDS, Served, tiered
+from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
-def fetched(broker: Served) -> int:
+def fetched_bytes(broker: ServeProcess) -> int:
     """Bytes of records that a broker gave to consumers."""
     _, text = broker.ask("GET", "/metrics")
     found = re.search(r"^tiered_kafka_fetched_bytes_total (\S+)", text, re.MULTILINE)
@@ -27,9 +27,9 @@ def test_a_consumer_reads_in_its_rack(tmp_path: Path) -> None:
         brokers = {}
         for node, rack in ((1, "a"), (2, "b")):
             given = ("--store", store, "--node-id", str(node), "-c", f"broker.rack={rack}")
-            brokers[node] = stack.enter_context(Served(tmp_path / f"b{node}", *given))
+            brokers[node] = stack.enter_context(ServeProcess(tmp_path / f"b{node}", *given))
         at = ("--brokers", brokers[1].kafka)
-        made = tiered("topic", "create", "t", "-p", "2", "-r", "2", *at)
+        made = run_tiered("topic", "create", "t", "-p", "2", "-r", "2", *at)
         assert made.returncode == 0, made.stderr
         producer = confluent_kafka.Producer({"bootstrap.servers": brokers[1].kafka, "acks": "all"})
         for number in range(1_000):
@@ -51,4 +51,4 @@ def test_a_consumer_reads_in_its_rack(tmp_path: Path) -> None:
             got |= {message.value()[:4] for message in consumer.consume(100, 0.5) if message.error() is None}
         consumer.close()
         assert len(got) == 1_000
-        assert fetched(brokers[1]) == 0 and fetched(brokers[2]) > 200_000
+        assert fetched_bytes(brokers[1]) == 0 and fetched_bytes(brokers[2]) > 200_000

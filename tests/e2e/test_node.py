@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
@@ -24,13 +24,13 @@ from tiered.records.batch import encode_batch
 
 
 def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
-        await site.until(lambda: replica.local_start_offset == 9)
+        await site.wait_until(lambda: replica.local_start_offset == 9)
         await fill(replica, 1, start=10)
         assert await read_values(replica, 0) == numbers(0, 11)
         assert await read_values(replica, 5) == numbers(5, 11)
@@ -39,91 +39,91 @@ def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
         assert isinstance((await replica.read(0, 1 << 20)).data, bytes)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
-        await site.until(lambda: replica.local_start_offset == 9)
+        await site.wait_until(lambda: replica.local_start_offset == 9)
         await site.stop()
         node = await site.start()
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         assert (again.leader_epoch, again.high_watermark, again.cold_end_offset) == (1, 10, 9)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
         await fill(again, 5, start=10)
-        await site.until(lambda: again.cold_end_offset >= 12)
+        await site.wait_until(lambda: again.cold_end_offset >= 12)
         assert await read_values(again, 0) == numbers(0, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_killed_process_loses_nothing() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
         await fill(replica, 5)
         await replica.flush()
         await fill(replica, 5, start=5)
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert 5 <= again.high_watermark <= 10
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
         loss = again.explain()["possible_loss"]
         assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
         await asyncio.gather(*(replica.append(batch([b"%06d" % number])) for number in range(10)))
         assert replica.high_watermark == 10
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert again.explain()["possible_loss"] is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first = await site.create("a", 2)
         await site.create("b", 3)
         await fill(first, 10)
-        await site.until(lambda: first.cold_end_offset == 9)
+        await site.wait_until(lambda: first.cold_end_offset == 9)
         topics = site.node.image.topics
         await site.crash(site.machine.lose_disk)
         node = await site.start()
         assert {name: topic.topic_id for name, topic in node.image.topics.items()} == {
             name: topic.topic_id for name, topic in topics.items()
         }
-        again = node.replica("a", 0)
+        again = node.leader_replica("a", 0)
         assert (again.high_watermark, again.leader_epoch) == (9, 1)
         assert await read_values(again, 0) == numbers(0, 9)
         losses = node.health().details["possible_loss"]
@@ -134,10 +134,10 @@ def test_a_lost_disk_comes_back_from_the_bucket(caplog: pytest.LogCaptureFixture
         assert any("0@9" in line for line in said if line.startswith("a "))
         await fill(again, 5, start=9)
         assert await read_values(again, 0) == numbers(0, 14)
-        await site.until(lambda: again.cold_end_offset >= 12)
+        await site.wait_until(lambda: again.cold_end_offset >= 12)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
@@ -148,15 +148,15 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
         return bytearray(encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         for sequence in range(8):
             await replica.append(sent(sequence))
         replica.roll()
-        await site.until(lambda: replica.cold_end_offset == 8)
+        await site.wait_until(lambda: replica.cold_end_offset == 8)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         for sequence in range(3, 8):
             retried = await again.append(sent(sequence))
             assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
@@ -167,31 +167,31 @@ def test_an_idempotent_producer_goes_on_after_the_disk_was_lost() -> None:
         assert (await again.append(sent(8))).base_offset == 8
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
     """A log longer than what is cold is lost, and other records take its offsets: only above the cold end."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         before = await read_values(replica, 0)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         await fill(again, 3, start=500)
         assert await read_values(again, 0) == before[:9] + numbers(500, 503)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- one broker per store ---------------------------------------------------------------------------------------------
 
 
-async def answer(site: Site, machine: SimMachine, incarnation: Callable[[], str]) -> str:
+async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: Callable[[], str]) -> str:
     """An HTTP interface that says who it is; returns its address."""
 
     def accepted(stream: Stream) -> None:
@@ -210,11 +210,11 @@ async def answer(site: Site, machine: SimMachine, incarnation: Callable[[], str]
 
 
 def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
-        await first.announce(await answer(site, site.machine, lambda: first.incarnation), {})
+        await first.announce(await serve_identity(site, site.machine, lambda: first.incarnation), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Node(Settings(node_id=first.settings.node_id), other.process(), Metrics())
+        twin = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await twin.start()
         assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
@@ -222,15 +222,15 @@ def test_a_second_process_of_a_node_id_is_refused_while_the_first_answers() -> N
         await first.submit(CreateTopic("t"))
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
-        await first.announce(await answer(site, site.machine, lambda: "somebody"), {})
+        await first.announce(await serve_identity(site, site.machine, lambda: "somebody"), {})
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        twin = Node(QUICK, other.process(), Metrics())
+        twin = Broker(QUICK, other.process(), Metrics())
         await twin.start()
         with pytest.raises(Refused) as refused:
             await first.submit(CreateTopic("t"))
@@ -241,26 +241,26 @@ def test_who_answers_at_the_old_address_may_be_somebody_else() -> None:
         await first.stop()
         await twin.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_data_directory_of_another_cluster_is_refused() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
         elsewhere = SimMachine(site.loop, "three", SimBucket(site.loop), site.network)
         elsewhere.disk = site.machine.disk
-        node = Node(QUICK, elsewhere.process(), Metrics())
+        node = Broker(QUICK, elsewhere.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await node.start()
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
         await node.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("a", 2)
         await site.create("b")
@@ -270,26 +270,26 @@ def test_the_cluster_is_told_by_the_bucket_without_a_broker() -> None:
         await site.stop()
         assert not (await load_image(site.bucket.memory)).brokers[1].alive
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_clean_stop_said_counts_for_the_next_start_only() -> None:
     """Small logs are not opened after a clean stop; a record that comes later is there after a kill, and a third start
     asks for the manifest of what has gone to the bucket meanwhile."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
         await site.stop()
-        await fill((await site.start()).replica("t", 0), 1, start=2)
+        await fill((await site.start()).leader_replica("t", 0), 1, start=2)
         await site.crash(site.machine.kill)
-        replica = (await site.start()).replica("t", 0)
+        replica = (await site.start()).leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, 3)
         replica.roll()
-        await site.until(lambda: replica.cold_end_offset == 3)
+        await site.wait_until(lambda: replica.cold_end_offset == 3)
         await site.stop()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (again.cold_end_offset, again.high_watermark) == (3, 3)
         await site.stop()
 
-    run(story)
+    run(scenario)

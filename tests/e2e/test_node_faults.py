@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import DiskFault
 from tiered.config.settings import Settings
@@ -16,19 +16,19 @@ from tiered.metadata.changes import TopicConfigChanged
 from tiered.metadata.layout import BOUNDARY_KEY
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import Outage
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
         await fill(replica, 20)
-        await site.until(lambda: site.node.store.outage is not None)
+        await site.wait_until(lambda: site.node.store.outage is not None)
         assert await read_values(replica, 0) == numbers(0, 20)
         health = site.node.health()
         assert health.ok
@@ -39,16 +39,16 @@ def test_a_bucket_that_is_away_costs_no_ack_and_is_told() -> None:
             await site.node.submit(CreateTopic("u"))
         assert refused.value.code is Code.REQUEST_TIMED_OUT
         site.machine.faults.outage = False
-        await site.until(lambda: replica.cold_end_offset == 18, 300)
-        await site.until(lambda: "u" in site.node.image.topics, 300)
+        await site.wait_until(lambda: replica.cold_end_offset == 18, 300)
+        await site.wait_until(lambda: "u" in site.node.image.topics, 300)
         assert site.node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 3)
@@ -66,12 +66,12 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals() -> None:
         assert await read_values(replica, 0) == numbers(0, 4)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
 def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="ack", retention_ms="-1")
         await fill(replica, 5)
@@ -85,104 +85,104 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         assert any("data directory" in each for each in health.problems)
         await site.stop()
         site.machine.kill()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(flush="ack", retention_ms="-1"), 5)
-        await site.until(lambda: site.node.health().problems == [])
+        await site.wait_until(lambda: site.node.health().problems == [])
         await site.crash(site.machine.power_cut)
         site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
         await site.start()
-        assert not site.node.partitions.doubtful, "what was synced is noted"
+        assert not site.node.hosted_replicas.suspect_partitions, "what was synced is noted"
         await asyncio.sleep(10)
-        assert not site.node.replicas() and not site.node.joining.trusted
+        assert not site.node.leader_replicas() and not site.node.registration.directory_trusted
         site.machine.disk.faults.clear()
-        await site.until(lambda: site.node.joining.trusted)
-        assert await read_values(site.node.replica("t", 0), 0) == numbers(0, 5)
+        await site.wait_until(lambda: site.node.registration.directory_trusted)
+        assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(flush="none", retention_ms="-1")
         await fill(replica, 5)
         site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
         await site.stop()
         site.machine.power_cut()
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         await fill(await site.create(), 3)
         site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
-        await site.until(node.ended.is_set)
+        await site.wait_until(node.ended.is_set)
         assert any("the data directory failed" in problem for problem in node.health().problems)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
     """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 3)
         await site.crash(site.machine.power_cut)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start()
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         await site.stop()
         site.machine.kill()
         site.machine.faults.rules = []
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.lose_disk)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3)]
         node = await site.start()
         with pytest.raises(Refused, match="not served"):
-            node.replica("t", 0)
+            node.leader_replica("t", 0)
         assert any("t-0 is not served" in each for each in node.health().problems)
-        await site.until(lambda: not node.partitions.unopened)
-        assert await read_values(node.replica("t", 0), 0) == numbers(0, 9)
-        await site.until(lambda: node.replica("t", 0).explain()["possible_loss"] is not None)
+        await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders)
+        assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
+        await site.wait_until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_that_are_stock() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(Settings())
         replica = await site.create()
         await fill(replica, 10)
@@ -190,55 +190,55 @@ def test_a_partition_that_could_not_be_led_is_led_soon_after_with_the_settings_t
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
         node = await site.start(Settings())
         await asyncio.sleep(60)
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         site.machine.faults.rules = []
-        await site.until(lambda: not node.partitions.unopened, 15)
-        await site.until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
+        await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders, 15)
+        await site.wait_until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away: bool) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
-        assert node.joining.trusted
-        node.partitions.unreported.append(replica)  # as for a log that the bucket made begin anew
+        assert node.registration.directory_trusted
+        node.hosted_replicas.unreported_losses.append(replica)  # as for a log that the bucket made begin anew
         site.machine.faults.outage = away
         await site.stop()
         site.machine.faults.outage = False
         again = await site.start()
-        await site.until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
+        await site.wait_until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("bucket_seconds", [0.0, 0.2])
 def test_after_a_kill_the_old_tail_becomes_durable_without_being_asked(bucket_seconds: float) -> None:
     """However long the bucket lets the registration wait."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 5)
         await site.crash(site.machine.kill)
         site.machine.faults.first_byte_seconds = bucket_seconds
-        again = (await site.start()).replica("t", 0)
-        await site.until(lambda: again.log.flushed_offset == 5, 5)
+        again = (await site.start()).leader_replica("t", 0)
+        await site.wait_until(lambda: again.log.flushed_offset == 5, 5)
         await site.crash(site.machine.power_cut)
-        assert (await site.start()).replica("t", 0).high_watermark == 5
+        assert (await site.start()).leader_replica("t", 0).high_watermark == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, probability=0.1),
             FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
@@ -252,35 +252,35 @@ def test_a_bad_bucket_delays_and_loses_nothing(seed: int) -> None:
                 await site.crash(site.machine.kill)
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 20)
-        await site.until(lambda: replica.local_start_offset >= 18, 3000)
+        await site.wait_until(lambda: replica.local_start_offset >= 18, 3000)
         site.machine.faults.rules = []
         assert await read_values(replica, 0) == numbers(0, 20)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_a_manifest_under_a_later_epoch_is_a_partition_not_served_and_no_end_of_the_broker() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 4)
-        await site.until(lambda: replica.cold_end_offset == 3)
-        await site.node.cold.manifests.take_over(replica.pid, "t", 7)
+        await site.wait_until(lambda: replica.cold_end_offset == 3)
+        await site.node.cold_tier.manifests.take_over(replica.partition_id, "t", 7)
         await site.crash(site.machine.kill)
         node = await site.start()
         assert any("t-0 is not served" in each and "epoch" in each for each in node.health().problems)
         assert await read_values(await site.create("u"), 0) == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         site.machine.faults.outage = True
         with pytest.raises(Unavailable):
@@ -290,43 +290,43 @@ def test_an_outage_of_the_bucket_costs_an_idle_broker_a_request_a_minute() -> No
         await asyncio.sleep(3600)
         assert 55 <= node.store.request_count() - began <= 61
         site.machine.faults.outage = False
-        await site.until(lambda: node.store.outage is None)
+        await site.wait_until(lambda: node.store.outage is None)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_damaged_local_file_lacks_is_read_from_the_bucket() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
-        await site.until(lambda: replica.cold_end_offset >= 9)
+        await site.wait_until(lambda: replica.cold_end_offset >= 9)
         first = replica.log.closed_segments()[0]
         await site.crash(site.machine.kill)
         site.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
         assert await read_values(again, 0) == numbers(0, 12)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_bucket_that_refuses_is_not_called_unreachable() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         node.store.outage = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() -> None:
     """Neither new segments nor the clock hurry a partition whose uploads fail."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         site.machine.faults.outage = True
@@ -337,16 +337,16 @@ def test_an_hour_without_the_bucket_is_asked_for_now_and_then_and_made_up_for() 
         assert node.store.request_count() - began < 250
         assert node.health().details["waiting_segments"] >= 350
         site.machine.faults.outage = False
-        await site.until(lambda: replica.cold_end_offset >= 1070, 300)
+        await site.wait_until(lambda: replica.cold_end_offset >= 1070, 300)
         assert node.health().problems == []
         assert await read_values(replica, 0) == numbers(0, 1080)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start()
         replica = await site.create()
         await site.bucket.memory.put(BOUNDARY_KEY, b"{}")
@@ -364,17 +364,17 @@ def test_a_garbled_boundary_holds_changes_up_and_is_named_until_it_is_restored()
             await site.start()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_rotten_file_of_epochs_costs_no_record() -> None:
     """Records above the cold end are here only: a lineage that the batches themselves disprove must not drop them."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 20)
-        await site.until(lambda: replica.cold_end_offset == 18)
+        await site.wait_until(lambda: replica.cold_end_offset == 18)
         epoch = replica.leader_epoch
         await site.stop()
         file = site.machine.disk.open("log/t-0/leader-epoch-checkpoint")
@@ -382,19 +382,19 @@ def test_a_rotten_file_of_epochs_costs_no_record() -> None:
         file.pwrite(4, str(epoch + 2).encode())
         file.close()
         node = await site.start()
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         assert again.possible_loss is None
         assert again.high_watermark == 20
         assert await read_values(again, 0) == numbers(0, 20)
         assert again.log.epochs.lineage == ((epoch, 0),)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
 def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(collected: bool) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         frozen = await site.start()
         replica = await site.create()
         other = MetadataLog(site.bucket.memory, site.machine.clock, SimRng("other"), Metrics())
@@ -405,10 +405,10 @@ def test_a_broker_that_was_frozen_while_another_took_over_stops_within_minutes(c
             await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
             await other.append([TopicConfigChanged(replica.topic_id, {})])
             await other.write_snapshot(image.apply([TopicConfigChanged(replica.topic_id, {})], other.next_slot - 1))
-        await site.until(frozen.ended.is_set, 130)
+        await site.wait_until(frozen.ended.is_set, 130)
         with pytest.raises(Refused):
             await replica.append(batch([b"too late"]))
         assert not frozen.health().ok
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.broker import housekeeping
@@ -15,15 +15,15 @@ from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
 
 
-async def hot(site: Site, partitions: int = 1, **more: str) -> LeaderReplica:
+async def create_hot_topic(site: SimBrokerRig, partitions: int = 1, **more: str) -> LeaderReplica:
     """A topic that is not tiered: whatever closes, goes or is fsynced does so by the clock alone."""
     return await site.create("t", partitions, remote_storage_enable="false", retention_ms="-1", **more)
 
 
 def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await hot(site, flush_ms="1")
+        replica = await create_hot_topic(site, flush_ms="1")
         await fill(replica, 5)
         site.machine.disk.capacity = 1
         await asyncio.sleep(25)
@@ -31,70 +31,70 @@ def test_an_fsync_by_time_that_finds_the_disk_full_ends_no_broker() -> None:
         assert any(each.startswith("disk full since") for each in site.node.health().problems)
         assert await read_values(replica, 0) == numbers(0, 5)
         site.machine.disk.capacity = None
-        await site.until(lambda: replica.log.flushed_offset == 5, 25)
-        await site.until(lambda: not site.node.health().problems, 5)
+        await site.wait_until(lambda: replica.log.flushed_offset == 5, 25)
+        await site.wait_until(lambda: not site.node.health().problems, 5)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_a_start_after_power_loss_must_check_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(housekeeping, "UNPROVED_BYTES", 10_000)
+    monkeypatch.setattr(housekeeping, "UNFLUSHED_BYTES_MAX", 10_000)
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await hot(site)
+        replica = await create_hot_topic(site)
         await fill(replica, 5)
         await asyncio.sleep(130)
         assert (replica.log.flushed_offset, replica.local_segments) == (0, 1), "few bytes are quickly checked"
         await fill(replica, 10, start=5)
-        await site.until(lambda: replica.log.flushed_offset == 15, 130)
+        await site.wait_until(lambda: replica.log.flushed_offset == 15, 130)
         assert (replica.log.unproved_bytes, replica.local_segments) == (0, 1)
         await fill(replica, 1, start=15)
         await site.crash(site.machine.power_cut)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:15] == numbers(0, 15)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_producers_that_wrote_nothing_for_long_are_forgotten_by_the_clock_of_the_broker() -> None:
     """Not by the timestamps of their records: who replays old ones must not be forgotten between two tries."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, producer_id_expiration_ms=60_000))
-        replica = await hot(site)
+        replica = await create_hot_topic(site)
         for producer in range(3):
-            await replica.append(of_producer(producer, 0))
+            await replica.append(make_producer_batch(producer, 0))
         await asyncio.sleep(50)
-        again = await replica.append(of_producer(0, 0))
+        again = await replica.append(make_producer_batch(0, 0))
         assert (again.base_offset, again.is_duplicate) == (0, True)
-        await replica.append(of_producer(1, 1))
+        await replica.append(make_producer_batch(1, 1))
         await asyncio.sleep(20)
         assert len(replica.log.producers) == 1
         assert replica.log.producers.get(1) is not None
         await site.crash(site.machine.kill)
-        again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).replica("t", 0)
-        assert (await again_led.append(of_producer(1, 1))).is_duplicate
+        again_led = (await site.start(replace(QUICK, producer_id_expiration_ms=60_000))).leader_replica("t", 0)
+        assert (await again_led.append(make_producer_batch(1, 1))).is_duplicate
         await asyncio.sleep(70)
         assert len(again_led.log.producers) == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
-def of_producer(producer: int, sequence: int) -> bytearray:
+def make_producer_batch(producer: int, sequence: int) -> bytearray:
     """One record of ten years ago."""
     record = (1_400_000_000_000, b"k", b"v", ())
     return bytearray(encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
 
 
 def test_others_have_their_turn_between_two_rolls() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=10**9))
-        await hot(site, 30, segment_ms="5000")
-        for replica in site.node.replicas():
+        await create_hot_topic(site, 30, segment_ms="5000")
+        for replica in site.node.leader_replicas():
             await replica.append(batch([b"v"]))
         await asyncio.sleep(6)
         turns, seen = 0, []
@@ -103,45 +103,45 @@ def test_others_have_their_turn_between_two_rolls() -> None:
             if op.verb == "create" and op.path.endswith("1.log"):
                 seen.append(turns)
 
-        site.machine.disk.observer = note
-        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).look_after_logs())
+        site.machine.disk.on_op = note
+        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).maintain_logs())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)
         assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_transactions_that_ended_below_the_high_watermark_hold_no_reader_back() -> None:
     """Such logs come from Kafka: here nobody can begin a transaction yet."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await hot(site)
+        replica = await create_hot_topic(site)
         for one in (data(0, 0, 1), marker(1, 1, commit=True)):
             replica.log.append_as_follower(one, now_ms=0)
         await replica.append(batch([b"v"]))
         assert replica.last_stable_offset == replica.high_watermark == 3
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.last_stable_offset == again.high_watermark == 3
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await hot(site)
+        replica = await create_hot_topic(site)
         await fill(replica, 5)
         for how in (site.machine.kill, site.machine.power_cut):
             await replica.flush()
             await site.crash(how)
             site.machine.disk.capacity = 1
-            replica = (await site.start()).replica("t", 0)
+            replica = (await site.start()).leader_replica("t", 0)
             assert await read_values(replica, 0) == numbers(0, 5)
             site.machine.disk.capacity = None
             await asyncio.sleep(5)
@@ -153,4 +153,4 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_heals() -> None:
         assert "t-0 may be gone from offset 5 on" in problem, "the power was cut, so that nobody knows"
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -8,45 +8,45 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, fill, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tiered.broker.stored_ends import REST_SECONDS
 from tiered.controller.requests import AcknowledgeLosses
-from tiered.groups.requests import PartitionOffset, CommitOffsets
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
 
 
-def stored_end(site: Site, name: str) -> int:
+def stored_end(site: SimBrokerRig, name: str) -> int:
     return site.node.image.topics[name].partitions[0].stored_end
 
 
-def lost(site: Site) -> dict[str, int]:
+def loss_offsets(site: SimBrokerRig) -> dict[str, int]:
     """The offsets from which on records may be gone, by partition."""
     found = site.node.health().details["possible_loss"]
     return {at: loss["from_offset"] for at, loss in found.items()}
 
 
-async def three_topics(site: Site) -> None:
+async def three_topics(site: SimBrokerRig) -> None:
     """Nothing, all and not all of them is in the bucket."""
     await site.start(LAGGING)
     await site.create("empty")
     await fill(await site.create("whole"), 10)
     hot = await site.create("hot")
     await fill(hot, 5)
-    await site.until(lambda: [stored_end(site, name) for name in ("empty", "whole", "hot")] == [0, 10, 5], 300)
+    await site.wait_until(lambda: [stored_end(site, name) for name in ("empty", "whole", "hot")] == [0, 10, 5], 300)
     await hot.append(batch([b"more"]))
-    await site.until(lambda: stored_end(site, "hot") == UNKNOWN_END, 1)
+    await site.wait_until(lambda: stored_end(site, "hot") == UNKNOWN_END, 1)
 
 
 def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
         caplog.clear()
         await site.start(LAGGING)
-        assert lost(site) == {"hot-0": 5}
+        assert loss_offsets(site) == {"hot-0": 5}
         (problem,) = [each for each in site.node.health().problems if "may be gone" in each]
         assert "partition hot-0 may be gone from offset 5 on" in problem and "tiered cluster losses" in problem
         (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -54,100 +54,102 @@ def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pyte
         rendered = site.node.metrics.render().splitlines()
         assert "tiered_possible_loss_partitions 1" in rendered
         assert 'tiered_topic_possible_loss_partitions{topic="hot"} 1' in rendered
-        assert site.node.replica("whole", 0).high_watermark == 10
-        assert site.node.replica("whole", 0).explain()["possible_loss"] is None
-        assert site.node.replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
+        assert site.node.leader_replica("whole", 0).high_watermark == 10
+        assert site.node.leader_replica("whole", 0).explain()["possible_loss"] is None
+        assert site.node.leader_replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
-        await fill(site.node.replica("hot", 0), 1)
+        await fill(site.node.leader_replica("hot", 0), 1)
         await site.stop()
         await site.start(LAGGING)
-        assert lost(site) == {"hot-0": 5}
+        assert loss_offsets(site) == {"hot-0": 5}
         topic, loss = site.node.image.topics["hot"], site.node.health().details["possible_loss"]["hot-0"]
         await site.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss["leader_epoch"]),)))
-        assert lost(site) == {} and site.node.health().problems == []
-        await site.until(lambda: site.node.replica("hot", 0).explain()["possible_loss"] is None)
+        assert loss_offsets(site) == {} and site.node.health().problems == []
+        await site.wait_until(lambda: site.node.leader_replica("hot", 0).explain()["possible_loss"] is None)
         await site.stop()
         await site.start(LAGGING)
-        assert lost(site) == {} and site.node.health().problems == []
+        assert loss_offsets(site) == {} and site.node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_record_after_a_rest_is_noted_without_waiting_for_it() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         replica = await site.create()
-        await site.until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
+        await site.wait_until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
         site.machine.faults.outage = True
         replica.append_now(batch([b"v"]), -1)
         assert replica.high_watermark == 1, "acknowledged at once"
-        await site.until(lambda: site.node.store.outage is not None)
+        await site.wait_until(lambda: site.node.store.outage is not None)
         assert stored_end(site, "t") == 0
         site.machine.faults.outage = False
-        await site.until(lambda: stored_end(site, "t") == UNKNOWN_END)
+        await site.wait_until(lambda: stored_end(site, "t") == UNKNOWN_END)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_noted_late_is_taken_back_with_the_next_look() -> None:
     """The answer to a note was lost, and a record came before it was written after all."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         replica = await site.create()
-        await site.until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
+        await site.wait_until(lambda: stored_end(site, "t") == 0, 3 * REST_SECONDS)
         replica.on_next_append = None
         await replica.append(batch([b"v"]))
-        await site.until(lambda: stored_end(site, "t") == UNKNOWN_END, 2 * REST_SECONDS)
+        await site.wait_until(lambda: stored_end(site, "t") == UNKNOWN_END, 2 * REST_SECONDS)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_commits_of_groups_that_are_in_an_image_are_not_missing() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await site.create()
-        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
-        (written,) = [each for each in site.node.replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark]
+        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        (written,) = [
+            each for each in site.node.leader_replicas() if each.topic == OFFSETS_TOPIC and each.high_watermark
+        ]
 
         def noted() -> set[int]:
             return {each.stored_end for each in site.node.image.topics[OFFSETS_TOPIC].partitions}
 
-        await site.until(lambda: noted() == {0, written.log.end_offset}, 300)
-        await site.node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
-        await site.until(lambda: UNKNOWN_END in noted(), 1)
+        await site.wait_until(lambda: noted() == {0, written.log.end_offset}, 300)
+        await site.node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 0),)))
+        await site.wait_until(lambda: UNKNOWN_END in noted(), 1)
         end = written.log.start_offset
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
-        await site.until(lambda: lost(site) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
+        await site.wait_until(lambda: loss_offsets(site) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_log_that_rests_and_is_on_disk_alone_is_named() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LAGGING)
         await fill(await site.create("local", remote_storage_enable="false"), 5)
         await site.create("empty")
-        await site.until(lambda: stored_end(site, "empty") == 0, 3 * REST_SECONDS)
+        await site.wait_until(lambda: stored_end(site, "empty") == 0, 3 * REST_SECONDS)
         await asyncio.sleep(2 * REST_SECONDS)
         assert stored_end(site, "local") == UNKNOWN_END
         await site.crash(site.machine.lose_disk)
         await site.start(LAGGING)
-        assert lost(site) == {"local-0": 0}
+        assert loss_offsets(site) == {"local-0": 0}
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.machine import SimMachine
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
         first, second = await site.create("a"), await site.create("b")
         site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("upload",), seconds=5)]
@@ -26,21 +26,21 @@ def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> 
         await fill(second, 5)
         await asyncio.sleep(1)
         await site.node.submit(DeleteTopic("b"))
-        await site.until(lambda: first.cold_end_offset == 3)
+        await site.wait_until(lambda: first.cold_end_offset == 3)
         await asyncio.sleep(10)
         assert not site.node.ended.is_set(), site.node.health().problems
         assert second.cold_end_offset == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.lose_disk)
         site.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3),
@@ -48,50 +48,50 @@ def test_a_topic_deleted_while_its_partition_is_being_opened_stays_deleted() -> 
         ]
         node = await site.start()
         await asyncio.sleep(5)
-        assert node.partitions.unopened
+        assert node.hosted_replicas.unopened_leaders
         await node.submit(DeleteTopic("t"))
         await node.submit(CreateTopic("u"))
         await asyncio.sleep(30)
         assert not node.ended.is_set(), node.health().problems
-        assert [str(each.at) for each in node.replicas()] == ["u-0"]
+        assert [str(each.tp) for each in node.leader_replicas()] == ["u-0"]
         again = await site.create()
         await fill(again, 1)
         assert await read_values(again, 0) == numbers(0, 1)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_more_losses_than_requests_may_wait_are_all_told() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("t", 1200)
         await site.crash(site.machine.lose_disk)
         node = await site.start()
-        assert len(node.replicas()) == 1200
+        assert len(node.leader_replicas()) == 1200
         assert len(node.health().details["possible_loss"]) == 1200
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_slow_bucket_delays_a_start_with_many_partitions_and_does_not_fail_it() -> None:
     """After a kill every manifest is taken over before anything is served: here that lasts a minute and a half."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("t", 320)
         await site.crash(site.machine.kill)
         site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
         node = await site.start()
-        assert len(node.replicas()) == 320
+        assert len(node.leader_replicas()) == 320
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.crash(site.machine.kill)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
@@ -103,14 +103,14 @@ def test_a_start_waits_for_a_bucket_that_takes_no_writes() -> None:
         assert site.node.health().ok
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seconds", [2.8, 3.0, 3.1, 3.2, 3.3])
 def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) -> None:
     """The controller keeps when it was first asked for the registration; it is asked again once the bucket is back."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.first_byte_seconds = 0.1
         starts = asyncio.create_task(site.start())
         await asyncio.sleep(seconds)
@@ -118,29 +118,29 @@ def test_an_outage_in_the_middle_of_a_start_makes_no_clock_fast(seconds: float) 
         await asyncio.sleep(130)
         site.machine.faults.outage = False
         await starts
-        assert site.node.ages.now_ms() == site.node.world.clock.wall_ms()
+        assert site.node.retention_clock.now_ms() == site.node.world.clock.wall_ms()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_local_copies_of_what_is_cold_go_in_time_although_uploads_fail() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("upload",))]
         await fill(replica, 6, start=10)
         await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
-        await site.until(lambda: replica.local_start_offset >= 9)
+        await site.wait_until(lambda: replica.local_start_offset >= 9)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_again() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",), key="/manifest", skip=1)]
@@ -148,33 +148,33 @@ def test_a_segment_whose_manifest_change_is_undecided_is_not_sent_again_and_agai
         await asyncio.sleep(1200)
         assert sum(key.endswith(".seg") for key, _ in site.bucket.written) == 1
         site.machine.faults.rules = []
-        await site.until(lambda: replica.cold_end_offset >= 3)
+        await site.wait_until(lambda: replica.cold_end_offset >= 3)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_was_never_opened_leaves_no_file_for_the_next_of_its_name() -> None:
     """What is written to a file that has lost its name is gone with the process."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         site.machine.disk.capacity = 1
         await site.node.submit(CreateTopic("t"))
-        assert site.node.partitions.unopened
+        assert site.node.hosted_replicas.unopened_leaders
         await site.node.submit(DeleteTopic("t"))
         site.machine.disk.capacity = None
         replica = await site.create()
         await fill(replica, 2)
         await site.crash(site.machine.kill)
-        assert await read_values((await site.start()).replica("t", 0), 0) == numbers(0, 2)
+        assert await read_values((await site.start()).leader_replica("t", 0), 0) == numbers(0, 2)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         site.machine.faults.rules = [
@@ -188,28 +188,28 @@ def test_an_upload_that_fails_after_its_topic_was_deleted_ends_no_broker() -> No
         assert not site.node.ended.is_set(), site.node.health().problems
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_upload_that_lands_late_leaves_nothing_of_a_deleted_topic() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
         replica = await site.create()
         site.machine.faults.rules = [FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=70, times=1)]
         await fill(replica, 4)
         await asyncio.sleep(1)
         await site.node.submit(DeleteTopic("t"))
-        await site.until(lambda: not site.node.image.deleted_topics, 600)
+        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
         await asyncio.sleep(300)
         await site.bucket.store(site.machine.faults, site.machine.clock).list("")
         assert not [key for key in site.bucket.objects if key.startswith("data/")]
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_name_taken_again_means_another_topic_although_the_old_log_could_not_be_put_aside() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
         disk = site.machine.disk
@@ -224,11 +224,11 @@ def test_a_name_taken_again_means_another_topic_although_the_old_log_could_not_b
         assert await read_values(again, 0) == numbers(7, 8)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_deleted_on_a_full_disk_makes_way_for_the_next_of_its_name() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
         await fill(replica, 9)
@@ -239,14 +239,14 @@ def test_a_topic_deleted_on_a_full_disk_makes_way_for_the_next_of_its_name() -> 
         assert again.high_watermark == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(44), b"version: 0\ntopic_id: AB"])
 def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> None:
     """Nothing of it was ever durable, and it may be of an earlier topic of that name."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await fill(await site.create(), 2)
         await site.crash(site.machine.kill)
@@ -255,23 +255,23 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
         name = disk.open("log/t-0/partition.metadata")
         name.truncate(0)
         name.append([torn])
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
         assert again.explain()["possible_loss"]["from_offset"] == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name() -> None:
     """The log of the earlier topic goes at a start. The disk is full: what is noted of that log cannot go with it."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(remote_storage_enable="false")
         await fill(replica, 6)
         await replica.delete_records(5)
-        await site.node.partitions.save_offsets()
+        await site.node.hosted_replicas.save_offsets()
         await site.crash(site.machine.kill)
         disk = site.machine.disk
         name = disk.open("log/t-0/partition.metadata")
@@ -281,45 +281,45 @@ def test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_to
         await site.start()
         await site.crash(site.machine.kill)
         site.machine.disk.capacity = None
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log_start_offset == again.high_watermark == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_fence_that_comes_late_for_a_deleted_topic_spares_the_one_that_has_its_name_now() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         old = await site.create()
         await site.node.submit(DeleteTopic("t"))
         new = await site.create()
-        site.node.partitions.fenced(old, Fenced("the manifest is gone, the topic was deleted"))
-        assert site.node.replica("t", 0) is new
+        site.node.hosted_replicas.on_fenced(old, Fenced("the manifest is gone, the topic was deleted"))
+        assert site.node.leader_replica("t", 0) is new
         await fill(new, 3)
         assert await read_values(new, 0) == numbers(0, 3)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_who_was_killed_and_said_to_be_gone_by_another_did_not_stop_cleanly() -> None:
     """A write of its last life may be under way still: it takes each manifest over."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.crash(site.machine.kill)
         other = SimMachine(site.loop, "two", site.bucket, site.network)
-        second = Node(replace(QUICK, node_id=2), other.process(), Metrics())
+        second = Broker(replace(QUICK, node_id=2), other.process(), Metrics())
         await second.start()
-        await site.until(lambda: second.image.brokers[QUICK.node_id].fenced)
+        await site.wait_until(lambda: second.image.brokers[QUICK.node_id].fenced)
         await second.stop()
         node = await site.start()
-        manifest = await node.cold.manifests.load(replica.pid)
-        assert manifest is not None and manifest.leader_epoch == node.replica("t", 0).leader_epoch
+        manifest = await node.cold_tier.manifests.load(replica.partition_id)
+        assert manifest is not None and manifest.leader_epoch == node.leader_replica("t", 0).leader_epoch
         await site.stop()
 
-    run(story)
+    run(scenario)

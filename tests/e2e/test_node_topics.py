@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault, Op
 from tiered.broker import broker as node_module
 from tiered.cold import manifest_store
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         topic_id = site.node.image.topics["t"].topic_id
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         waiting = asyncio.create_task(replica.read(10, 1000, max_wait_ms=60_000))
         await asyncio.sleep(0)
         await site.node.submit(DeleteTopic("t"))
@@ -34,20 +34,20 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
                 await ask
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         with pytest.raises(Refused):
-            site.node.replica("t", 0)
+            site.node.leader_replica("t", 0)
         await asyncio.sleep(30)
         assert await site.bucket.memory.list(f"data/{topic_id}/")
-        await site.until(lambda: not site.node.image.deleted_topics, 300)
+        await site.wait_until(lambda: not site.node.image.deleted_topics, 300)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
 def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pauses: tuple[int, ...]) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         topic_id = (await site.create()).topic_id
         await site.node.submit(DeleteTopic("t"))
@@ -56,66 +56,66 @@ def test_what_lands_late_of_a_deleted_topic_goes_too_however_wrong_the_clock(pau
             await asyncio.sleep(seconds)
             late = f"data/{topic_id}/0/segments/late-{number}"
             await site.bucket.memory.put(late, b"an upload that was under way")
-        await site.until(lambda: not site.node.image.deleted_topics, 600)
+        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
         assert await site.bucket.memory.list(f"data/{topic_id}/") == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_the_files_of_a_deleted_topic_go_when_their_delay_is_over_not_minutes_later() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
         for name in ("t", "u"):
             await fill(await site.create(name, file_delete_delay_ms="1000"), 1)
             await site.node.submit(DeleteTopic(name))
         disk = site.machine.disk
         assert len([name for name in disk.list("log") if name.endswith("-delete")]) == 2
-        await site.until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
+        await site.wait_until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_deleted_topic_that_the_bucket_does_not_let_go_holds_up_no_other() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         first, second = await site.create("a"), await site.create("b")
         await fill(first, 4)
         await fill(second, 4)
-        await site.until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
+        await site.wait_until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("list",), key=first.topic_id)]
         await site.node.submit(DeleteTopic("a"))
         await site.node.submit(DeleteTopic("b"))
-        await site.until(lambda: list(site.node.image.deleted_topics) == [first.topic_id], 600)
+        await site.wait_until(lambda: list(site.node.image.deleted_topics) == [first.topic_id], 600)
         site.machine.faults.rules = []
-        await site.until(lambda: not site.node.image.deleted_topics, 600)
+        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
         assert not [key for key in site.bucket.objects if key.startswith("data/")]
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_name_can_be_taken_again_and_means_another_topic() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await site.node.submit(DeleteTopic("t"))
         again = await site.create()
         assert (again.topic_id != replica.topic_id, again.high_watermark, again.cold_end_offset) == (True, 0, 0)
         await fill(again, 3, start=700)
         await site.stop()
         node = await site.start()
-        assert await read_values(node.replica("t", 0), 0) == numbers(700, 703)
+        assert await read_values(node.leader_replica("t", 0), 0) == numbers(700, 703)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
@@ -128,15 +128,15 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
         assert (again.high_watermark, again.log.end_offset) == (0, 0)
         await fill(again, 2, start=700)
         await site.crash(site.machine.kill)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(700, 702)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 2)
@@ -146,25 +146,25 @@ def test_a_topic_deleted_while_its_log_was_away_leaves_nothing_behind() -> None:
         assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_partitions_are_added_while_it_runs() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create()
         topic = await site.node.submit(CreatePartitions("t", 3))
         assert isinstance(topic, TopicImage)
         assert len(topic.partitions) == 3
-        await fill(site.node.replica("t", 2), 2)
-        assert await read_values(site.node.replica("t", 2), 0) == numbers(0, 2)
+        await fill(site.node.leader_replica("t", 2), 2)
+        assert await read_values(site.node.leader_replica("t", 2), 0) == numbers(0, 2)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_settings_take_effect_while_it_runs() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(retention_ms="-1")
         await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": "100"}))
@@ -178,48 +178,48 @@ def test_settings_take_effect_while_it_runs() -> None:
             await fill(replica, 1)
         assert replica.config.max_message_bytes == 200
         await site.stop()
-        assert (await site.start()).replica("t", 0).config.max_message_bytes == 200
+        assert (await site.start()).leader_replica("t", 0).config.max_message_bytes == 200
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_names_that_are_not_there_are_said_so() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create()
         for topic, partition in (("u", 0), ("t", 1), ("t", -1)):
             with pytest.raises(Refused) as refused:
-                site.node.replica(topic, partition)
+                site.node.leader_replica(topic, partition)
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_quiet_topic_goes_up_too() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 1)
         await asyncio.sleep(9 * 60)
         assert replica.cold_end_offset == 0
-        await site.until(lambda: replica.cold_end_offset == 1, 90)
+        await site.wait_until(lambda: replica.cold_end_offset == 1, 90)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
         await fill(replica, 10)
-        await site.until(lambda: replica.local_start_offset == 9)
-        await site.until(lambda: replica.log_start_offset == 10, 1500)
+        await site.wait_until(lambda: replica.local_start_offset == 9)
+        await site.wait_until(lambda: replica.log_start_offset == 10, 1500)
         with pytest.raises(Refused) as refused:
             await replica.read(0, 1000)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
@@ -230,49 +230,49 @@ def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
         assert await read_values(replica, 10) == numbers(10, 11)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(
             segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
         )
         await fill(replica, 20)
-        await site.until(lambda: replica.log_start_offset > 0)
+        await site.wait_until(lambda: replica.log_start_offset > 0)
         assert replica.local_bytes <= 9000 + 4096
         assert await site.bucket.memory.list("data/") == []
         assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_broker_with_nothing_to_do_leaves_the_bucket_alone() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 5)
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         await asyncio.sleep(20 * 60)
         before = site.node.store.request_count()
         await asyncio.sleep(60 * 60)
         assert site.node.store.request_count() - before <= 60
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """More sub-manifests than are kept in memory: the oldest segment is looked up once, not at every pass."""
     monkeypatch.setattr(manifest_store, "OPENED_MAX", 1)
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(fan=2)
         replica = await site.create(segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
         await fill(replica, 40)
-        await site.until(lambda: replica.cold_end_offset == 39)
+        await site.wait_until(lambda: replica.cold_end_offset == 39)
         assert replica.manifest is not None and max(node.level for node in replica.manifest.nodes) >= 2
         await site.stop()
         node = await site.start(fan=2)
@@ -284,17 +284,17 @@ def test_a_long_history_costs_no_request_while_nothing_of_it_expires(monkeypatch
         await asyncio.sleep(60 * 60)
         assert node.store.request_count() - before <= 60, "more than the one look a minute for a newer controller"
         await node.submit(AlterTopicConfigs("t", {"retention.bytes": "20000"}))
-        await site.until(lambda: node.replica("t", 0).log_start_offset > 0)
+        await site.wait_until(lambda: node.leader_replica("t", 0).log_start_offset > 0)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         began = site.loop.now_ns
@@ -309,31 +309,31 @@ def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
         assert (await waiting).size >= 1500
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_records_are_found_by_time_hot_and_cold() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         base = site.node.world.clock.wall_ms()
         for number in range(10):
             await replica.append(batch([b"x" * 1000], timestamp=base + 100 * number))
-        await site.until(lambda: replica.local_start_offset == 9)
+        await site.wait_until(lambda: replica.local_start_offset == 9)
         for number in range(10):
             assert await replica.offset_for_timestamp(base + 100 * number - 50) == (number, base + 100 * number, 0)
         assert await replica.offset_for_timestamp(base + 1000) is None
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_deleted_records_stay_deleted() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create()
         await fill(replica, 10)
-        await site.until(lambda: replica.cold_end_offset == 9)
+        await site.wait_until(lambda: replica.cold_end_offset == 9)
         before = replica.manifest
         assert await replica.delete_records(4) == 4
         with pytest.raises(Refused):
@@ -345,38 +345,40 @@ def test_deleted_records_stay_deleted() -> None:
         replica.manifest = before  # as an upload does whose answer comes late
         assert (replica.log_start_offset, replica.cold_end_offset) == (4, 9)
         await site.crash(site.machine.lose_disk)
-        again = (await site.start()).replica("t", 0)
+        again = (await site.start()).leader_replica("t", 0)
         assert again.log_start_offset == 4
         assert await again.delete_records(-1) == again.high_watermark
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """60,000 partitions took more than a minute to stop: six syncs each, of nothing. They are given up in shares: one
     decision on all of them stopped the loop for seconds."""
-    monkeypatch.setattr(node_module, "LEFT_AT_ONCE", 70)
+    monkeypatch.setattr(node_module, "LEAVE_BATCH_MAX", 70)
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         for life in range(2):
             node = await site.start()
             if not life:
                 await site.create("t", 300)
-            await fill(node.replica("t", 7), 3)
+            await fill(node.leader_replica("t", 7), 3)
             done: list[Op] = []
-            site.machine.disk.observer = done.append
+            site.machine.disk.on_op = done.append
             before = node.image.slot
             await site.stop()
             assert node.image.slot == before + 6, "five shares, and the stop"
-            site.machine.disk.observer = None
+            site.machine.disk.on_op = None
             synced = [op.path for op in done if "sync" in op.verb]
             assert len(synced) < 40, len(synced)
             assert any("t-7/" in path for path in synced)
         site.machine.power_cut()
         await site.start()
-        assert [site.node.replica("t", p).log.end_offset for p in range(300)] == [6 * (p == 7) for p in range(300)]
+        assert [site.node.leader_replica("t", p).log.end_offset for p in range(300)] == [
+            6 * (p == 7) for p in range(300)
+        ]
         assert site.node.health().ok
-        await fill(site.node.replica("t", 8), 1)
+        await fill(site.node.leader_replica("t", 8), 1)
 
-    run(story)
+    run(scenario)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import Served
+from tests.e2e.serving import ServeProcess
 from tests.sources import ROOT
 
 
@@ -23,7 +23,7 @@ def test_produce_and_read_a_record_as_the_readme_says(tmp_path: Path) -> None:
         r"<!-- run: .*? -->\n```sh\n(.*?)```\n\n```json\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
     )
     assert len(blocks) == 2
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         environment = {**os.environ, "TIERED_BROKERS": broker.kafka, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
         command = tmp_path / "tiered"
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tiered_api.cli.main "$@"\n')

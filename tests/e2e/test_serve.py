@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.serving import COMMAND, Served, tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 
 HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
 
 
 def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         assert broker.line.startswith("tiered is ready: http://127.0.0.1:") and broker.line.endswith("/data/bucket\n")
         status, health = broker.ask("GET", "/healthz")
         assert (status, health["ok"], health["problems"]) == (200, True, [])
@@ -30,54 +30,54 @@ def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path: Path) -> No
 
 
 def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         option = ("--brokers", broker.kafka)
-        assert tiered("cluster", "config", "set", "log.level=error", "--node", "1", *option).returncode == 0
+        assert run_tiered("cluster", "config", "set", "log.level=error", "--node", "1", *option).returncode == 0
         broker.create_topic("quiet")
-        assert tiered("cluster", "config", "reset", "log.level", "--node", "1", *option).returncode == 0
+        assert run_tiered("cluster", "config", "reset", "log.level", "--node", "1", *option).returncode == 0
         broker.create_topic("loud")
-        assert tiered("cluster", "config", "set", "log.level=all", *option).returncode == 1
+        assert run_tiered("cluster", "config", "set", "log.level=all", *option).returncode == 1
         log = broker.log.read_text()
     assert "topic created name=loud" in log and "name=quiet" not in log
 
 
 def test_ctrl_c_stops_it_as_cleanly(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         assert broker.stop(signal.SIGINT) == 0
         assert "clean=True" in broker.log.read_text()
 
 
 def test_records_survive_a_kill_and_a_stop(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         broker.create_topic("kept")
         assert broker.produce("kept", 1, 2) == [0, 1]
         broker.stop(signal.SIGKILL)
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         assert broker.values("kept") == [1, 2]
         assert broker.produce("kept", 3) == [2]
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         assert broker.values("kept") == [1, 2, 3]
 
 
 def test_a_lost_directory_comes_back_from_the_bucket(tmp_path: Path) -> None:
     store = ("--store", f"file://{tmp_path}/bucket")
     soon = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
-    with Served(tmp_path / "old", *store, *soon) as broker:
+    with ServeProcess(tmp_path / "old", *store, *soon) as broker:
         broker.create_topic("kept", file_delete_delay_ms="0")
         broker.produce("kept", *range(50))
         while broker.ask("GET", "/tiered/v1/topics/kept/partitions/0")[1]["cold_end_offset"] < 50:
             pass
         broker.stop(signal.SIGKILL)
-    listed = tiered("cold", "cat", store[0], store[1], "--topic", "kept", "--max", "2", "--offset", "7")
+    listed = run_tiered("cold", "cat", store[0], store[1], "--topic", "kept", "--max", "2", "--offset", "7")
     assert [line.split("\t")[1] for line in listed.stdout.splitlines()] == ["7", "8"]
-    with Served(tmp_path / "new", *store) as broker:
+    with ServeProcess(tmp_path / "new", *store) as broker:
         assert broker.values("kept") == list(range(50))
         assert broker.produce("kept", "more") == [50]
 
 
 def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
-        second = tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0")
+    with ServeProcess(tmp_path / "data") as broker:
+        second = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0")
         assert (second.returncode, second.stdout) == (4, "")
         assert f"in use by process {broker.process.pid}" in second.stderr.splitlines()[-1]
         assert broker.ask("GET", "/healthz")[0] == 200
@@ -85,25 +85,25 @@ def test_a_second_process_on_the_directory_is_refused_and_told_by_whom(tmp_path:
 
 def test_a_second_broker_on_the_store_is_refused_while_the_first_answers(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/bucket"
-    with Served(tmp_path / "one", "--store", store) as broker:
-        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--store", store, "--http", "127.0.0.1:0")
+    with ServeProcess(tmp_path / "one", "--store", store) as broker:
+        second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--store", store, "--http", "127.0.0.1:0")
         assert second.returncode == 2
         assert broker.url.removeprefix("http://") in second.stderr.splitlines()[-1]
 
 
 def test_an_address_in_use_is_said_in_one_line(tmp_path: Path) -> None:
-    with Served(tmp_path / "one") as broker:
+    with ServeProcess(tmp_path / "one") as broker:
         taken = broker.url.removeprefix("http://")
-        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
+        second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", taken)
         assert second.returncode == 4
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {taken}: Address already in use"
 
 
 @pytest.mark.parametrize("listeners", ["A://{taken}", "A://127.0.0.1:0,B://{taken}"])
 def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, listeners: str) -> None:
-    with Served(tmp_path / "one") as broker:
+    with ServeProcess(tmp_path / "one") as broker:
         chosen = f"listeners={listeners.format(taken=broker.kafka)}"
-        second = tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
+        second = run_tiered("serve", "--data-dir", str(tmp_path / "two"), "--http", "127.0.0.1:0", "-c", chosen)
         assert second.returncode == 4
         assert second.stderr.splitlines()[-1] == f"tiered: cannot listen on {broker.kafka}: Address already in use"
         assert "broker serves" not in second.stderr and "controller" not in second.stderr, "nobody has heard of it"
@@ -112,7 +112,7 @@ def test_an_address_in_use_is_said_of_kafkas_listeners_too(tmp_path: Path, liste
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, how: signal.Signals) -> None:
     """Where the last life of the broker answered, somebody takes the question now and says nothing."""
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         broker.stop(signal.SIGKILL)
     address = urlsplit(broker.url)
     with socket.create_server((str(address.hostname), address.port or 0)) as silent:
@@ -125,12 +125,12 @@ def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, h
             out, err = starting.communicate(timeout=30)
     assert (starting.returncode, out) == (0, ""), err
     assert err.splitlines()[-1].endswith("told to stop before it served")
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         assert broker.ask("GET", "/healthz")[0] == 200
 
 
 def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_path: Path) -> None:
-    refused = tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "no-such-host.invalid:0")
+    refused = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "no-such-host.invalid:0")
     assert refused.returncode == 2
     line = refused.stderr.splitlines()[-1]
     assert re.fullmatch(r"tiered: cannot listen on no-such-host\.invalid:0: .*([Nn]ame|address).*", line), line
@@ -152,26 +152,26 @@ def test_a_host_that_cannot_be_found_is_said_in_the_words_of_the_resolver(tmp_pa
     ],
 )
 def test_a_bad_setting_refuses_the_start_in_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
-    refused = tiered("serve", "--data-dir", str(tmp_path / "data"), *arguments)
+    refused = run_tiered("serve", "--data-dir", str(tmp_path / "data"), *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1 and refused.stderr.startswith("tiered: ")
     assert words in refused.stderr
 
 
 def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
-    refused = tiered("serve", "--data-dir", str(tmp_path), env={"TIERED_NODE_ID": "one"})
+    refused = run_tiered("serve", "--data-dir", str(tmp_path), env={"TIERED_NODE_ID": "one"})
     assert refused.stderr == "tiered: node.id=one: it must be an integer from 0 to 2147483647 (TIERED_NODE_ID)\n"
 
 
 def test_listening_beyond_loopback_warns_that_there_is_no_login(tmp_path: Path) -> None:
-    with Served(tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0") as broker:
+    with ServeProcess(tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0") as broker:
         broker.stop()
         assert broker.log.read_text().count("no login") == 2
 
 
 def test_a_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
     """boto3 alone would cost half of the time to the ready line; each of these is for somebody else."""
-    with Served(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
+    with ServeProcess(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
         broker.create_topic("t")
         broker.produce("t", 1)
         broker.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import SECONDS, Served
+from tests.e2e.serving import SECONDS, ServeProcess
 from tiered.metadata import layout
 from tiered.object_store.directory import DirectoryStore
 from tiered.system.clock import SystemClock, SystemRng
@@ -21,7 +21,7 @@ def test_another_cluster_in_its_log_ends_a_broker_with_one_line(tmp_path: Path) 
         await store.put(layout.slot_key(slot), layout.encode_entry(entry), if_absent=True)
         await store.close()
 
-    with Served(tmp_path / "data", "--store", f"file://{tmp_path}/bucket") as broker:
+    with ServeProcess(tmp_path / "data", "--store", f"file://{tmp_path}/bucket") as broker:
         slots = sorted(path.name for path in (tmp_path / "bucket" / "meta" / "log").iterdir())
         asyncio.run(write_as_another(layout.slot_of(f"{layout.LOG_PREFIX}{slots[-1]}") + 1))
         cluster = broker.ask("GET", "/tiered/v1/node")[1]["cluster_id"]

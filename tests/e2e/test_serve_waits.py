@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, Served, tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.fakes3 import FakeS3, HttpFault, s3_fake
 from tests.ports import held_port
 from tiered.object_store.faulty import FaultKind
@@ -32,7 +32,7 @@ def fake() -> Iterator[FakeS3]:
         yield server
 
 
-class Waiting:
+class WaitingProcess:
     """A command whose bucket is away, and the address where its first broker says so."""
 
     def __init__(self, directory: Path, http: int, env: dict[str, str], *words: str) -> None:
@@ -58,7 +58,7 @@ class Waiting:
                 assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()
                 time.sleep(0.05)
 
-    def until_it_waits(self) -> dict[str, Any]:
+    def wait_until_waiting(self) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
         while True:
             status, health = self.health()
@@ -78,9 +78,9 @@ class Waiting:
 
 
 @contextmanager
-def waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator[Waiting]:
+def start_waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator[WaitingProcess]:
     with held_port() as held:
-        started = Waiting(directory, held.getsockname()[1], env, *words)
+        started = WaitingProcess(directory, held.getsockname()[1], env, *words)
         try:
             yield started
         finally:
@@ -93,8 +93,8 @@ def waiting(directory: Path, env: dict[str, str], *words: str) -> Iterator[Waiti
 
 def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path: Path) -> None:
     fake.faults.append(HttpFault(FaultKind.ERROR, status=429))
-    with waiting(tmp_path, fake.environment, "serve") as broker:
-        health = broker.until_it_waits()
+    with start_waiting(tmp_path, fake.environment, "serve") as broker:
+        health = broker.wait_until_waiting()
         assert health["details"]["store_unreachable_since_ms"]
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"{broker.http}/topics", timeout=10)
@@ -115,8 +115,8 @@ def test_a_start_that_waits_ends_when_it_is_told_to(
 ) -> None:
     """Also where the bucket takes the question and says nothing."""
     fake.faults.append(HttpFault(kind, seconds=600.0))
-    with waiting(tmp_path, fake.environment, "serve") as broker:
-        broker.until_it_waits() if kind is FaultKind.ERROR else broker.health()
+    with start_waiting(tmp_path, fake.environment, "serve") as broker:
+        broker.wait_until_waiting() if kind is FaultKind.ERROR else broker.health()
         assert broker.stop(how) == 0
     assert broker.log.read_text().splitlines()[-1].endswith("told to stop before it served")
 
@@ -124,8 +124,8 @@ def test_a_start_that_waits_ends_when_it_is_told_to(
 def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_whole(tmp_path: Path) -> None:
     with s3_fake() as gone:
         env = gone.environment
-    with waiting(tmp_path, env, "up", "--brokers", "3") as cluster:
-        cluster.until_it_waits()
+    with start_waiting(tmp_path, env, "up", "--brokers", "3") as cluster:
+        cluster.wait_until_waiting()
         assert cluster.process.poll() is None
         assert cluster.stop(signal.SIGINT) == 0
         assert cluster.ready() == ""
@@ -133,8 +133,8 @@ def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_w
 
 def test_a_cluster_on_one_machine_is_ready_once_its_bucket_is(fake: FakeS3, tmp_path: Path) -> None:
     fake.faults.append(HttpFault(FaultKind.ERROR, status=500))
-    with waiting(tmp_path, fake.environment, "up", "--brokers", "3") as cluster:
-        cluster.until_it_waits()
+    with start_waiting(tmp_path, fake.environment, "up", "--brokers", "3") as cluster:
+        cluster.wait_until_waiting()
         fake.mend()
         assert cluster.ready().startswith("tiered is ready: 3 brokers ")
         assert cluster.stop(signal.SIGTERM) == 0
@@ -154,19 +154,19 @@ def test_what_waiting_would_not_mend_ends_the_start(
     if status:
         fake.faults.append(HttpFault(FaultKind.ERROR, status=status))
     where = ("--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
-    done = tiered("serve", "--store", store, *where, env=fake.environment | keys)
+    done = run_tiered("serve", "--store", store, *where, env=fake.environment | keys)
     assert done.returncode == 4, done.stderr
     assert words in done.stderr.splitlines()[-1]
 
 
 def test_a_bucket_that_begins_to_ignore_conditions_is_refused_by_the_next_start(fake: FakeS3, tmp_path: Path) -> None:
     """The cluster may have been made through another endpoint, or on the store that the bucket was copied from."""
-    with Served(tmp_path / "data", "--store", STORE, env=fake.environment) as broker:
+    with ServeProcess(tmp_path / "data", "--store", STORE, env=fake.environment) as broker:
         assert broker.stop() == 0
     before = {key: held.body for key, held in fake.rules.buckets["bucket"].items()}
     fake.rules.ignore_conditions = True
     where = ("--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
-    done = tiered("serve", "--store", STORE, *where, env=fake.environment)
+    done = run_tiered("serve", "--store", STORE, *where, env=fake.environment)
     assert done.returncode == 2
     assert "cannot be used: it overwrites" in done.stderr.splitlines()[-1]
     assert {key: held.body for key, held in fake.rules.buckets["bucket"].items()} == before

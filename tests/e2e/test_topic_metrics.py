@@ -11,9 +11,9 @@ from pathlib import Path
 
 import tiered
 from tests.e2e import kafka_site
-from tests.e2e.kafka_site import KafkaSite, fetch, produce
-from tests.e2e.serving import Served
-from tests.e2e.site import QUICK, Site, batch, fill, run
+from tests.e2e.kafka_site import KafkaBroker, fetch, produce
+from tests.e2e.serving import ServeProcess
+from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tests.metric_samples import samples
 from tiered.controller.requests import DeleteTopic
 from tiered.metrics import OTHERS
@@ -23,14 +23,14 @@ from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 TOTAL = "kafka_server_brokertopicmetrics_{}_total"
 
 
-def total(site: Site | KafkaSite, name: str) -> dict[tuple[str, ...], float]:
+def total(site: SimBrokerRig | KafkaBroker, name: str) -> dict[tuple[str, ...], float]:
     return samples(site.node.metrics.render(), TOTAL.format(name))
 
 
 def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         first, other = await site.create("t", 2), await site.create("u")
-        second = site.node.replica("t", 1)
+        second = site.node.leader_replica("t", 1)
         client = await site.client()
         sizes = []
         for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
@@ -48,33 +48,33 @@ def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
         read = 4 * (sizes[0] + sizes[1]) + sizes[1]
         assert total(site, "bytesout") == {("t",): read, ("u",): 0}
         waits = asyncio.ensure_future(client.ask(fetch((other, 6), wait_ms=10_000), 12, FetchResponse))
-        await kafka_site.until(lambda: bool(site.server.dispatch.fetches.waiting))
+        await kafka_site.wait_until(lambda: bool(site.server.dispatch.fetch_handler.parked_fetches))
         await other.append(batch([b"g"]))
         await waits
         assert total(site, "bytesout")["u",] == len(batch([b"g"]))
         (fetched,) = samples(site.node.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
         assert fetched == sum(total(site, "bytesout").values())
 
-    kafka_site.run(tmp_path, story)
+    kafka_site.run(tmp_path, scenario)
 
 
 def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create("t", 2, segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
-        await site.until(lambda: replica.local_start_offset == 9)
+        await site.wait_until(lambda: replica.local_start_offset == 9)
         text = site.node.metrics.render()
         cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
         assert samples(text, "kafka_log_log_size") == {("t",): replica.local_bytes} and 0 < replica.local_bytes < 2000
         assert cold == {("t",): replica.cold_bytes} and replica.cold_bytes > 9000
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_metrics_max_topics=2))
         for count, name in enumerate(("a", "b", "c", "d"), 1):
             replica = await site.create(name)
@@ -83,20 +83,20 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
             assert len(total(site, "messagesin")) <= 3
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
         await site.node.submit(DeleteTopic("c"))
-        await site.until(lambda: len(site.node.replicas()) == 3)
+        await site.wait_until(lambda: len(site.node.leader_replicas()) == 3)
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
         await site.node.submit(DeleteTopic("a"))
-        await site.until(lambda: len(site.node.replicas()) == 2)
+        await site.wait_until(lambda: len(site.node.leader_replicas()) == 2)
         assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
-        await site.node.replica("d", 0).append(batch([b"v"]))
+        await site.node.leader_replica("d", 0).append(batch([b"v"]))
         assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
-    async def story(site: KafkaSite) -> None:
+    async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         client = await site.client()
         for _ in range(3):
@@ -110,11 +110,11 @@ def test_how_long_requests_take_shows_by_api(tmp_path: Path) -> None:
         slow = samples(text, "tiered_kafka_request_seconds_bucket")
         assert slow["FetchConsumer", "0.25"] == 1, "the one that waited is above it"
 
-    kafka_site.run(tmp_path, story)
+    kafka_site.run(tmp_path, scenario)
 
 
 def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
-    with Served(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data") as broker:
         status, text = broker.ask("GET", "/metrics")
         assert status == 200
         (build,) = samples(text, "tiered_build_info")
@@ -134,7 +134,7 @@ def test_a_broker_says_what_runs_and_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_the_topics_that_lag_most_are_named() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, tiered_metrics_max_topics=2))
         for name in ("a", "b", "c", "d"):
             replica = await site.create(name, segment_bytes="1048576")
@@ -145,4 +145,4 @@ def test_the_topics_that_lag_most_are_named() -> None:
         assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, SECONDS, Served, tiered
+from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
 
 ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
-class Up:
+class UpProcess:
     """A cluster on a directory, ready when this returns."""
 
     def __init__(self, directory: Path, brokers: int, *settings: str) -> None:
@@ -47,7 +47,7 @@ class Up:
             found[int(words[words.index("--node-id") + 1])] = int(pid)
         return [found[node] for node in sorted(found)]
 
-    def until_said(self, pattern: str) -> None:
+    def wait_for_line(self, pattern: str) -> None:
         """Waits for a line in the output."""
         deadline = time.monotonic() + SECONDS
         while not re.search(pattern, self.log.read_text(), re.MULTILINE):
@@ -64,8 +64,8 @@ class Up:
 
 
 @contextmanager
-def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[Up]:
-    cluster = Up(directory, brokers, *settings)
+def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[UpProcess]:
+    cluster = UpProcess(directory, brokers, *settings)
     try:
         yield cluster
     finally:
@@ -75,7 +75,7 @@ def running(directory: Path, brokers: int = 1, *settings: str) -> Iterator[Up]:
 
 def rows(verb: str, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
     """What `tiered cluster` prints as JSON, with that exit code."""
-    done = tiered("cluster", verb, *arguments, "--format", "json")
+    done = run_tiered("cluster", verb, *arguments, "--format", "json")
     assert done.returncode == code, (done.stdout, done.stderr)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -87,12 +87,12 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks for child
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_killed_broker_comes_back_where_it_was_and_all_end_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     with running(tmp_path / "data") as cluster:
-        assert tiered("topic", "create", "kept", "--brokers", cluster.kafka[0]).returncode == 0
+        assert run_tiered("topic", "create", "kept", "--brokers", cluster.kafka[0]).returncode == 0
         [first] = cluster.pids()
         os.kill(first, signal.SIGKILL)
-        cluster.until_said(r"^up +\| broker-1 was killed by SIGKILL, and is started again in 1 s$")
-        cluster.until_said(r"^up +\| broker-1 is ready again$")
-        assert tiered("topic", "list", "kept", "--brokers", cluster.kafka[0]).returncode == 0
+        cluster.wait_for_line(r"^up +\| broker-1 was killed by SIGKILL, and is started again in 1 s$")
+        cluster.wait_for_line(r"^up +\| broker-1 is ready again$")
+        assert run_tiered("topic", "list", "kept", "--brokers", cluster.kafka[0]).returncode == 0
         [second] = cluster.pids()
         assert cluster.stop(how) == 0
         assert not Path(f"/proc/{second}").exists()
@@ -110,15 +110,15 @@ def test_three_brokers_are_one_cluster_that_says_what_is_wrong_with_it(tmp_path:
             (1, one, "live"), (2, two, "live"), (3, three, "live"),
         ]  # fmt: skip
         assert sum(each["controller"] for each in brokers) == 1
-        assert tiered("topic", "create", "three", "-r", "3", "--brokers", one).returncode == 0
-        assert tiered("topic", "create", "alone", "-p", "3", "--brokers", two).returncode == 0
+        assert run_tiered("topic", "create", "three", "-r", "3", "--brokers", one).returncode == 0
+        assert run_tiered("topic", "create", "alone", "-p", "3", "--brokers", two).returncode == 0
         [well] = rows("health", "--brokers", two)
         assert (well["healthy"], well["nodes"]) == (True, [1, 2, 3])
 
         frozen = cluster.pids()[2]
         os.kill(frozen, signal.SIGSTOP)
         try:
-            cluster.until_said(r"^broker-[12] \| .*broker fenced node_id=3")
+            cluster.wait_for_line(r"^broker-[12] \| .*broker fenced node_id=3")
             [ill] = rows("health", "--brokers", one, code=10)
         finally:
             os.kill(frozen, signal.SIGCONT)
@@ -130,8 +130,8 @@ def test_three_brokers_are_one_cluster_that_says_what_is_wrong_with_it(tmp_path:
         assert [each["state"] for each in rows("brokers", "--brokers", one)][:2] == ["live", "live"]
 
         os.kill(cluster.pids()[0], signal.SIGKILL)
-        cluster.until_said(r"^up +\| broker-1 is ready again$")
-        again = tiered("cluster", "health", "--watch", "--exit-when-healthy", "--brokers", one)
+        cluster.wait_for_line(r"^up +\| broker-1 is ready again$")
+        again = run_tiered("cluster", "health", "--watch", "--exit-when-healthy", "--brokers", one)
         assert again.returncode == 0, again.stdout
         assert cluster.stop() == 0, cluster.log.read_text()
     stops = re.findall(r"^up +\| stopping (\S+)$", cluster.log.read_text(), re.MULTILINE)
@@ -150,8 +150,8 @@ def test_brokers_end_with_a_cluster_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path: Path) -> None:
-    with Served(tmp_path / "one") as broker:
-        refused = tiered(
+    with ServeProcess(tmp_path / "one") as broker:
+        refused = run_tiered(
             "up",
             "--brokers",
             "1",
@@ -170,8 +170,8 @@ def test_a_start_that_is_refused_ends_all_with_the_exit_code_of_who_was(tmp_path
 
 def test_a_directory_is_of_one_cluster_or_of_one_broker(tmp_path: Path) -> None:
     with running(tmp_path / "data"):
-        second = tiered("up", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
+        second = run_tiered("up", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
         assert second.returncode == 4 and "in use by process" in second.stderr
-    alone = tiered("serve", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
+    alone = run_tiered("serve", "--data-dir", str(tmp_path / "data"), *ANYWHERE)
     assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr.splitlines()[-1].endswith("is the directory of a cluster (tiered up): take another --data-dir")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import SECONDS, tiered
+from tests.e2e.serving import SECONDS, run_tiered
 from tests.e2e.test_up import needs_proc, running
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -18,14 +18,14 @@ GIVEN = ("default.replication.factor=3", "offsets.topic.num.partitions=2", "grou
 QUICK = [word for setting in GIVEN for word in ("-c", setting)]
 
 
-def produced(brokers: str, *values: str) -> None:
+def produce(brokers: str, *values: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": brokers, "acks": "all"})
     for value in values:
         producer.produce("t", value)
     assert producer.flush(SECONDS) == 0
 
 
-def consumed(brokers: str, count: int) -> list[str]:
+def consume(brokers: str, count: int) -> list[str]:
     """What a group that goes on where it was is given, and commits."""
     group = {"group.id": "readers", "auto.offset.reset": "earliest"}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": brokers, **group})
@@ -38,7 +38,7 @@ def consumed(brokers: str, count: int) -> list[str]:
     return sorted(got)
 
 
-def in_sync(client: Any) -> dict[str, int]:
+def isr_sizes(client: Any) -> dict[str, int]:
     """Replicas in sync, of all partitions of each topic."""
     found = client.list_topics(timeout=SECONDS)
     return {name: sum(len(each.isrs) for each in topic.partitions.values()) for name, topic in found.topics.items()}
@@ -49,16 +49,16 @@ def in_sync(client: Any) -> dict[str, int]:
 def test_topics_and_groups_of_one_broker_gain_replicas_on_three(tmp_path: Path) -> None:
     with running(tmp_path / "data", 1, *QUICK) as alone:
         at = ("--brokers", alone.kafka[0])
-        assert tiered("topic", "create", "t", "-p", "2", *at).returncode == 0
-        assert tiered("topic", "create", "said", "-r", "1", *at).returncode == 0
-        produced(alone.kafka[0], "a", "b", "c")
-        assert consumed(alone.kafka[0], 3) == ["a", "b", "c"]
+        assert run_tiered("topic", "create", "t", "-p", "2", *at).returncode == 0
+        assert run_tiered("topic", "create", "said", "-r", "1", *at).returncode == 0
+        produce(alone.kafka[0], "a", "b", "c")
+        assert consume(alone.kafka[0], 3) == ["a", "b", "c"]
         assert alone.stop() == 0
     with running(tmp_path / "data", 3, *QUICK) as three:
         deadline, client = time.monotonic() + SECONDS, admin.AdminClient({"bootstrap.servers": three.kafka[2]})
-        while (found := in_sync(client)) != {"t": 6, "said": 1, "__consumer_offsets": 6}:
+        while (found := isr_sizes(client)) != {"t": 6, "said": 1, "__consumer_offsets": 6}:
             assert time.monotonic() < deadline, found
             time.sleep(0.1)
-        produced(three.kafka[1], "d")
-        assert consumed(three.kafka[2], 1) == ["d"]
+        produce(three.kafka[1], "d")
+        assert consume(three.kafka[2], 1) == ["d"]
         assert three.stop() == 0, three.log.read_text()

@@ -51,7 +51,7 @@ UNPROVED = ("activeindex", "activetimeindex")
 def check(kind: str, data: bytes) -> None:
     """Shows an input to what reads such files. Nothing but Corrupt and Refused."""
     if kind in LOG_FILES:
-        asyncio.run(opened(LOG_FILES[kind], data, unproved=kind in UNPROVED))
+        asyncio.run(check_log_opens(LOG_FILES[kind], data, unproved=kind in UNPROVED))
     if kind in PARSERS:
         for each in {data, *(seal(data) for seal in (CRCS.get(kind),) if seal)}:
             for parse in PARSERS[kind]:
@@ -63,7 +63,7 @@ def check(kind: str, data: bytes) -> None:
 # -- a log with one file that is another one --------------------------------------------------------------------------
 
 
-async def written() -> SimDisk:
+async def write_log() -> SimDisk:
     """A log of two segments, a producer and two leader epochs, all of it on the disk."""
     made = disk()
     log = await open_log(made)
@@ -74,23 +74,23 @@ async def written() -> SimDisk:
     return made
 
 
-async def stored(made: SimDisk) -> bytes:
+async def read_stored(made: SimDisk) -> bytes:
     """What is in it."""
     log = await open_log(made.clone(), clean=True, recovery_point=16)
     return read(log)
 
 
-async def opened(name: str, data: bytes, unproved: bool) -> None:
+async def check_log_opens(name: str, data: bytes, unproved: bool) -> None:
     """The log opens or says why not. Only another `.log` changes what it serves. The next start serves the same, or it
     doubts the log: bytes that a start believed unread may rot."""
-    draw = Random(data)
+    rng = Random(data)
     tried = _WRITTEN.clone()
     file = tried.open(f"{DIRECTORY}/{name}")
     file.truncate(0)
     file.append([data])
     await file.sync()
     file.close()
-    same_boot, clean, point = draw.random() < 0.5, draw.random() < 0.3, draw.choice((0, 11, 16))
+    same_boot, clean, point = rng.random() < 0.5, rng.random() < 0.3, rng.choice((0, 11, 16))
     if unproved:
         same_boot = clean = False
     try:
@@ -127,14 +127,14 @@ def read(log: DiskLog) -> bytes:
     return out
 
 
-_WRITTEN = asyncio.run(written())
-_RECORDS = asyncio.run(stored(_WRITTEN))
+_WRITTEN = asyncio.run(write_log())
+_RECORDS = asyncio.run(read_stored(_WRITTEN))
 
 
 # -- files that are read as a whole -----------------------------------------------------------------------------------
 
 
-def indexes(data: bytes) -> None:
+def check_indexes(data: bytes) -> None:
     """Both kinds of index: what is kept of them is sound, and looking up is defined for anything."""
     kept = data[: index.valid_offset_bytes(data, 1 << 20)]
     assert index.valid_offset_bytes(kept, 1 << 20) == len(kept)
@@ -150,25 +150,25 @@ def indexes(data: bytes) -> None:
     index.rebase_indexes(kept, times, 2, 3)
 
 
-def producers(data: bytes) -> None:
+def check_producers(data: bytes) -> None:
     """A producer snapshot that is believed is one that can be written again."""
     ProducerStates.from_snapshot(data, 100).get(7)
 
 
-def group_records_of(data: bytes) -> None:
+def check_group_records(data: bytes) -> None:
     """Keys and values of `__consumer_offsets`."""
     for read in (group_records.read_key, group_records.read_offset, group_records.read_group):
         with suppress(Corrupt):
             read(data)
 
 
-def sealed(data: bytes) -> bytes:
+def seal_json(data: bytes) -> bytes:
     """The JSON in an envelope, or the bytes themselves, under a CRC that holds."""
     body = data[24:-1] if data.startswith(b'{"crc":"') else data
     return b'{"crc":"%08x","body":%s}' % (crc32c(body), body)
 
 
-def footer(data: bytes) -> bytes:
+def seal_footer(data: bytes) -> bytes:
     """The end of an object with a CRC that holds."""
     size = struct.calcsize(END)
     if len(data) < size:
@@ -181,23 +181,26 @@ END = ">II8s"
 CRCS: dict[str, Callable[[bytes], bytes]] = {
     "snapshot": lambda data: data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:],
     "left": lambda data: b"%08x\n" % crc32c(data.partition(b"\n")[2]) + data.partition(b"\n")[2],
-    "footer": footer,
+    "footer": seal_footer,
     "groupimage": lambda data: data[:12] + crc32c(data[16:]).to_bytes(4, "big") + data[16:],
-    **dict.fromkeys(("manifest", "entry", "format", "boundary", "image"), sealed),
+    **dict.fromkeys(("manifest", "entry", "format", "boundary", "image"), seal_json),
 }
 PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "epochs": (checkpoints.parse_lineage, checkpoints.parse_offsets),
     "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
-    **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (indexes,)),
-    "snapshot": (producers,),
+    **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (check_indexes,)),
+    "snapshot": (check_producers,),
     "aborted": (decode_aborted_txns,),
     "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
-    "manifest": (lambda data: manifest_codec.decode(data, "x"), lambda data: manifest_codec.decode_submanifest(data, "x")),
+    "manifest": (
+        lambda data: manifest_codec.decode(data, "x"),
+        lambda data: manifest_codec.decode_submanifest(data, "x"),
+    ),
     "entry": (lambda data: layout.decode_entry(data, 3),),
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),
     "image": (lambda data: layout.decode_snapshot(data, "x"),),
     "groupimage": (lambda data: [snapshot.decode_batch(each) for each in snapshot.decode_snapshot(IMAGE, data)],),
-    "group": (group_records_of,),
+    "group": (check_group_records,),
 }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from random import Random
 
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import TABLES, Drawn, versions
 from tiered_api.kafka.protocol import codec, headers
 from tiered_api.kafka.protocol.schema import Message
@@ -37,21 +37,21 @@ def check(table: type[Message], version: int, frame: bytes) -> float:
 def check_header(frame: bytes) -> None:
     """The same for headers of requests."""
     try:
-        header = headers.request_header(memoryview(frame))
+        header = headers.decode_request_header(memoryview(frame))
     except codec.Malformed:
         return
     assert 10 <= header.position <= len(frame)
 
 
-def frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
+def mutated_frames(seed: int) -> Iterator[tuple[type[Message], int, bytes]]:
     """Endless mutated frames of all tables and versions."""
-    draw = Random(seed)
+    rng = Random(seed)
     known = [(table, version) for table in TABLES.values() for version in versions(table)]
     while True:
-        table, version = draw.choice(known)
-        body = codec.encode(Drawn(draw.getrandbits(32)).message(table, version), version)
+        table, version = rng.choice(known)
+        body = codec.encode(Drawn(rng.getrandbits(32)).message(table, version), version)
         for _ in range(20):
-            yield table, version, mutated(draw, body)
+            yield table, version, mutate(rng, body)
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     end, count, worst = time.monotonic() + given.seconds, 0, 0.0
-    for table, version, frame in frames(given.seed):
+    for table, version, frame in mutated_frames(given.seed):
         try:
             seconds = check(table, version, frame)
             check_header(frame)

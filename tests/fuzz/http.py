@@ -9,19 +9,19 @@ from typing import Any
 import orjson
 
 from tiered.config.settings import Settings
-from tiered_api.http.consumers.topic_patterns import Pattern
+from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions import records
-from tiered_api.http.partitions.record_formats import record_v3
+from tiered_api.http.partitions.record_formats import parse_record_v3
 from tiered_api.http.server import media_types
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.decompress import inflate, inflater
+from tiered_api.http.server.decompress import inflate, new_inflater
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
-from tiered_api.http.v2.produce import read_body
+from tiered_api.http.v2.produce import parse_records
 from tiered_api.http.v3 import configs, produce, topics
-from tiered_api.http.v3.streaming import Splitter
+from tiered_api.http.v3.streaming import JsonSplitter
 
 NOW = 1_700_000_000_000
 ROOM = 1 << 20
@@ -35,7 +35,7 @@ def check(kind: str, data: bytes) -> None:
     READERS[kind](data)
 
 
-def said(call: Callable[[], Any]) -> Any:
+def call_or_none(call: Callable[[], Any]) -> Any:
     """What a call returns; None where it refuses."""
     try:
         return call()
@@ -45,25 +45,25 @@ def said(call: Callable[[], Any]) -> Any:
         return None
 
 
-def target(data: bytes) -> None:
+def check_target(data: bytes) -> None:
     """The path and query of a request line, decoded as aiohttp does."""
     text = data.decode("utf-8", "surrogateescape")
     for method in ("GET", "POST", "DELETE"):
-        found = said(lambda method=method: ROUTES.match(method, text))  # type: ignore[misc]
+        found = call_or_none(lambda method=method: ROUTES.match(method, text))  # type: ignore[misc]
         assert found is None or all(isinstance(each, str) for each in found[1].values())
-    said(lambda: parse_query(text.partition("?")[2]))
+    call_or_none(lambda: parse_query(text.partition("?")[2]))
 
 
-def header(data: bytes) -> None:
+def check_header(data: bytes) -> None:
     """Values of headers that we read ourselves."""
     text = data.decode("utf-8", "surrogateescape")
-    said(lambda: media_types.body_type(text, (media_types.JSON, media_types.V2)))
-    said(lambda: media_types.answer_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
+    call_or_none(lambda: media_types.body_type(text, (media_types.JSON, media_types.V2)))
+    call_or_none(lambda: media_types.negotiate_type(text, (media_types.JSON, media_types.EVENTS, media_types.BINARY)))
     for name in ("Host", "Origin", "Sec-Fetch-Site"):
-        said(lambda name=name: HOSTS.check({"Host": "127.0.0.1", name: text}, (1, 1)))  # type: ignore[misc]
+        call_or_none(lambda name=name: HOSTS.check({"Host": "127.0.0.1", name: text}, (1, 1)))  # type: ignore[misc]
 
 
-def value(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """JSON as handlers have it; None where it is none."""
     try:
         return orjson.loads(data)
@@ -71,93 +71,93 @@ def value(data: bytes) -> Any:
         return None
 
 
-def mapping(data: bytes) -> Mapping[str, Any]:
+def parse_object(data: bytes) -> Mapping[str, Any]:
     """A JSON object; an empty one for anything else."""
-    found = value(data)
+    found = parse_json(data)
     return found if isinstance(found, dict) else {}
 
 
-def record(data: bytes) -> None:
+def check_record(data: bytes) -> None:
     """One record of v3, alone and in a batch of them."""
-    produce._several(data)
-    said(lambda: record_v3(value(data), NOW))
-    for _, entry in said(lambda: produce._entries(dict(mapping(data)), 100)) or ():
-        said(lambda entry=entry: record_v3(entry, NOW))  # type: ignore[misc]
+    produce._is_stream(data)
+    call_or_none(lambda: parse_record_v3(parse_json(data), NOW))
+    for _, entry in call_or_none(lambda: produce._parse_entries(dict(parse_object(data)), 100)) or ():
+        call_or_none(lambda entry=entry: parse_record_v3(entry, NOW))  # type: ignore[misc]
 
 
-def old_records(data: bytes) -> None:
+def check_v2_records(data: bytes) -> None:
     """A body of v2 in both forms."""
     for form in ("binary", "json"):
         for partition in (None, 1):
-            said(lambda form=form, partition=partition: read_body(data, form, NOW, partition))  # type: ignore[misc]
+            call_or_none(lambda form=form, partition=partition: parse_records(data, form, NOW, partition))  # type: ignore[misc]
 
 
-def fine(splitter: Splitter) -> bool:
+def is_sound(splitter: JsonSplitter) -> bool:
     """True if it found no fault so far."""
 
     def checked() -> bool:
-        splitter.check()
+        splitter.raise_fault()
         return True
 
-    return said(checked) is True
+    return call_or_none(checked) is True
 
 
-def stream(data: bytes) -> None:
+def check_stream(data: bytes) -> None:
     """Values one after the other are the same however the bytes come."""
-    draw = Random(data)
-    whole, pieces = Splitter(ROOM), Splitter(ROOM)
+    rng = Random(data)
+    whole, pieces = JsonSplitter(ROOM), JsonSplitter(ROOM)
     at, cut = 0, []
     while at < len(data):
-        size = draw.choice((1, 2, 7, 100, 5000))
+        size = rng.choice((1, 2, 7, 100, 5000))
         cut += pieces.feed(data[at : at + size])
         at += size
-        if not fine(pieces):
+        if not is_sound(pieces):
             break
     texts = whole.feed(data)
-    if not fine(whole):
+    if not is_sound(whole):
         assert cut == texts[: len(cut)]
         return
     assert cut + pieces.finish() == texts + whole.finish()
     for text in texts:
-        said(lambda text=text: record_v3(value(text), NOW))  # type: ignore[misc]
+        call_or_none(lambda text=text: parse_record_v3(parse_json(text), NOW))  # type: ignore[misc]
 
 
-def compressed(encoding: str, data: bytes) -> None:
+def check_compressed(encoding: str, data: bytes) -> None:
     """A body never becomes more than it may, and the same in pieces."""
-    whole = said(lambda: inflate(encoding, data, ROOM))
+    whole = call_or_none(lambda: inflate(encoding, data, ROOM))
     assert whole is None or len(whole) <= ROOM
 
-    def fed() -> bytes:
-        body = inflater(encoding)
+    def inflate_in_pieces() -> bytes:
+        body = new_inflater(encoding)
         assert body is not None
         parts = [body.feed(data[at : at + 7], ROOM) for at in range(0, len(data), 7)]
         body.finish()
         return b"".join(parts)
 
     if whole is not None:
-        assert fed() == whole
+        assert inflate_in_pieces() == whole
 
 
-def asked(data: bytes) -> None:
+def check_requests(data: bytes) -> None:
     """Bodies that ask for something: topics, settings, consumers, positions."""
-    body = mapping(data)
-    said(lambda: topics.creation(dict(body)))
-    said(lambda: consumers.choices(body))
-    said(lambda: consumers._wish(body.get("topics"), body.get("topic_pattern")))
+    body = parse_object(data)
+    call_or_none(lambda: topics.parse_creation(dict(body)))
+    call_or_none(lambda: consumers.parse_config(body))
+    call_or_none(lambda: consumers._parse_subscription(body.get("topics"), body.get("topic_pattern")))
     for entry in body.get("data", ()) if isinstance(body.get("data"), list) else ():
         if isinstance(entry, dict):
-            said(lambda entry=entry: configs._change(entry))  # type: ignore[misc]
+            call_or_none(lambda entry=entry: configs._parse_change(entry))  # type: ignore[misc]
     for name in ("offsets", "partitions", "timestamps"):
-        for _, row in said(lambda name=name: consumers._rows(body, name)) or ():  # type: ignore[misc]
-            said(lambda row=row: consumers._offset(row, "offset"))  # type: ignore[misc]
-            said(lambda row=row: consumers._metadata(row))  # type: ignore[misc]
-            said(lambda row=row: consumers._moment(row))  # type: ignore[misc]
+        for _, row in call_or_none(lambda name=name: consumers._parse_rows(body, name)) or ():  # type: ignore[misc]
+            call_or_none(lambda row=row: consumers._offset(row, "offset"))  # type: ignore[misc]
+            call_or_none(lambda row=row: consumers._metadata(row))  # type: ignore[misc]
+            call_or_none(lambda row=row: consumers._parse_timestamp(row))  # type: ignore[misc]
 
 
-def pattern(data: bytes) -> None:
+def check_pattern(data: bytes) -> None:
     """A pattern of topics: refused, or it says of any name what it is."""
     try:
-        made = Pattern(data.decode("utf-8", "replace"))
+        made = TopicPattern(data.decode("utf-8", "replace"))
     except ValueError:
         return
     for name in ("a", "orders", "orders.eu-1", "x" * 249):
@@ -165,14 +165,14 @@ def pattern(data: bytes) -> None:
 
 
 READERS: dict[str, Callable[[bytes], Any]] = {
-    "target": target,
-    "header": header,
-    "record": record,
-    "old": old_records,
-    "stream": stream,
-    "gzip": lambda data: compressed("gzip", data),
-    "zstd": lambda data: compressed("zstd", data),
-    "asked": asked,
-    "pattern": pattern,
-    "batches": lambda data: said(lambda: records.prove(bytearray(data))),
+    "target": check_target,
+    "header": check_header,
+    "record": check_record,
+    "old": check_v2_records,
+    "stream": check_stream,
+    "gzip": lambda data: check_compressed("gzip", data),
+    "zstd": lambda data: check_compressed("zstd", data),
+    "asked": check_requests,
+    "pattern": check_pattern,
+    "batches": lambda data: call_or_none(lambda: records.validate_batches(bytearray(data))),
 }

@@ -11,50 +11,58 @@ LENGTHS = tuple(bytes.fromhex(digits) for digits in f"{VARINTS} {PLAIN}".split()
 """What stands where a length is expected: the bounds of varints and of plain lengths, null, and wraps of both."""
 
 
-def overwrite(draw: Random, body: bytes) -> bytes:
+def overwrite(rng: Random, body: bytes) -> bytes:
     """A length over what is there."""
-    at, length = draw.randint(0, len(body)), draw.choice(LENGTHS)
+    at, length = rng.randint(0, len(body)), rng.choice(LENGTHS)
     return body[:at] + length + body[at + len(length) :]
 
 
-def insert(draw: Random, body: bytes) -> bytes:
+def insert(rng: Random, body: bytes) -> bytes:
     """A length between two bytes."""
-    at = draw.randint(0, len(body))
-    return body[:at] + draw.choice(LENGTHS) + body[at:]
+    at = rng.randint(0, len(body))
+    return body[:at] + rng.choice(LENGTHS) + body[at:]
 
 
-def scatter(draw: Random, body: bytes) -> bytes:
+def change_bytes(rng: Random, body: bytes) -> bytes:
     """Some bytes turned into others."""
     out = bytearray(body)
-    for _ in range(draw.randint(1, 4)):
+    for _ in range(rng.randint(1, 4)):
         if out:
-            out[draw.randrange(len(out))] = draw.randrange(256)
+            out[rng.randrange(len(out))] = rng.randrange(256)
     return bytes(out)
 
 
-def cut(draw: Random, body: bytes) -> bytes:
+def remove_piece(rng: Random, body: bytes) -> bytes:
     """A piece taken out."""
-    start = draw.randint(0, len(body))
-    return body[:start] + body[start + draw.randint(1, 16) :]
+    start = rng.randint(0, len(body))
+    return body[:start] + body[start + rng.randint(1, 16) :]
 
 
-def repeat(draw: Random, body: bytes) -> bytes:
+def repeat_piece(rng: Random, body: bytes) -> bytes:
     """A piece there twice, or many times."""
-    start = draw.randint(0, len(body))
-    stop = start + draw.randint(1, 32)
-    return body[:stop] + body[start:stop] * draw.choice((1, 2, 30)) + body[stop:]
+    start = rng.randint(0, len(body))
+    stop = start + rng.randint(1, 32)
+    return body[:stop] + body[start:stop] * rng.choice((1, 2, 30)) + body[stop:]
 
 
-def noise(draw: Random, body: bytes) -> bytes:
+def replace_all(rng: Random, body: bytes) -> bytes:
     """Nothing of it left."""
-    return draw.randbytes(draw.randint(0, max(len(body), 8)))
+    return rng.randbytes(rng.randint(0, max(len(body), 8)))
 
 
-MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (overwrite, overwrite, insert, scatter, cut, repeat, noise)
+MUTATIONS: tuple[Callable[[Random, bytes], bytes], ...] = (
+    overwrite,
+    overwrite,
+    insert,
+    change_bytes,
+    remove_piece,
+    repeat_piece,
+    replace_all,
+)
 
 
-def mutated(draw: Random, body: bytes) -> bytes:
+def mutate(rng: Random, body: bytes) -> bytes:
     """A body after one to three mutations."""
-    for _ in range(draw.randint(1, 3)):
-        body = draw.choice(MUTATIONS)(draw, body)
+    for _ in range(rng.randint(1, 3)):
+        body = rng.choice(MUTATIONS)(rng, body)
     return body

@@ -24,13 +24,13 @@ AHEAD = 64
 REFUSED = (Corrupt, ValueError, OverflowError, TypeError)
 
 
-def exact(data: bytes) -> memoryview:
+def copy_exactly(data: bytes) -> memoryview:
     """The bytes in memory of their own, which ends where they end."""
     room = (ctypes.c_char * (AHEAD + len(data))).from_buffer_copy(bytes(AHEAD) + data)
     return memoryview(room).cast("B")[AHEAD:]
 
 
-def outcome(call: Callable[[], Any]) -> Any:
+def result_or_error(call: Callable[[], Any]) -> Any:
     """The result, or the kind and words of the error."""
     try:
         return call()
@@ -38,84 +38,90 @@ def outcome(call: Callable[[], Any]) -> Any:
         return type(error), str(error)
 
 
-def both(name: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
+def compare_implementations(name: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
     """What a function of both twins says of the bytes; AssertionError where they differ."""
-    plain = outcome(lambda: getattr(pure, name)(data, *args, **kwargs))
+    plain = result_or_error(lambda: getattr(pure, name)(data, *args, **kwargs))
     if native.NATIVE:
-        fast = outcome(lambda: getattr(native, name)(exact(data), *args, **kwargs))
+        fast = result_or_error(lambda: getattr(native, name)(copy_exactly(data), *args, **kwargs))
         assert fast == plain, f"{name}{args}{kwargs}: {fast!r} is not {plain!r}"
     return plain
 
 
-def sections(draw: Random, payload: bytes) -> None:
+def check_sections(rng: Random, payload: bytes) -> None:
     """The bytes as the records of a batch."""
-    offset, timestamp, bound = draw.choice(EDGES), draw.choice(EDGES), draw.choice(EDGES)
-    count = draw.choice((1, 1, 2, 3, 3, 4, draw.choice(EDGES)))
-    both("check_records", payload, count)
-    rows = both("rows", payload, offset, timestamp, draw.choice((-1, -1, 77)), count, draw.choice((0, 3, 1000)))
-    both("some_rows", payload, offset, timestamp, -1, count, bound, draw.choice((0, 20, 2**40)), draw.choice((0, 3, 9)))
-    both("first_at_or_after", payload, offset, timestamp, bound, count, draw.choice(EDGES))
-    both("outside", payload, timestamp, bound, draw.choice(EDGES), count, draw.choice((0, 1, 5)))
+    offset, timestamp, bound = rng.choice(EDGES), rng.choice(EDGES), rng.choice(EDGES)
+    count = rng.choice((1, 1, 2, 3, 3, 4, rng.choice(EDGES)))
+    compare_implementations("check_records", payload, count)
+    rows = compare_implementations(
+        "rows", payload, offset, timestamp, rng.choice((-1, -1, 77)), count, rng.choice((0, 3, 1000))
+    )
+    compare_implementations(
+        "some_rows", payload, offset, timestamp, -1, count, bound, rng.choice((0, 20, 2**40)), rng.choice((0, 3, 9))
+    )
+    compare_implementations("first_at_or_after", payload, offset, timestamp, bound, count, rng.choice(EDGES))
+    compare_implementations("outside", payload, timestamp, bound, rng.choice(EDGES), count, rng.choice((0, 1, 5)))
     if isinstance(rows, list):
         again = [(row.timestamp, row.key, row.value, row.headers) for row in rows]
         for base in (timestamp, bound):
-            assert outcome(lambda base=base: native.encode_records(again, base)) == outcome(  # type: ignore[misc]
+            assert result_or_error(lambda base=base: native.encode_records(again, base)) == result_or_error(  # type: ignore[misc]
                 lambda base=base: pure.encode_records(again, base)  # type: ignore[misc]
             )
     for start, end in ((0, 2**63 - 1), (offset, bound)):
-        columns = draw.sample(COLUMNS, draw.randint(0, len(COLUMNS)))
+        columns = rng.sample(COLUMNS, rng.randint(0, len(COLUMNS)))
         alike = [(payload, offset, timestamp, -1, count), (payload, bound, 0, 5, 1)]
-        given = [(exact(payload), *rest) for _, *rest in alike]
-        plain = outcome(lambda: pure.arrow(alike, columns, start, end))  # noqa: B023
-        assert outcome(lambda: native.arrow(given, columns, start, end)) == plain  # type: ignore[arg-type]  # noqa: B023
+        given = [(copy_exactly(payload), *rest) for _, *rest in alike]
+        plain = result_or_error(lambda: pure.arrow(alike, columns, start, end))  # noqa: B023
+        assert result_or_error(lambda: native.arrow(given, columns, start, end)) == plain  # type: ignore[arg-type]  # noqa: B023
 
 
-def logs(draw: Random, log: bytes) -> None:
+def check_batches(rng: Random, log: bytes) -> None:
     """The bytes as batches in a row, as they are and with a CRC that holds."""
     sealed = log[:CRC_AT] + native.crc32c(log[CRC_FROM:]).to_bytes(4, "big") + log[CRC_FROM:]
     for each in (log, sealed) if len(log) >= CRC_FROM else (log,):
-        start, end = draw.choice((0, 0, 0, 1, len(each), -1)), draw.choice((None, None, len(each) // 2, len(each) + 1))
-        most = draw.choice((None, None, 0, 1))
+        start, end = rng.choice((0, 0, 0, 1, len(each), -1)), rng.choice((None, None, len(each) // 2, len(each) + 1))
+        most = rng.choice((None, None, 0, 1))
         for checked in (True, False):
-            both("walk", each, start, end, check_crc=checked, max_batches=most, records=draw.random() < 0.5)
-        fitted(each, draw.choice((0, 7, -1, 2**63 - 1)), draw.choice((0, 100, 1 << 20)))
-        opened(draw, each)
+            compare_implementations(
+                "walk", each, start, end, check_crc=checked, max_batches=most, records=rng.random() < 0.5
+            )
+        check_fit(each, rng.choice((0, 7, -1, 2**63 - 1)), rng.choice((0, 100, 1 << 20)))
+        check_decompression(rng, each)
 
 
-def fitted(log: bytes, base_offset: int, most: int) -> None:
+def check_fit(log: bytes, base_offset: int, most: int) -> None:
     """`fit`, which writes into what it is given."""
-    fast, plain = exact(log), bytearray(log)
-    said = outcome(lambda: native.fit(fast, base_offset, 5, most))
-    assert said == outcome(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
+    fast, plain = copy_exactly(log), bytearray(log)
+    said = result_or_error(lambda: native.fit(fast, base_offset, 5, most))
+    assert said == result_or_error(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
 
 
-def opened(draw: Random, log: bytes) -> None:
+def check_decompression(rng: Random, log: bytes) -> None:
     """The first batch through its codec. What it becomes is bounded."""
     try:
         head = batch.decode_header(log)
-        body = batch.decompress_payload(exact(log), 0, head, max_bytes=1 << 20)
+        body = batch.decompress_payload(copy_exactly(log), 0, head, max_bytes=1 << 20)
     except Corrupt:
         return
     assert len(body) <= 1 << 20
-    outcome(lambda: batch.check_batch(log, max_bytes=1 << 20))
-    outcome(lambda: batch.decode_records(log, max_bytes=1 << 20))
+    result_or_error(lambda: batch.check_batch(log, max_bytes=1 << 20))
+    result_or_error(lambda: batch.decode_records(log, max_bytes=1 << 20))
     if head.codec:
-        sections(draw, bytes(body)[: 16 << 10])
+        check_sections(rng, bytes(body)[: 16 << 10])
 
 
 def check(kind: str, data: bytes) -> None:
     """Shows an input to every function that reads such bytes. What else it takes is drawn from the input."""
-    draw = Random(data)
-    both("crc32c", data, draw.choice((0, 1, 2**32 - 1)))
-    both("murmur2", data)
+    rng = Random(data)
+    compare_implementations("crc32c", data, rng.choice((0, 1, 2**32 - 1)))
+    compare_implementations("murmur2", data)
     if native.NATIVE:
-        ways = import_module("tiered.records._native").crc32c_ways(exact(data))
+        ways = import_module("tiered.records._native").crc32c_ways(copy_exactly(data))
         assert set(ways) == {pure.crc32c(data)}, ways
     if kind == "json":
-        both("json_spans", data)
+        compare_implementations("json_spans", data)
     elif kind == "section":
-        sections(draw, data)
+        check_sections(rng, data)
     else:
         assert kind == "batch", kind
-        logs(draw, data)
-        sections(draw, data[HEADER_BYTES:])
+        check_batches(rng, data)
+        check_sections(rng, data[HEADER_BYTES:])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 
 CORPUS = Path(__file__).parent / "corpus"
 CURRENT = Path(__file__).parents[2] / "build" / "fuzz"
@@ -67,23 +67,23 @@ def keep(target: str, found: Input) -> Path:
     return path
 
 
-def changed(draw: Random, inputs: list[Input]) -> Input:
+def change_input(rng: Random, inputs: list[Input]) -> Input:
     """One input after a few changes, now and then with the rest of another one of its kind behind it."""
-    first = draw.choice(inputs)
+    first = rng.choice(inputs)
     data = first.data
-    if draw.random() < 0.1:
-        other = draw.choice([each for each in inputs if each.kind == first.kind]).data
-        data = data[: draw.randint(0, len(data))] + other[draw.randint(0, len(other)) :]
-    return Input(first.kind, mutated(draw, data)[:INPUT_MOST])
+    if rng.random() < 0.1:
+        other = rng.choice([each for each in inputs if each.kind == first.kind]).data
+        data = data[: rng.randint(0, len(data))] + other[rng.randint(0, len(other)) :]
+    return Input(first.kind, mutate(rng, data)[:INPUT_MOST])
 
 
 def fuzz(target: str, check: Check, rounds: int, seed: int, current: Path | None = None) -> Failure | None:
     """The first input that breaks a rule, of the corpus and `rounds` changes of it. `current` holds each before it is
     tried."""
     inputs = corpus(target)
-    draw = Random(f"{target} {seed}")
+    rng = Random(f"{target} {seed}")
     for number in range(len(inputs) + rounds):
-        found = inputs[number] if number < len(inputs) else changed(draw, inputs)
+        found = inputs[number] if number < len(inputs) else change_input(rng, inputs)
         if current is not None:
             current.write_bytes(found.data)
         before = time.process_time()

@@ -10,7 +10,7 @@ from tiered.controller import request_codec
 from tiered.errors import Corrupt
 from tiered.groups import subscription
 from tiered_api.kafka.protocol.codec import Malformed, decode
-from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.headers import decode_request_header
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest
 from tiered_api.kafka.protocol.messages.produce import ProduceRequest
 from tiered_api.kafka.server.dispatch import FETCH, PRODUCE
@@ -25,7 +25,7 @@ FIXED = 10
 def check(kind: str, data: bytes) -> None:
     """Shows an input to what reads it first. Nothing but Malformed and Corrupt, soon, and the codec's own reading."""
     if kind == "frame":
-        frame(data)
+        check_frame(data)
     elif kind == "between":
         for read in (request_codec.decode_request, request_codec.decode_reply):
             with suppress(Corrupt):
@@ -36,54 +36,54 @@ def check(kind: str, data: bytes) -> None:
             subscription.parse_topics(data)
 
 
-def frame(data: bytes) -> None:
+def check_frame(data: bytes) -> None:
     """A request without its length."""
     check_header(data)
     try:
-        header = request_header(memoryview(data))
+        header = decode_request_header(memoryview(data))
     except Malformed:
         return
     if header.api is None:
         return
     tags = FIXED + max(int.from_bytes(data[FIXED - 2 : FIXED], "big", signed=True), 0)
     if header.key == PRODUCE:
-        produce(memoryview(data), header.version, tags, header.position)
+        check_produce(memoryview(data), header.version, tags, header.position)
     elif header.key == FETCH:
-        fetch(memoryview(data), header.version, tags, header.position)
-    check_codec(header.api.request, header.version, data[header.position :])
+        check_fetch(memoryview(data), header.version, tags, header.position)
+    check_codec(header.api.request_type, header.version, data[header.position :])
 
 
-def produce(view: memoryview, version: int, tags: int, body: int) -> None:
+def check_produce(view: memoryview, version: int, tags: int, body: int) -> None:
     """Where the way by hand reads a request, the codec reads the same records. The header's tags begin at `tags`."""
     try:
-        asked = produce_frames.parse(view, version, tags)
+        asked = produce_frames.parse_request(view, version, tags)
     except Malformed:
         return
-    if asked.head:
-        produce_frames.only_records(view, version, asked.head)
+    if asked.records_length_at:
+        produce_frames.parse_records_only(view, version, asked.records_length_at)
     try:
         slow: ProduceRequest = decode(ProduceRequest, version, view, body)
     except Malformed:
         return
-    assert [part for topic in asked.topics for part in topic.parts] == [
+    assert [part for topic in asked.topics for part in topic.partitions] == [
         (part.index, part.records) for topic in slow.topic_data for part in topic.partition_data
     ]
 
 
-def fetch(view: memoryview, version: int, tags: int, body: int) -> None:
+def check_fetch(view: memoryview, version: int, tags: int, body: int) -> None:
     """Likewise. What is remembered of a request reads the same request again."""
-    if replica_frames.is_replicas(view):
+    if replica_frames.is_replica_fetch(view):
         with suppress(Malformed):
-            replica_frames.parse(view, tags)
+            replica_frames.parse_request(view, tags)
     try:
-        asked = fetch_frames.parse(view, version, tags)
+        asked = fetch_frames.parse_request(view, version, tags)
     except Malformed:
         return
-    head = request_cache.learn(view, asked)
-    assert head is None or request_cache.parse_known(view, head) == asked
+    head = request_cache.remember_request(view, asked)
+    assert head is None or request_cache.parse_cached(view, head) == asked
     try:
         slow: FetchRequest = decode(FetchRequest, version, view, body)
     except Malformed:
         return
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (slow.max_wait_ms, slow.min_bytes, slow.max_bytes)
-    assert sum(len(topic.wanted) for topic in asked.topics) == sum(len(topic.partitions) for topic in slow.topics)
+    assert sum(len(topic.partitions) for topic in asked.topics) == sum(len(topic.partitions) for topic in slow.topics)

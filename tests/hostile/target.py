@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import Client
-from tests.e2e.serving import SECONDS, Served
+from tests.e2e.kafka_site import RawClient
+from tests.e2e.serving import SECONDS, ServeProcess
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 FULL = os.environ.get("HOSTILE") == "full"
@@ -24,7 +24,7 @@ P99_MS, WORST_MS = 50.0, 500.0
 """What others may wait, judged at full size only."""
 
 
-def sized(small: int, full: int) -> int:
+def scale(small: int, full: int) -> int:
     """How much of an attack there is."""
     return full if FULL else small
 
@@ -33,21 +33,21 @@ BUSY = 0.2
 """Share of the time in which the broker waits for a core, above which times say nothing of it."""
 
 
-class Target:
+class AttackedBroker:
     """A broker in a process of its own."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ServeProcess) -> None:
         self.served = served
-        self._clients: list[Client] = []
+        self._clients: list[RawClient] = []
 
     @property
     def pid(self) -> int:
         return self.served.process.pid
 
-    async def client(self, own: str = "127.0.0.1") -> Client:
+    async def client(self, own: str = "127.0.0.1") -> RawClient:
         """A connection from one of this machine's addresses."""
         host, port = self.served.kafka.rsplit(":", 1)
-        found = Client(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=(own, 0)))
+        found = RawClient(*await asyncio.open_connection(host, int(port), limit=1 << 27, local_addr=(own, 0)))
         self._clients.append(found)
         return found
 
@@ -62,7 +62,7 @@ class Target:
         text = Path(f"/proc/{self.pid}/status").read_text()
         return int(text.partition(f"{what}:")[2].split()[0]) // 1024
 
-    def _queued_seconds(self) -> float:
+    def _cpu_wait_seconds(self) -> float:
         """For how long the broker could have run, and others ran on all cores."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
 
@@ -77,9 +77,9 @@ class Target:
             assert await probe.stdout.readline() == b"ready\n"
             Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # the most memory is noted anew
             before, began = self.memory(), time.monotonic()
-            queued = self._queued_seconds()
+            queued = self._cpu_wait_seconds()
             yield
-            took, queued = time.monotonic() - began, self._queued_seconds() - queued
+            took, queued = time.monotonic() - began, self._cpu_wait_seconds() - queued
             probe.stdin.close()
             waited = json.loads(await probe.stdout.readline())
         finally:
@@ -92,28 +92,28 @@ class Target:
             self._clients.clear()
         grown = self.memory("VmHWM") - before
         busy = round(queued / took, 2)
-        figures = {"attack": name, **waited, "memory_mb": grown, "memory_bound_mb": memory, "queued": busy}
-        _note(figures)
+        measured = {"attack": name, **waited, "memory_mb": grown, "memory_bound_mb": memory, "queued": busy}
+        _write_measured(measured)
         assert self.served.process.poll() is None, "the broker has ended"
-        assert grown <= memory, figures
+        assert grown <= memory, measured
         if FULL and busy > BUSY:
-            pytest.skip(f"the machine is busy, so times are not judged: {figures}")
+            pytest.skip(f"the machine is busy, so times are not judged: {measured}")
         if FULL:
-            assert waited["p99"] <= P99_MS and waited["worst"] <= WORST_MS, figures
+            assert waited["p99"] <= P99_MS and waited["worst"] <= WORST_MS, measured
 
 
-def _note(figures: dict[str, object]) -> None:
+def _write_measured(measured: dict[str, object]) -> None:
     if OUT:
         with Path(OUT).open("a") as out:
-            out.write(json.dumps(figures) + "\n")
+            out.write(json.dumps(measured) + "\n")
 
 
 @contextmanager
-def target(directory: Path, *, stop_seconds: float = SECONDS, **settings: object) -> Iterator[Target]:
+def attacked_broker(directory: Path, *, stop_seconds: float = SECONDS, **settings: object) -> Iterator[AttackedBroker]:
     """A broker with these settings, which is to end cleanly in time."""
     given = [word for name, value in settings.items() for word in ("-c", f"{name.replace('_', '.')}={value}")]
-    with Served(directory, *given) as served:
-        yield Target(served)
+    with ServeProcess(directory, *given) as served:
+        yield AttackedBroker(served)
         served.process.terminate()
         assert served.process.wait(stop_seconds) == 0
     assert "clean=True" in served.log.read_text()

@@ -8,14 +8,14 @@ import http.client
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.hostile.target import Target, sized, target
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered_api.http.server import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 MIB = 1 << 20
 
 
-def ask(to: Target, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+def ask(to: AttackedBroker, method: str, path: str, body: bytes = b"", **headers: str) -> int:
     """The status."""
     connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=200)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -27,11 +27,11 @@ def ask(to: Target, method: str, path: str, body: bytes = b"", **headers: str) -
 
 
 def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         empty = gzip.compress(b"")
-        members = empty * (sized(4, 60) * MIB // len(empty))
-        bomb = gzip.compress(bytes(sized(80, 400) * MIB))
+        members = empty * (scale(4, 60) * MIB // len(empty))
+        bomb = gzip.compress(bytes(scale(80, 400) * MIB))
         async with to.attack("gzip bodies", memory=550):
             for body, status in ((members, 400), (bomb, 413)):
                 calls = [
@@ -42,16 +42,16 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
                 ]
                 assert set(await asyncio.gather(*calls)) <= {status, 503}
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
 
 
 def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
-        count = sized(100, 2_000)
+    async def scenario(to: AttackedBroker) -> None:
+        count = scale(100, 2_000)
         await to.create(*(CreatableTopic("a" * 200 + f"{n:04}", 1, 1) for n in range(count)))
         async with to.attack("patterns of topics", memory=120):
-            for n in range(sized(5, 20)):
+            for n in range(scale(5, 20)):
                 made = ask(to, "POST", f"/consumers/g{n}", b"{}", Content_Type=media_types.V2_JSON)
                 assert made in (200, 400, 415, 422)
                 status, told = await asyncio.to_thread(
@@ -63,11 +63,11 @@ def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
                     to.served.ask, "POST", f"/consumers/p{n}/instances/c/subscription", pattern, media_types.V2
                 )
                 assert status in (204, 422), told
-            for n in range(sized(2, 10)):
+            for n in range(scale(2, 10)):
                 await to.create(CreatableTopic("a" * 200 + f"new{n}", 1, 1))
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
 
 
 def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_pages_of_other_sites_make_no_consumers(tmp_path: Path) -> None:
         ({}, 415),
     ]
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("pages of other sites", memory=60):
             for headers, status in pages:
-                for n in range(sized(5, 1_000)):
+                for n in range(scale(5, 1_000)):
                     assert await asyncio.to_thread(ask, to, "POST", f"/consumers/g{n}", b"{}", **headers) == status
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.hostile.target import Target, sized, target
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import read
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
@@ -17,12 +17,12 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 
-BYTES = sized(16, 32) << 20
+BYTES = scale(16, 32) << 20
 """What all groups may hold."""
 
 
 def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         protocol = [JoinGroupRequestProtocol("range", bytes(900_000))]
         codes: list[int] = []
 
@@ -33,20 +33,20 @@ def test_words_of_members_have_a_bound_over_all_groups(tmp_path: Path) -> None:
 
         async with to.attack("members that say much", memory=160):
             await join("first")
-            for start in range(0, sized(40, 600), 20):
+            for start in range(0, scale(40, 600), 20):
                 await asyncio.gather(*(join(f"g{start + n}") for n in range(20)))
             assert set(codes) == {0, Code.COORDINATOR_NOT_AVAILABLE.number}
             assert codes.count(0) * 900_000 <= BYTES
 
-    with target(tmp_path / "data", tiered_groups_max_bytes=BYTES) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_groups_max_bytes=BYTES) as to:
+        asyncio.run(scenario(to))
 
 
 def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
-        count = sized(500, 40_000)
-        async with to.attack("groups by commits", memory=sized(60, 250)):
+        count = scale(500, 40_000)
+        async with to.attack("groups by commits", memory=scale(60, 250)):
             clients = [await to.client() for _ in range(4)]
             codes: set[int] = set()
 
@@ -60,9 +60,9 @@ def test_groups_without_members_have_a_bound_and_their_list_holds_up_nobody(tmp_
             await asyncio.gather(*(commit(start) for start in range(len(clients))))
             assert codes == {0}
             cluster = to.served.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
-            for _ in range(sized(1, 5)):
+            for _ in range(scale(1, 5)):
                 status, size = await read(to, f"/v3/clusters/{cluster}/consumer-groups")
                 assert status == 200 and size > 100 * count
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))

@@ -6,8 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.e2e.kafka_site import Client, batch
-from tests.hostile.target import Target, sized, target
+from tests.e2e.kafka_site import RawClient, batch
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import now_ms, produce
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
@@ -23,9 +23,9 @@ from tiered_api.kafka.protocol.messages.produce import (
 
 
 def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -> None:
-    each, topics = sized(100, 5_000), 12
+    each, topics = scale(100, 5_000), 12
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("partitions", memory=60 + each * topics * 8 // 1000):
             client = await to.client()
             for n in range(topics):
@@ -39,21 +39,21 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
             assert "tiered.partitions.max.per.broker" in str(refused.topics[0].error_message)
 
     settings = {"tiered_partitions_max_per_broker": each * topics, "tiered_partitions_max": 2 * each * topics}
-    with target(tmp_path / "data", stop_seconds=sized(20, 10) + 10, **settings) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", stop_seconds=scale(20, 10) + 10, **settings) as to:
+        asyncio.run(scenario(to))
         begun = time.monotonic()
     took = time.monotonic() - begun
-    assert took <= sized(30, 10), f"the stop took {took:.1f} s"
+    assert took <= scale(30, 10), f"the stop took {took:.1f} s"
 
 
 def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         clients = [await to.client() for _ in range(4)]
         codes: list[int] = []
 
         async def invent(start: int) -> None:
-            for n in range(start, sized(1_200, 100_000), len(clients)):
+            for n in range(start, scale(1_200, 100_000), len(clients)):
                 data = encode_batch([(now_ms(), None, b"v", ())], producer_id=n, producer_epoch=0, base_sequence=0)
                 codes.extend(await produce(clients[start], "t", (0, bytearray(data))))
 
@@ -62,106 +62,106 @@ def test_invented_producers_have_a_bound(tmp_path: Path) -> None:
             assert set(codes) <= {0, Code.THROTTLING_QUOTA_EXCEEDED.number, Code.OUT_OF_ORDER_SEQUENCE_NUMBER.number}
             assert codes.count(0) == 1_000
 
-    with target(tmp_path / "data", tiered_producer_ids_max_per_partition=1_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_producer_ids_max_per_partition=1_000) as to:
+        asyncio.run(scenario(to))
 
 
-def of_all(count: int, wait_ms: int) -> FetchRequest:
+def fetch_all_partitions(count: int, wait_ms: int) -> FetchRequest:
     parts = [FetchPartition(partition=p, fetch_offset=0, partition_max_bytes=1 << 20) for p in range(count)]
     topics = [FetchTopic(topic="t", partitions=parts)]
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 24, topics=topics)
 
 
 def test_fetches_of_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
-    count, clients = sized(1_200, 10_000), sized(3, 10)
+    count, clients = scale(1_200, 10_000), scale(3, 10)
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
         crowd = [await to.client() for _ in range(clients)]
-        again = crowd[0].frame(of_all(count, 0), 11)
+        again = crowd[0].frame(fetch_all_partitions(count, 0), 11)
 
-        async def go_round(client: Client) -> None:
-            for _ in range(sized(2, 10)):
+        async def go_round(client: RawClient) -> None:
+            for _ in range(scale(2, 10)):
                 await client.send(again)
-                assert len(await client.answer()) > 30 * count
+                assert len(await client.read_reply()) > 30 * count
 
         async with to.attack("fetches of 10,000 partitions in a loop", memory=150):
             await asyncio.gather(*map(go_round, crowd))
 
-    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
 
 
-def of_each(count: int, acks: int) -> ProduceRequest:
+def produce_to_each(count: int, acks: int) -> ProduceRequest:
     parts = [PartitionProduceData(index=p, records=batch([b"v"])) for p in range(count)]
     return ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
 
 
 def test_records_for_very_many_partitions_hold_up_nobody(tmp_path: Path) -> None:
-    count = sized(400, 10_000)
+    count = scale(400, 10_000)
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
         async with to.attack("L3 a record for each of 10,000 partitions", memory=150):
             crowd = [await to.client() for _ in range(2)]
 
-            async def write(client: Client, acks: int) -> None:
-                for _ in range(sized(1, 3)):
-                    answer = await client.ask(of_each(count, acks), 9, ProduceResponse)
+            async def write(client: RawClient, acks: int) -> None:
+                for _ in range(scale(1, 3)):
+                    answer = await client.ask(produce_to_each(count, acks), 9, ProduceResponse)
                     assert {part.error_code for part in answer.responses[0].partition_responses} == {0}
 
             await asyncio.gather(*(write(client, acks) for client, acks in zip(crowd, (1, -1), strict=True)))
 
-    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
 
 
 def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: Path) -> None:
-    count = sized(400, 10_000)
+    count = scale(400, 10_000)
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 16 // 1000):
-            for _ in range(sized(1, 2)):
+            for _ in range(scale(1, 2)):
                 await to.create(CreatableTopic("t", count, 1))
                 client = await to.client()
                 request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=60_000)
                 answer = await client.ask(request, 6, DeleteTopicsResponse)
                 assert answer.responses[0].error_code == 0
 
-    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
 
 
 def test_one_record_that_wakes_very_many_partitions_holds_up_nobody(tmp_path: Path) -> None:
-    count = sized(1_200, 10_000)
+    count = scale(1_200, 10_000)
 
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", count, 1))
-        crowd = [await to.client() for _ in range(sized(5, 45))]
-        wait = crowd[0].frame(of_all(count, 60_000), 11)
-        async with to.attack("one record wakes fetches of 10,000 partitions", memory=sized(100, 400)):
+        crowd = [await to.client() for _ in range(scale(5, 45))]
+        wait = crowd[0].frame(fetch_all_partitions(count, 60_000), 11)
+        async with to.attack("one record wakes fetches of 10,000 partitions", memory=scale(100, 400)):
             for client in crowd:
                 await client.send(wait)
-            await asyncio.sleep(sized(1, 10))
+            await asyncio.sleep(scale(1, 10))
             honest = await to.client()
             assert await produce(honest, "t", (count // 2, batch([b"v"]))) == [0]
-            await asyncio.gather(*(client.answer() for client in crowd))
+            await asyncio.gather(*(client.read_reply() for client in crowd))
 
-    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
 
 
 def test_requests_of_very_many_topics_hold_up_nobody(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
-        dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(sized(500, 8_000))]
-        short = [CreatableTopic(f"t{n}", 1, 1) for n in range(sized(1_000, 25_000))]
+    async def scenario(to: AttackedBroker) -> None:
+        dotted = [CreatableTopic(f"a.name_with.many_dots.{n}", 1, 1) for n in range(scale(500, 8_000))]
+        short = [CreatableTopic(f"t{n}", 1, 1) for n in range(scale(1_000, 25_000))]
         client = await to.client()
         frames = [client.frame(CreateTopicsRequest(each, 60_000, True), 4) for each in (dotted, short)]
         async with to.attack("CreateTopics of very many names", memory=200):
             for frame in frames:
-                for _ in range(sized(1, 3)):
+                for _ in range(scale(1, 3)):
                     await client.send(frame)
-                    assert len(await client.answer()) > 1000
+                    assert len(await client.read_reply()) > 1000
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.e2e.kafka_site import Client
-from tests.hostile.target import Target, sized, target
+from tests.e2e.kafka_site import RawClient
+from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered.errors import Code
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 )
 
 DAY_MS = 86_400_000
-OPENED = 1_000_000
+DECOMPRESSED_BYTES = 1_000_000
 """Bytes that a batch becomes: what any batch may, however small it is."""
 
 
@@ -38,18 +38,18 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def packed(timestamp: int, size: int = OPENED) -> bytearray:
+def make_zstd_batch(timestamp: int, size: int = DECOMPRESSED_BYTES) -> bytearray:
     return bytearray(encode_batch([(timestamp, None, bytes(size), ())], codec=Codec.ZSTD))
 
 
-def claiming(data: bytearray, max_timestamp: int) -> bytearray:
+def with_max_timestamp(data: bytearray, max_timestamp: int) -> bytearray:
     """The batch with a header that claims a later record than it holds."""
     struct.pack_into(">q", data, 35, max_timestamp)
     struct.pack_into(">I", data, CRC_AT, crc32c(data[CRC_FROM:]))
     return data
 
 
-async def produce(client: Client, topic: str, *records: tuple[int, bytearray]) -> list[int]:
+async def produce(client: RawClient, topic: str, *records: tuple[int, bytearray]) -> list[int]:
     """Error codes, by entry."""
     parts = [PartitionProduceData(index=index, records=data) for index, data in records]
     topics = [TopicProduceData(name=topic, partition_data=parts)]
@@ -57,7 +57,7 @@ async def produce(client: Client, topic: str, *records: tuple[int, bytearray]) -
     return [part.error_code for part in answer.responses[0].partition_responses]
 
 
-async def read(to: Target, path: str, accept: str = "application/json") -> tuple[int, int]:
+async def read(to: AttackedBroker, path: str, accept: str = "application/json") -> tuple[int, int]:
     """Status and length of an answer, of which 64 MiB are read at most."""
 
     def ask() -> tuple[int, int]:
@@ -72,57 +72,59 @@ async def read(to: Target, path: str, accept: str = "application/json") -> tuple
 
 
 def test_refused_timestamps_do_not_have_batches_opened_without_end(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
-        count = sized(500, 9_000)
+    async def scenario(to: AttackedBroker) -> None:
+        count = scale(500, 9_000)
         await to.create(CreatableTopic("t", 10, 1))
         await to.create(CreatableTopic("many", count, 1))
-        late = packed(now_ms() + 2 * DAY_MS)
+        late = make_zstd_batch(now_ms() + 2 * DAY_MS)
         async with to.attack("refused timestamps", memory=150):
             client = await to.client()
-            for _ in range(sized(2, 10)):
+            for _ in range(scale(2, 10)):
                 codes = await produce(client, "t", *[(0, late)] * count)
                 assert set(codes) <= {Code.INVALID_TIMESTAMP.number, Code.INVALID_REQUEST.number}
                 codes = await produce(client, "many", *((p, late) for p in range(count)))
                 assert set(codes) == {Code.INVALID_TIMESTAMP.number}
 
-    with target(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data", tiered_partitions_max_per_broker=20_000) as to:
+        asyncio.run(scenario(to))
 
 
 def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
-        for _ in range(sized(50, 1_000)):
-            assert await produce(client, "t", (0, claiming(packed(now_ms() - 1000), now_ms() + 1000))) == [0]
+        for _ in range(scale(50, 1_000)):
+            assert await produce(
+                client, "t", (0, with_max_timestamp(make_zstd_batch(now_ms() - 1000), now_ms() + 1000))
+            ) == [0]
         async with to.attack("false claims of time", memory=150):
             client = await to.client()
             wanted = ListOffsetsPartition(0, -1, now_ms() + 500)
-            for _ in range(sized(20, 300)):
+            for _ in range(scale(20, 300)):
                 request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [wanted])])
                 answer = await client.ask(request, 5, ListOffsetsResponse)
                 assert answer.topics[0].partitions[0].error_code == 0
                 status, _ = await read(to, f"/topics/t/partitions/0/records?timestamp={now_ms() + 500}&max_bytes=1")
                 assert status in (200, 400, 404, 503)
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
 
 
 def test_a_record_of_very_many_headers_is_not_made_into_objects(tmp_path: Path) -> None:
-    async def story(to: Target) -> None:
+    async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
-        headers = (("", None),) * (OPENED // 2 - 100)
+        headers = (("", None),) * (DECOMPRESSED_BYTES // 2 - 100)
         crowded = bytearray(encode_batch([(now_ms(), None, None, headers)], codec=Codec.ZSTD))
         assert len(crowded) < 2000
-        for _ in range(sized(3, 30)):
+        for _ in range(scale(3, 30)):
             assert await produce(client, "t", (0, crowded)) == [0]
         async with to.attack("half a million headers in a record", memory=400):
             path = "/topics/t/partitions/0/records?format=binary"
-            for _ in range(sized(2, 5)):
+            for _ in range(scale(2, 5)):
                 found = await asyncio.gather(read(to, path), read(to, path), read(to, path, "text/event-stream"))
                 assert all(size < 1 << 26 for _, size in found)
 
-    with target(tmp_path / "data") as to:
-        asyncio.run(story(to))
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))

@@ -21,7 +21,7 @@ from tests.mutation import results
 from tests.mutation.areas import AREAS, Area, mutants
 from tests.mutation.mutant import Mutant
 from tests.mutation.results import Result
-from tests.mutation.tree import Hung, Red, Tree
+from tests.mutation.tree import FailedTest, RunTimeout, SourceTree
 
 STAGES = ("first", *results.STAGES)
 """The tests that the mutant names run first. What such a test finds counts for the stage of the test."""
@@ -30,7 +30,7 @@ STAGE_SECONDS = 1200.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunLimits:
     """What is run of each mutant: all stages to `until`, and `seeds` of each world for at
     most `seconds`."""
 
@@ -40,16 +40,16 @@ class Terms:
     seconds: float
 
 
-def stages(area: Area, mutant: Mutant, terms: Terms, tree: Tree, red_anyway: list[str]) -> Iterator[
-    tuple[str, Callable[[], Red | None]]
+def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, failing_anyway: list[str]) -> Iterator[
+    tuple[str, Callable[[], FailedTest | None]]
 ]:  # fmt: skip
     """(stage, what runs it), in order. `red_anyway` are tests that are red for something
     else."""
 
-    def tests(paths: tuple[str, ...]) -> Callable[[], Red | None]:
-        return lambda: tree.tests(paths, red_anyway, STAGE_SECONDS) if paths else None
+    def tests(paths: tuple[str, ...]) -> Callable[[], FailedTest | None]:
+        return lambda: tree.tests(paths, failing_anyway, STAGE_SECONDS) if paths else None
 
-    def seeds(world: str) -> Callable[[], Red | None]:
+    def seeds(world: str) -> Callable[[], FailedTest | None]:
         return lambda: tree.seeds(world, terms.seeds, terms.seconds)
 
     if not terms.without_units:
@@ -62,7 +62,7 @@ def stages(area: Area, mutant: Mutant, terms: Terms, tree: Tree, red_anyway: lis
         yield "whole", tests(area.whole)
 
 
-def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
+def run_mutant(area_name: str, mutant: Mutant, terms: RunLimits, tree: SourceTree) -> Result:
     """The first stage that is red for a mutant, and green without it."""
     began = time.monotonic()
     red_anyway: list[str] = []
@@ -74,26 +74,28 @@ def judge(area_name: str, mutant: Mutant, terms: Terms, tree: Tree) -> Result:
     for stage, run in stages(AREAS[area_name], mutant, terms, tree, red_anyway):
         while STAGES.index(stage) <= STAGES.index(terms.until):
             try:
-                with tree.holding(mutant):
+                with tree.with_mutant(mutant):
                     red = run()
-            except Hung as hung:
+            except RunTimeout as hung:
                 return result(
                     AREAS[area_name].stage_of(mutant.first[0]) if stage == "first" else stage, "hung", str(hung)[:200]
                 )
             if red is None:
                 break
-            if tree.is_green(red, STAGE_SECONDS) and (not red.may_be_chance or _is_red_again(mutant, tree, red)):
-                return result(AREAS[area_name].stage_of(red.which) if stage == "first" else stage, red.which, red.how)
-            print(f"{mutant.name}: {red.which} does not depend on it: {red.how}", flush=True)
-            if stage == "seeds" or red.which in red_anyway:
+            if tree.passes(red, STAGE_SECONDS) and (not red.may_be_flaky or _is_red_again(mutant, tree, red)):
+                return result(
+                    AREAS[area_name].stage_of(red.test_id) if stage == "first" else stage, red.test_id, red.reason
+                )
+            print(f"{mutant.name}: {red.test_id} does not depend on it: {red.reason}", flush=True)
+            if stage == "seeds" or red.test_id in red_anyway:
                 break
-            red_anyway.append(red.which)
+            red_anyway.append(red.test_id)
     return result(results.SURVIVED)
 
 
-def _is_red_again(mutant: Mutant, tree: Tree, red: Red) -> bool:
-    with tree.holding(mutant):
-        return not tree.is_green(red, STAGE_SECONDS)
+def _is_red_again(mutant: Mutant, tree: SourceTree, red: FailedTest) -> bool:
+    with tree.with_mutant(mutant):
+        return not tree.passes(red, STAGE_SECONDS)
 
 
 def main() -> int:
@@ -116,16 +118,16 @@ def main() -> int:
         if name in (args.names or wanted) and args.area in (None, each[0])
     }  # fmt: skip
     todo = results.missing(wanted, known, without_units=args.without_units, again=args.again)
-    terms = Terms(args.without_units, args.until, args.seeds, args.seconds)
+    terms = RunLimits(args.without_units, args.until, args.seeds, args.seconds)
     with tempfile.TemporaryDirectory(prefix="tiered-mutation-") as folder:
-        trees: queue.Queue[Tree] = queue.Queue(maxsize=args.jobs)
+        trees: queue.Queue[SourceTree] = queue.Queue(maxsize=args.jobs)
         for number in range(min(args.jobs, len(todo))):
-            trees.put(Tree(Path(folder) / str(number)))
+            trees.put(SourceTree(Path(folder) / str(number)))
 
         def one(task: tuple[str, Mutant]) -> Result:
             tree = trees.get()
             try:
-                return judge(*task, terms, tree)
+                return run_mutant(*task, terms, tree)
             finally:
                 trees.put(tree)
 

@@ -25,7 +25,7 @@ class Mutant:
         """A short name of the edit itself: results of another edit under the same name do not count."""
         return hashlib.sha256("\0".join((self.file, self.before, self.after)).encode()).hexdigest()[:12]
 
-    def mutated(self, source: str) -> str:
+    def apply_to_source(self, source: str) -> str:
         """The source of its file with the edit. `ValueError` where `before` does not stand there exactly once."""
         count = source.count(self.before)
         if count != 1:
@@ -36,5 +36,5 @@ class Mutant:
         """Edits the file below `root`; returns the source as it was."""
         path = root / self.file
         source = path.read_text()
-        path.write_text(self.mutated(source))
+        path.write_text(self.apply_to_source(source))
         return source

@@ -20,7 +20,7 @@ def test_edits_stand_once_in_their_file_and_change_what_it_does(file: str) -> No
     parsed = ast.dump(ast.parse(source))
     for mutant in MUTANTS:
         if mutant.file == file:
-            mutated = ast.parse(mutant.mutated(source))
+            mutated = ast.parse(mutant.apply_to_source(source))
             assert ast.dump(mutated) != parsed, mutant.name
             compile(mutated, file, "exec")
 
@@ -56,6 +56,6 @@ def test_a_test_that_runs_first_counts_for_its_own_stage() -> None:
 def test_an_edit_whose_text_is_gone_is_refused() -> None:
     mutant = Mutant("gone", "tiered/ids.py", "x = 1", "x = 2", "anything")
     with pytest.raises(ValueError, match=r"gone: its text stands 0 times in tiered/ids\.py"):
-        mutant.mutated("y = 1")
+        mutant.apply_to_source("y = 1")
     with pytest.raises(ValueError, match="gone: its text stands 2 times"):
-        mutant.mutated("x = 1\nx = 1")
+        mutant.apply_to_source("x = 1\nx = 1")

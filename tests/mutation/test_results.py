@@ -16,7 +16,7 @@ ONE, TWO, SAME = (
 WANTED = {each.name: ("hot", each) for each in (ONE, TWO, SAME)}
 
 
-def found(mutant: Mutant, stage: str, *, seconds: float = 4.0) -> Result:
+def make_result(mutant: Mutant, stage: str, *, seconds: float = 4.0) -> Result:
     return Result(mutant.name, mutant.digest, "hot", False, stage, "tests/unit/test_x.py::test_y", "why", seconds)
 
 
@@ -28,8 +28,8 @@ def names(known: results.Results, *, without_units: bool = False, again: bool = 
 def test_what_has_a_result_is_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     assert names(results.read(path)) == ["one", "two"], "equivalent ones are not run"
-    results.append(path, found(ONE, "units"))
-    results.append(path, found(TWO, SURVIVED))
+    results.append(path, make_result(ONE, "units"))
+    results.append(path, make_result(TWO, SURVIVED))
     assert names(results.read(path)) == []
     assert names(results.read(path), again=True) == ["two"]
     assert names(results.read(path), without_units=True) == ["one", "two"], "that is another question"
@@ -37,8 +37,8 @@ def test_what_has_a_result_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_later_result_takes_the_place_of_an_earlier_one_and_half_a_line_of_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
-    results.append(path, found(TWO, SURVIVED))
-    results.append(path, found(TWO, "seeds"))
+    results.append(path, make_result(TWO, SURVIVED))
+    results.append(path, make_result(TWO, "seeds"))
     with path.open("a") as file:
         file.write('{"mutant": "one", "digest')
     assert [each.stage for each in results.read(path).values()] == ["seeds"]
@@ -46,12 +46,12 @@ def test_a_later_result_takes_the_place_of_an_earlier_one_and_half_a_line_of_non
 
 def test_an_edit_that_changed_is_run_again() -> None:
     earlier = Mutant("one", "tiered/ids.py", "a", "x", "a promise")
-    result = found(earlier, "units")
+    result = make_result(earlier, "units")
     assert names({result.key: result}) == ["one", "two"]
 
 
 def test_the_table_counts_by_area_and_names_the_survivors() -> None:
-    table = results.table(WANTED, [found(ONE, "units"), found(TWO, SURVIVED, seconds=90)])
+    table = results.table(WANTED, [make_result(ONE, "units"), make_result(TWO, SURVIVED, seconds=90)])
     head, row, survivor = table.splitlines()
     assert head.split() == [
         "area", "mutants", "units", "scenarios", "seeds", "whole", "survived", "equivalent", "median", "s", "most", "s",

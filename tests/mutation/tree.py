@@ -26,20 +26,20 @@ _NO_TESTS = 5
 
 
 @dataclass(frozen=True)
-class Red:
+class FailedTest:
     """What failed: the test or `world:seed` by which it can be asked for alone, and how."""
 
-    which: str
-    how: str
-    may_be_chance: bool = False
+    test_id: str
+    reason: str
+    may_be_flaky: bool = False
     """Whether time or drawn examples may be at fault."""
 
 
-class Hung(Exception):
+class RunTimeout(Exception):
     """A run did not end in its time."""
 
 
-class Tree:
+class SourceTree:
     """A copy below `folder` of all files that are tracked or new, and of the compiled modules."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class Tree:
                 shutil.copy2(source, target)
 
     @contextmanager
-    def holding(self, mutant: Mutant) -> Iterator[None]:
+    def with_mutant(self, mutant: Mutant) -> Iterator[None]:
         """The edit stands inside. Compiled modules are told from their source by size and second only: they go."""
         path = self.folder / mutant.file
         source = mutant.apply(self.folder)
@@ -72,8 +72,8 @@ class Tree:
         for each in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             each.unlink()
 
-    def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> Red | None:
-        """The first test below `paths` that fails; None: all are green. `Hung`."""
+    def tests(self, paths: Sequence[str], without: Sequence[str], seconds: float) -> FailedTest | None:
+        """The first test below `paths` that fails; None: all are green. `RunTimeout`."""
         command = ["-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-rfE", "--tb=line"]
         command += [f"--timeout={TEST_SECONDS}", "-m", "not also", *(f"--deselect={each}" for each in without), *paths]
         code, told = self._run(command, seconds)
@@ -82,30 +82,30 @@ class Tree:
         found = _FAILED.search(told)
         chance = any(word in told for word in ("hypothesis", "Timeout"))
         if found is None:
-            return Red(paths[0], told.strip()[-200:], chance)
+            return FailedTest(paths[0], told.strip()[-200:], chance)
         why = _WHY.findall(told)
-        return Red(found[1], (found[2] or (why[-1] if why else ""))[:200], chance)
+        return FailedTest(found[1], (found[2] or (why[-1] if why else ""))[:200], chance)
 
-    def seeds(self, world: str, count: int, seconds: float) -> Red | None:
+    def seeds(self, world: str, count: int, seconds: float) -> FailedTest | None:
         """The first of so many seeds that is red; None: all are green, or time is up."""
         try:
             _, told = self._run(
                 ["-m", "tests.sim", "--of", world, "--seeds", str(count), "--jobs", "1", "--until-red"], seconds
             )
-        except Hung:
+        except RunTimeout:
             return None
         found = _SEED.search(told)
         rules = _RULE.findall(told.split("runs=")[0])
-        return Red(f"{found[1]}:{found[2]}", rules[-1][:200] if rules else "") if found else None
+        return FailedTest(f"{found[1]}:{found[2]}", rules[-1][:200] if rules else "") if found else None
 
-    def is_green(self, red: Red, seconds: float) -> bool:
+    def passes(self, red: FailedTest, seconds: float) -> bool:
         """Whether the same test or seed is green as the tree stands now."""
         try:
-            if red.which.endswith(".py") or "::" in red.which or "/" in red.which:
-                return self.tests([red.which], (), seconds) is None
-            world, seed = red.which.split(":")
+            if red.test_id.endswith(".py") or "::" in red.test_id or "/" in red.test_id:
+                return self.tests([red.test_id], (), seconds) is None
+            world, seed = red.test_id.split(":")
             return self._run(["-m", "tests.sim", "--of", world, "--seed", seed], seconds)[0] == 0
-        except Hung:
+        except RunTimeout:
             return False
 
     def _run(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
@@ -119,7 +119,7 @@ class Tree:
         try:
             told, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise Hung(f"not over after {seconds:.0f} s: {' '.join(command)}") from None
+            raise RunTimeout(f"not over after {seconds:.0f} s: {' '.join(command)}") from None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

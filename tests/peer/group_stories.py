@@ -188,7 +188,10 @@ def static_members(world: World) -> None:
     told(world, join(group, instance="a", protocols=BOTH), "a")
     told(world, join(group, instance="a", protocols=BOTH, skip_known=False), "a")
     told(world, r.DescribeGroup(group))
-    told(world, r.LeaveGroup(group, (r.LeavingMember("", "b"), r.LeavingMember("", "z"), r.LeavingMember("stranger", "a"))))
+    told(
+        world,
+        r.LeaveGroup(group, (r.LeavingMember("", "b"), r.LeavingMember("", "z"), r.LeavingMember("stranger", "a"))),
+    )
     told(world, r.DescribeGroup(group))
     world.ask("a", join(group, instance="a", protocols=BOTH))
     world.hear("a")
@@ -201,9 +204,17 @@ def static_members(world: World) -> None:
 
 
 def offsets_of_nobody(world: World) -> None:
-    told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 0, 5), r.PartitionOffset("t", 1, -1), r.PartitionOffset("t", 2, 2**62))))
+    told(
+        world,
+        r.CommitOffsets(
+            "simple", (r.PartitionOffset("t", 0, 5), r.PartitionOffset("t", 1, -1), r.PartitionOffset("t", 2, 2**62))
+        ),
+    )
     told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 3, 1, metadata="x" * 4_096),)))
-    told(world, r.CommitOffsets("simple", (r.PartitionOffset("t", 4, 1, metadata="x" * 4_097), r.PartitionOffset("t", 5, 1))))
+    told(
+        world,
+        r.CommitOffsets("simple", (r.PartitionOffset("t", 4, 1, metadata="x" * 4_097), r.PartitionOffset("t", 5, 1))),
+    )
     told(world, r.CommitOffsets("simple", (r.PartitionOffset("u", 0, 1),), retention_ms=3_600_000))
     told(world, r.FetchOffsets("simple", None, "m", 3))
     told(world, r.FetchOffsets("simple", (("t", 0), ("t", 9), ("v", 0))))

@@ -194,7 +194,9 @@ def _offsets_from_wire(asked: r.Request, answer: Message) -> r.Reply:
         case of.OffsetFetchResponse():
             (group,) = answer.groups
             rows = tuple(
-                r.PartitionOffset(topic.name, p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata or "")
+                r.PartitionOffset(
+                    topic.name, p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata or ""
+                )
                 for topic in group.topics
                 for p in topic.partitions
             )

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_bytes
+from tiered_api.kafka.protocol.headers import encode_request_header
 from tiered_api.kafka.protocol.schema import Message
 
 R = TypeVar("R", bound=Message)
@@ -37,10 +37,10 @@ class Wire:
 
     def send(self, message: Message, version: int | None = None) -> None:
         """Sends, and does not wait. The newest version of the API when none is said."""
-        api = next(api for api in APIS.values() if api.request is type(message))
+        api = next(api for api in APIS.values() if api.request_type is type(message))
         version = api.high if version is None else version
         self._number += 1
-        frame = request_bytes(api, version, self._number, self._client_id) + encode(message, version)
+        frame = encode_request_header(api, version, self._number, self._client_id) + encode(message, version)
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         self._sent.append((api, version))
 
@@ -51,7 +51,7 @@ class Wire:
     def receive(self, kind: type[R]) -> R:
         """The answer to the oldest request that has none."""
         api, version = self._sent.pop(0)
-        assert api.response is kind
+        assert api.response_type is kind
         (size,) = struct.unpack(">i", self._exactly(4))
         frame = self._exactly(size)
         return decode(kind, version, frame, 5 if api.is_flexible(version) else 4)

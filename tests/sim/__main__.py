@@ -1,7 +1,7 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
 each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
-fail; with `--until-red` it ends at the first of these. `--plants [NAME ...]` searches for the bugs of
-`cluster/plants.py`, and names those that are not found within their number of seeds."""
+fail; with `--until-red` it ends at the first of these. `--mutants [NAME ...]` searches for the bugs of
+`mutants/mutants.py`, and names those that are not found within their number of seeds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from contextlib import contextmanager
 
 from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
-from tests.sim.mutants.mutants import PLANTS, complaint
+from tests.sim.mutants.mutants import MUTANTS, failure_reason
 
 WORLDS = ("single", "cluster")
 """Of a search that names none."""
-Ran = single.Run | cluster.Run | group_run.GroupRun
-RUNS: dict[str, Callable[[int], Ran]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
+AnyRun = single.SingleRun | cluster.ClusterRun | group_run.GroupRun
+RUNS: dict[str, Callable[[int], AnyRun]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
 
 
 @contextmanager
-def calm() -> Iterator[None]:
+def without_logs_and_gc() -> Iterator[None]:
     """Nothing is logged: a line that is kept keeps the error in it, and that the files that it met. Garbage is not
     collected: what a run leaves is looked through once, when all of it is gone."""
     logging.disable(logging.CRITICAL)
@@ -42,54 +42,54 @@ def calm() -> Iterator[None]:
             gc.enable()
 
 
-def outcome(seed: int, world: str = "single", plant: str = "") -> tuple[int, str, dict[str, int]]:
-    """(seed, "" or the whole story of its failure, what the run did); with the bug of that name planted."""
-    with calm():
+def run_seed(seed: int, world: str = "single", mutant: str = "") -> tuple[int, str, dict[str, int]]:
+    """(seed, "" or the report of its failure, what the run did); with the mutant of that name."""
+    with without_logs_and_gc():
         try:
-            if plant:
-                with PLANTS[plant].planted():
-                    return seed, "", cluster.run(seed, PLANTS[plant].of).counts
+            if mutant:
+                with MUTANTS[mutant].apply():
+                    return seed, "", cluster.run(seed, MUTANTS[mutant].adjust).counts
             return seed, "", RUNS[world](seed).counts
         except Exception as error:  # noqa: BLE001 whatever it is, it is reported
             return seed, "".join(traceback.format_exception(error)), {}
 
 
-def _planted(task: tuple[int, str]) -> tuple[int, str]:
+def _run_mutant(task: tuple[int, str]) -> tuple[int, str]:
     """(seed, what it found)."""
-    seed, story, _ = outcome(task[0], "cluster", task[1])
-    return seed, complaint(story)
+    seed, report, _ = run_seed(task[0], "cluster", task[1])
+    return seed, failure_reason(report)
 
 
-def _first_shown(name: str, jobs: int) -> tuple[int, str] | None:
+def _find_first_seed(name: str, jobs: int) -> tuple[int, str] | None:
     """(seed, what it found) of the first seed that shows this bug; what else fails is named on the way."""
-    plant = PLANTS[name]
+    mutant = MUTANTS[name]
     with multiprocessing.Pool(jobs) as pool:
-        for seed, told in pool.imap(_planted, [(seed, name) for seed in range(plant.seeds)]):
-            if plant.shows_in(told):
+        for seed, failure in pool.imap(_run_mutant, [(seed, name) for seed in range(mutant.seeds)]):
+            if mutant.explains(failure):
                 pool.terminate()
-                return seed, told
-            if told:
-                print(f"{name}: seed={seed} fails for something else: {told[:140]}", flush=True)
+                return seed, failure
+            if failure:
+                print(f"{name}: seed={seed} fails for something else: {failure[:140]}", flush=True)
     return None
 
 
-def search(names: Sequence[str], jobs: int) -> int:
-    """Looks for planted bugs, seed after seed; 1 when one was not found in time. Found is what breaks a rule of the
+def search_mutants(names: Sequence[str], jobs: int) -> int:
+    """Looks for mutants, seed after seed; 1 when one was not found in time. Found is what breaks a rule of the
     bug: a run may fail for anything."""
     missed = 0
-    for name in names or PLANTS:
+    for name in names or MUTANTS:
         began = time.perf_counter()
-        found = _first_shown(name, jobs)
+        found = _find_first_seed(name, jobs)
         seconds = time.perf_counter() - began
         missed += found is None
-        told = f"seed={found[0]} {found[1][:140]}" if found else f"NOT FOUND within {PLANTS[name].seeds} seeds"
-        print(f"{name}: {told} ({seconds:.0f} s)", flush=True)
+        result = f"seed={found[0]} {found[1][:140]}" if found else f"NOT FOUND within {MUTANTS[name].seeds} seeds"
+        print(f"{name}: {result} ({seconds:.0f} s)", flush=True)
     return 1 if missed else 0
 
 
-def _outcome(task: tuple[int, str]) -> tuple[int, str, str, dict[str, int]]:
-    seed, story, counts = outcome(*task)
-    return seed, task[1], story, counts
+def _run_task(task: tuple[int, str]) -> tuple[int, str, str, dict[str, int]]:
+    seed, report, counts = run_seed(*task)
+    return seed, task[1], report, counts
 
 
 def main() -> int:
@@ -100,18 +100,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
     parser.add_argument("--until-red", action="store_true", help="ends with the first seed that fails")
-    parser.add_argument("--plants", nargs="*", metavar="NAME", help="searches for planted bugs (default: all)")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="searches for mutants (default: all)")
     args = parser.parse_args()
-    if args.plants is not None:
-        return search(args.plants, args.jobs)
+    if args.mutants is not None:
+        return search_mutants(args.mutants, args.jobs)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
     tasks = [(seed, world) for seed in seeds for world in ([args.of] if args.of else WORLDS)]
     began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()
     with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=50) as pool:
-        for seed, world, story, counts in pool.imap_unordered(_outcome, tasks):
-            if story:
+        for seed, world, report, counts in pool.imap_unordered(_run_task, tasks):
+            if report:
                 failed.append(f"{world}:{seed}")
-                print(story, file=sys.stderr, flush=True)
+                print(report, file=sys.stderr, flush=True)
                 if args.until_red:
                     pool.terminate()
                     break

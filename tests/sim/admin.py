@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tests.sim.clients import Clients
 from tests.sim.ledger import Ledger
-from tests.sim.options import Options
-from tiered.broker.broker import Node
+from tests.sim.options import SingleOptions
+from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopic, DeleteTopic
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.ids import PartitionId, TopicId
@@ -26,123 +26,123 @@ PARTITIONS_MAX = 4
 
 
 @dataclass
-class Known:
+class KnownTopic:
     """One name: the topic that stands under it, whether it may be another by now, and what it may look like."""
 
     topic_id: TopicId | None = None
-    open: bool = False
+    undecided: bool = False
     partitions: tuple[int, int] = (0, 0)
     segment_bytes: frozenset[str] = frozenset()
 
 
-class Admin:
+class TopicAdmin:
     """Works until the clients stop."""
 
     def __init__(
         self,
-        options: Options,
+        options: SingleOptions,
         ledger: Ledger,
         clients: Clients,
-        node: Callable[[], Node | None],
-        event: Callable[[str], None],
+        node: Callable[[], Broker | None],
+        log_event: Callable[[str], None],
     ) -> None:
         self.counts = {"made": 0, "deleted": 0, "grown": 0, "altered": 0, "cut": 0}
-        self.cut_asked: dict[PartitionId, int] = {}
-        self.cut_done: dict[PartitionId, int] = {}
+        self.delete_requested: dict[PartitionId, int] = {}
+        self.delete_answered: dict[PartitionId, int] = {}
         self._options = options
         self._ledger = ledger
         self._clients = clients
         self._node = node
-        self._event = event
-        self._known = {name: Known() for name in NAMES}
+        self._log_event = log_event
+        self._known = {name: KnownTopic() for name in NAMES}
 
     async def work(self) -> None:
-        draw = random.Random(f"{self._options.seed}/admin")
+        rng = random.Random(f"{self._options.seed}/admin")
         while self._clients.working:
-            await asyncio.sleep(draw.expovariate(0.7))
+            await asyncio.sleep(rng.expovariate(0.7))
             node = self._node()
             if node is None:
                 continue
-            verb = draw.choice((self._create, self._delete, self._grow, self._alter, self._cut))
-            name = draw.choice(NAMES)
+            verb = rng.choice((self._create, self._delete, self._add_partitions, self._alter, self._delete_records))
+            name = rng.choice(NAMES)
             try:
-                await verb(node, name, draw)
+                await verb(node, name, rng)
             except (Refused, Unavailable, Corrupt, Fenced) as error:  # Fenced: by a later life of the broker
-                self._event(f"admin {verb.__name__} {name} why={error}")
+                self._log_event(f"admin {verb.__name__} {name} why={error}")
 
-    async def _create(self, node: Node, name: str, draw: random.Random) -> None:
-        known, count = self._known[name], draw.randint(1, 2)
-        if known.topic_id is not None and not known.open:
+    async def _create(self, node: Broker, name: str, rng: random.Random) -> None:
+        known, count = self._known[name], rng.randint(1, 2)
+        if known.topic_id is not None and not known.undecided:
             return
-        known.open = True
+        known.undecided = True
         made: TopicImage = await node.submit(CreateTopic(name, count, configs=self._options.topic_configs))
         self.counts["made"] += 1
         # Nobody else gives or takes this name, so what was open before is decided by this answer.
         segment_bytes = frozenset({made.configs["segment.bytes"]})
-        self._known[name] = Known(made.topic_id, False, (count, count), segment_bytes)
-        for _ in range(draw.randint(0, 12)):
-            pid = PartitionId(made.topic_id, draw.randrange(count))
-            body, values = self._clients.batch(draw, pid, -1, -1)
-            replica = next((each for each in node.replicas() if each.pid == pid), None)
+        self._known[name] = KnownTopic(made.topic_id, False, (count, count), segment_bytes)
+        for _ in range(rng.randint(0, 12)):
+            partition_id = PartitionId(made.topic_id, rng.randrange(count))
+            body, values = self._clients.make_batch(rng, partition_id, -1, -1)
+            replica = next((each for each in node.leader_replicas() if each.partition_id == partition_id), None)
             if replica is not None:
-                await self._clients.send(replica.at, pid, body, values, again=False)
+                await self._clients.send(replica.tp, partition_id, body, values, retry=False)
 
-    async def _delete(self, node: Node, name: str, _: random.Random) -> None:
+    async def _delete(self, node: Broker, name: str, _: random.Random) -> None:
         known = self._known[name]
-        if known.topic_id is None or known.open:
+        if known.topic_id is None or known.undecided:
             return
-        known.open = True
+        known.undecided = True
         await node.submit(DeleteTopic(name))
         self.counts["deleted"] += 1
-        self._known[name] = Known()
+        self._known[name] = KnownTopic()
 
-    async def _grow(self, node: Node, name: str, _: random.Random) -> None:
+    async def _add_partitions(self, node: Broker, name: str, _: random.Random) -> None:
         known = self._known[name]
         least, most = known.partitions
-        if known.topic_id is None or known.open or most >= PARTITIONS_MAX:
+        if known.topic_id is None or known.undecided or most >= PARTITIONS_MAX:
             return
         known.partitions = (least, most + 1)
         await node.submit(CreatePartitions(name, most + 1))
         known.partitions = (most + 1, most + 1)
         self.counts["grown"] += 1
 
-    async def _alter(self, node: Node, name: str, draw: random.Random) -> None:
-        known, value = self._known[name], draw.choice(SEGMENT_BYTES)
-        if known.topic_id is None or known.open:
+    async def _alter(self, node: Broker, name: str, rng: random.Random) -> None:
+        known, value = self._known[name], rng.choice(SEGMENT_BYTES)
+        if known.topic_id is None or known.undecided:
             return
         known.segment_bytes |= {value}
         await node.submit(AlterTopicConfigs(name, {"segment.bytes": value}))
         known.segment_bytes = frozenset({value})
         self.counts["altered"] += 1
 
-    async def _cut(self, node: Node, _: str, draw: random.Random) -> None:
+    async def _delete_records(self, node: Broker, _: str, rng: random.Random) -> None:
         """DeleteRecords of any partition: what it answered for stays gone, what it was not asked for stays."""
-        replicas = node.replicas()
-        if not replicas or draw.random() < 0.5:
+        replicas = node.leader_replicas()
+        if not replicas or rng.random() < 0.5:
             return
-        replica = draw.choice(replicas)
-        before = draw.randint(replica.log_start_offset, replica.high_watermark)
-        self.cut_asked[replica.pid] = max(before, self.cut_asked.get(replica.pid, 0))
-        self._ledger.may_expire(replica.pid, before)
+        replica = rng.choice(replicas)
+        before = rng.randint(replica.log_start_offset, replica.high_watermark)
+        self.delete_requested[replica.partition_id] = max(before, self.delete_requested.get(replica.partition_id, 0))
+        self._ledger.allow_expiry(replica.partition_id, before)
         await replica.delete_records(before)
-        self.cut_done[replica.pid] = max(before, self.cut_done.get(replica.pid, 0))
+        self.delete_answered[replica.partition_id] = max(before, self.delete_answered.get(replica.partition_id, 0))
         self.counts["cut"] += 1
 
     def check(self, image: Image) -> None:
         """At a start: the image holds everything that was answered. What was open is decided by it."""
         for name, known in self._known.items():
             topic = image.topics.get(name)
-            if known.open:
-                self._known[name] = Known() if topic is None else _as_it_is(topic)
+            if known.undecided:
+                self._known[name] = KnownTopic() if topic is None else _known_from_image(topic)
                 continue
             assert (topic and topic.topic_id) == known.topic_id, f"M5: {name} is {topic}, told was {known}"
             if topic is not None:
                 least, most = known.partitions
                 assert least <= len(topic.partitions) <= most, f"M5: {name} has {len(topic.partitions)}, not {known}"
                 assert topic.configs["segment.bytes"] in known.segment_bytes, f"M5: {name} {topic.configs}, not {known}"
-                self._known[name] = _as_it_is(topic)
+                self._known[name] = _known_from_image(topic)
 
 
-def _as_it_is(topic: TopicImage) -> Known:
+def _known_from_image(topic: TopicImage) -> KnownTopic:
     count = len(topic.partitions)
-    return Known(topic.topic_id, False, (count, count), frozenset({topic.configs["segment.bytes"]}))
+    return KnownTopic(topic.topic_id, False, (count, count), frozenset({topic.configs["segment.bytes"]}))

@@ -11,27 +11,27 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import CommitOffsets, CommitOffsetsReply, FetchOffsets, FetchOffsetsReply, PartitionOffset
 
 TOPIC = "read"
 RETRY = (Refused, Unavailable, Corrupt)
 
 
-class Told:
+class OffsetHistory:
     """One group's offsets, which grow: those that were asked for, and (when, value) of those acknowledged."""
 
     def __init__(self) -> None:
-        self.asked: set[int] = {-1}
+        self.requested: set[int] = {-1}
         self.acked: list[tuple[float, int]] = []
 
-    def may_be(self, value: int, safe_until: float) -> bool:
+    def is_possible(self, value: int, safe_until: float) -> bool:
         """Whether the group may be there when only what was asked for before `safe_until` is sure."""
         least = max((acked for at, acked in self.acked if at <= safe_until), default=-1)
-        return value >= least and value in self.asked
+        return value >= least and value in self.requested
 
-    def is_now(self, value: int, now: float) -> None:
+    def reset_to(self, value: int, now: float) -> None:
         """What is gone is gone: from now on this is the truth. (What was under way may still bring it back.)"""
         self.acked = [(now, value)]
 
@@ -39,46 +39,48 @@ class Told:
 class GroupClients:
     """`groups` committers, each of which commits growing offsets of its own group."""
 
-    def __init__(self, seed: int, groups: int, node: Callable[[], Node | None], now: Callable[[], float]) -> None:
-        self._draw = random.Random(f"{seed}/groups")
+    def __init__(self, seed: int, groups: int, node: Callable[[], Broker | None], now: Callable[[], float]) -> None:
+        self._rng = random.Random(f"{seed}/groups")
         self._node = node
         self._now = now
-        self.told = {f"group-{number}": Told() for number in range(groups)}
+        self.histories = {f"group-{number}": OffsetHistory() for number in range(groups)}
         self.working = True
         self.acked = 0
 
     async def work(self, group: str) -> None:
         """Commits until told to stop."""
-        told, value = self.told[group], 0
+        history, value = self.histories[group], 0
         while self.working:
-            await asyncio.sleep(self._draw.uniform(0.01, 2.0))
+            await asyncio.sleep(self._rng.uniform(0.01, 2.0))
             node, value = self._node(), value + 1
             if node is None:
                 continue
-            asked = self._now()
-            told.asked.add(value)
+            requested_at = self._now()
+            history.requested.add(value)
             try:
-                reply = await node.coordinators.ask(group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0)
+                reply = await node.group_coordinators.ask(
+                    group, CommitOffsets(group, (PartitionOffset(TOPIC, 0, value),)), 20.0
+                )
             except RETRY:
                 continue
             assert isinstance(reply, CommitOffsetsReply)
             if reply.codes[0] is Code.NONE:
-                told.acked.append((asked, value))
+                history.acked.append((requested_at, value))
                 self.acked += 1
 
-    async def check(self, node: Node, safe_until: Callable[[str], float]) -> None:
+    async def check(self, node: Broker, safe_until: Callable[[str], float]) -> None:
         """I18 after a start: all that was acknowledged before `safe_until` is there, and nothing that nobody asked."""
-        for group, told in self.told.items():
+        for group, history in self.histories.items():
             value, safe = (await self._fetch(node, group)).offsets[0].offset, safe_until(group)
-            assert told.may_be(value, safe), (
-                f"I18: {group} is at {value}, acknowledged was {told.acked[-5:]}, sure is what came before {safe}"
+            assert history.is_possible(value, safe), (
+                f"I18: {group} is at {value}, acknowledged was {history.acked[-5:]}, sure is what came before {safe}"
             )
-            told.is_now(value, self._now())
+            history.reset_to(value, self._now())
 
-    async def _fetch(self, node: Node, group: str) -> FetchOffsetsReply:
+    async def _fetch(self, node: Broker, group: str) -> FetchOffsetsReply:
         for _ in range(600):
             try:
-                reply = await node.coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
+                reply = await node.group_coordinators.ask(group, FetchOffsets(group, ((TOPIC, 0),)))
             except Refused as refused:
                 assert refused.code.retriable, refused
                 await asyncio.sleep(0.5)

@@ -17,9 +17,9 @@ from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
-from tests.sim.harness.store import SimBucket, bearable, drawn_faults
+from tests.sim.harness.store import SimBucket, draw_faults, tolerable_rules
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import CreateTopic
 from tiered.coordinator.snapshot import SnapshotName, parse_key
@@ -51,14 +51,14 @@ class GroupOptions:
     for, which begins anew when it is refused."""
 
     @classmethod
-    def drawn(cls, seed: int, draw: random.Random) -> GroupOptions:
+    def for_seed(cls, seed: int, rng: random.Random) -> GroupOptions:
         """`draw` is that of the run, which goes on with it."""
-        if draw.random() >= 0.7:
+        if rng.random() >= 0.7:
             return cls(seed)
-        faults, bucket = drawn_faults(draw, 0.15), random.Random(f"{seed}/bucket")
+        faults, bucket = draw_faults(rng, 0.15), random.Random(f"{seed}/bucket")
         return cls(
             seed=seed,
-            rules=tuple(bearable(faults.rules, bucket)),
+            rules=tuple(tolerable_rules(faults.rules, bucket)),
             reply_seconds=faults.reply_seconds,
             list_keys=bucket.choice((0, 2, 3)),
             burst=bucket.randint(60, 100) if bucket.random() < 0.3 else 0,
@@ -73,64 +73,64 @@ class GroupRun:
         self.counts: Counter[str] = Counter()
         self.bucket = SimBucket(loop)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
-        self.node: Node | None = None
-        self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now)
-        self._draw = random.Random(f"{seed}/run")
-        self.options = GroupOptions.drawn(seed, self._draw)
+        self.node: Broker | None = None
+        self.clients = GroupClients(seed, GROUPS, lambda: self.node, self._now_seconds)
+        self._rng = random.Random(f"{seed}/run")
+        self.options = GroupOptions.for_seed(seed, self._rng)
         self._loop = loop
         self._settings = replace(SETTINGS, offsets_topic_num_partitions=PARTITIONS)
 
     async def main(self) -> None:
-        self.node = await self._started()
+        self.node = await self._start_until_up()
         await self._prepare(self.node)
         self.machine.faults.rules[:] = self.options.rules
         self.machine.faults.reply_seconds = self.options.reply_seconds
         self.machine.faults.list_keys = self.options.list_keys
         if self.options.burst:
             self.machine.faults.throttle = RequestThrottle(10.0, self.options.burst, 1.0)
-        tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.told]
+        tasks = [self._loop.create_task(self.clients.work(group), name=group) for group in self.clients.histories]
         end_ns = self._loop.now_ns + round(SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
-            await asyncio.sleep(self._draw.uniform(1.0, 90.0))
-            await self._trouble()
+            await asyncio.sleep(self._rng.uniform(1.0, 90.0))
+            await self._inject_fault()
         self.clients.working = False
         await asyncio.gather(*tasks)
         self.machine.faults.rules.clear()
         throttle, self.machine.faults.throttle = self.machine.faults.throttle, None
-        await self._again("kill")
+        await self._restart("kill")
         assert self.node is not None
         await self.node.stop()
         self.counts["acked"] = self.clients.acked
         self.counts["refused"] = throttle.refused_count if throttle else 0
 
-    async def _prepare(self, node: Node) -> None:
+    async def _prepare(self, node: Broker) -> None:
         await node.submit(CreateTopic(TOPIC, 1, configs={"segment.bytes": str(1 << 20), "retention.ms": "-1"}))
-        replica = node.replica(TOPIC, 0)
+        replica = node.leader_replica(TOPIC, 0)
         await replica.append(batch([b""] * RECORDS))
         replica.roll()
         while replica.cold_end_offset < RECORDS:
             await asyncio.sleep(0.1)
-        await node.coordinators.ensure_topic()
+        await node.group_coordinators.ensure_topic()
 
-    async def _trouble(self) -> None:
-        kind = self._draw.choice(("kill", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage", "peace"))
+    async def _inject_fault(self) -> None:
+        kind = self._rng.choice(("kill", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage", "peace"))
         self.counts[kind] += 1
-        self.events.append(f"{self._now():9.3f} {kind}")
+        self.events.append(f"{self._now_seconds():9.3f} {kind}")
         match kind:
             case "full":
                 self.machine.disk.capacity = 1
-                await asyncio.sleep(self._draw.uniform(0.1, 20))
+                await asyncio.sleep(self._rng.uniform(0.1, 20))
                 self.machine.disk.capacity = 1 << 40
             case "outage":
                 self.machine.faults.outage = True
-                await asyncio.sleep(self._draw.uniform(1, 150))
+                await asyncio.sleep(self._rng.uniform(1, 150))
                 self.machine.faults.outage = False
             case "peace":
                 return
             case _:
-                await self._again(kind)
+                await self._restart(kind)
 
-    async def _again(self, kind: str) -> None:
+    async def _restart(self, kind: str) -> None:
         """The broker goes in this way and comes back; then all groups are asked."""
         node, self.node = self.node, None
         assert node is not None
@@ -143,11 +143,11 @@ class GroupRun:
                 self.machine.power_cut()
             case "disk" | "stop_and_disk":
                 self.machine.lose_disk()
-        newest = self._newest()
-        sure = {name.pid.partition: self._written(name) for name in newest}
+        newest = self._newest_snapshots()
+        sure = {name.partition_id.partition: self._snapshot_seconds(name) for name in newest}
         if kind not in ("stop", "stop_and_disk"):
             await node.stop(clean=False)
-        fresh = await self._started()
+        fresh = await self._start_until_up()
 
         def safe_until(group: str) -> float:
             if kind in ("kill", "stop"):
@@ -156,40 +156,40 @@ class GroupRun:
 
         await self.clients.check(fresh, safe_until)
         for name in newest:
-            end = fresh.replica(OFFSETS_TOPIC, name.pid.partition).log.end_offset
+            end = fresh.leader_replica(OFFSETS_TOPIC, name.partition_id.partition).log.end_offset
             assert end >= name.offset, f"offsets of the topic went back: {end} is below {name}"
         self.node = fresh
 
-    async def _started(self) -> Node:
+    async def _start_until_up(self) -> Broker:
         """As a supervisor does: again until it runs."""
         for _ in range(100):
-            node = Node(self._settings, self.machine.process(), Metrics())
+            node = Broker(self._settings, self.machine.process(), Metrics())
             try:
                 await node.start()
             except (Unavailable, Corrupt) as error:
-                self.events.append(f"{self._now():9.3f} start failed {error}")
+                self.events.append(f"{self._now_seconds():9.3f} start failed {error}")
                 await node.stop(clean=False)
                 await asyncio.sleep(1)
                 continue
             return node
         raise AssertionError("liveness: the broker did not start within 100 tries")
 
-    def _newest(self) -> list[SnapshotName]:
+    def _newest_snapshots(self) -> list[SnapshotName]:
         """The newest image of each partition."""
         newest: dict[int, SnapshotName] = {}
         for key in self.bucket.objects:
             name = parse_key(key)
             if name is not None:
-                newest[name.pid.partition] = max(name, newest.get(name.pid.partition, name))
+                newest[name.partition_id.partition] = max(name, newest.get(name.partition_id.partition, name))
         self.counts["images"] = max(self.counts["images"], len(newest))
         return list(newest.values())
 
-    def _written(self, name: SnapshotName) -> float:
+    def _snapshot_seconds(self, name: SnapshotName) -> float:
         """When (seconds of the run) an image had everything."""
         (written_ms,) = _TIME.unpack_from(self.bucket.objects[name.key].data, _TIME_AT)
         return float((written_ms - EPOCH_MS) / 1000 - 0.001)
 
-    def _now(self) -> float:
+    def _now_seconds(self) -> float:
         return self._loop.now_ns / 1e9
 
 

@@ -2,94 +2,94 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site
+from tests.e2e.site import QUICK, SimBrokerRig
 from tiered.config.settings import Settings
 from tiered.coordinator.snapshot import SnapshotName, parse_key
 from tiered.errors import Code
 from tiered.groups.requests import (
-    HeartbeatReply,
-    PartitionOffset,
     CommitOffsets,
     CommitOffsetsReply,
-    DescribeGroupReply,
     DescribeGroup,
-    FetchOffsetsReply,
+    DescribeGroupReply,
     FetchOffsets,
+    FetchOffsetsReply,
     Heartbeat,
-    JoinGroupReply,
+    HeartbeatReply,
     JoinGroup,
-    SyncGroupReply,
+    JoinGroupReply,
+    PartitionOffset,
     SyncGroup,
+    SyncGroupReply,
 )
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import LeaderReplica
 
-GROUPS = Settings(
+GROUP_SETTINGS = Settings(
     **{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__}
     | {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
 )
 
 
 async def commit(
-    site: Site, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
+    site: SimBrokerRig, group: str, offset: int, *, topic: str = "t", generation: int = -1, member: str = ""
 ) -> Code:
     """One offset of partition 0."""
     request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member)
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, CommitOffsetsReply)
     return reply.codes[0]
 
 
-async def committed(site: Site, group: str, topic: str = "t") -> int:
+async def fetch_committed(site: SimBrokerRig, group: str, topic: str = "t") -> int:
     """-1 where nothing was."""
-    reply = await site.node.coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
+    reply = await site.node.group_coordinators.ask(group, FetchOffsets(group, ((topic, 0),)))
     assert isinstance(reply, FetchOffsetsReply)
     return reply.offsets[0].offset
 
 
 async def join(
-    site: Site, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
+    site: SimBrokerRig, group: str, member: str = "", instance: str | None = None, session_ms: int = 10_000
 ) -> JoinGroupReply:
     """A member of a group of its own accord: no id is asked for first."""
     request = JoinGroup(
         group, member, instance, "client", "/host", session_ms, 10_000, "consumer", (("range", b""),),
         member_id_required=False,
     )  # fmt: skip
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, JoinGroupReply)
     return reply
 
 
-async def sync(site: Site, group: str, joined: JoinGroupReply) -> SyncGroupReply:
+async def sync(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> SyncGroupReply:
     """The leader of a group of one assigns."""
     request = SyncGroup(group, joined.generation, joined.member_id, assignments=((joined.member_id, b"all"),))
-    reply = await site.node.coordinators.ask(group, request)
+    reply = await site.node.group_coordinators.ask(group, request)
     assert isinstance(reply, SyncGroupReply)
     return reply
 
 
-async def beat(site: Site, group: str, joined: JoinGroupReply) -> Code:
-    reply = await site.node.coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
+async def heartbeat(site: SimBrokerRig, group: str, joined: JoinGroupReply) -> Code:
+    reply = await site.node.group_coordinators.ask(group, Heartbeat(group, joined.generation, joined.member_id))
     assert isinstance(reply, HeartbeatReply)
     return reply.code
 
 
-async def described(site: Site, group: str) -> DescribeGroupReply:
-    reply = await site.node.coordinators.ask(group, DescribeGroup(group))
+async def describe(site: SimBrokerRig, group: str) -> DescribeGroupReply:
+    reply = await site.node.group_coordinators.ask(group, DescribeGroup(group))
     assert isinstance(reply, DescribeGroupReply)
     return reply
 
 
-def log_of(site: Site, partition: int) -> LeaderReplica:
-    return site.node.replica(OFFSETS_TOPIC, partition)
+def offsets_replica(site: SimBrokerRig, partition: int) -> LeaderReplica:
+    return site.node.leader_replica(OFFSETS_TOPIC, partition)
 
 
-def images(site: Site, partition: int) -> list[SnapshotName]:
+def snapshots(site: SimBrokerRig, partition: int) -> list[SnapshotName]:
     """Images in the bucket, oldest first."""
     names = [name for key in site.bucket.objects if (name := parse_key(key)) is not None]
-    return sorted(name for name in names if name.pid.partition == partition)
+    return sorted(name for name in names if name.partition_id.partition == partition)
 
 
-async def loaded(site: Site) -> None:
+async def wait_groups_loaded(site: SimBrokerRig) -> None:
     """All groups are served."""
-    await site.until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)
+    await site.wait_until(lambda: site.node.metrics.gauge("tiered_group_partitions_loading", "").value() == 0)

@@ -11,7 +11,7 @@ from tiered.metadata.log_writer import SNAPSHOT_SLOTS
 
 
 @dataclass(frozen=True)
-class Options:
+class SingleOptions:
     """What a seed draws; printed with a failing run."""
 
     seed: int
@@ -35,23 +35,23 @@ class Options:
     snapshot_slots: int
 
     @classmethod
-    def drawn(cls, seed: int) -> Options:
-        draw, late = random.Random(f"{seed}/options"), random.Random(f"{seed}/admin-options")
+    def for_seed(cls, seed: int) -> SingleOptions:
+        rng, late = random.Random(f"{seed}/options"), random.Random(f"{seed}/admin-options")
         return cls(
             seed=seed,
-            topics=draw.randint(1, 2),
-            partitions=draw.randint(1, 3),
-            segment_bytes=draw.choice((1024, 2048, 8192)),
-            flush=draw.choice(("none", "none", "ack")),
-            local_retention_bytes=draw.choice((1, 4096, -2)),
-            retention_bytes=draw.choice((-1, -1, 16384)),
-            producers=draw.randint(2, 4),
-            kills=draw.random() < 0.7,
-            power_cuts=draw.random() < 0.5,
-            lost_disks=draw.random() < 0.3,
-            full_disk=draw.random() < 0.3,
-            outages=draw.random() < 0.3,
-            worst_fault=draw.choice((0.0, 0.03, 0.1)),
+            topics=rng.randint(1, 2),
+            partitions=rng.randint(1, 3),
+            segment_bytes=rng.choice((1024, 2048, 8192)),
+            flush=rng.choice(("none", "none", "ack")),
+            local_retention_bytes=rng.choice((1, 4096, -2)),
+            retention_bytes=rng.choice((-1, -1, 16384)),
+            producers=rng.randint(2, 4),
+            kills=rng.random() < 0.7,
+            power_cuts=rng.random() < 0.5,
+            lost_disks=rng.random() < 0.3,
+            full_disk=rng.random() < 0.3,
+            outages=rng.random() < 0.3,
+            worst_fault=rng.choice((0.0, 0.03, 0.1)),
             disk_errors=random.Random(f"{seed}/bad-disk").random() < 0.25,
             clean_stops=random.Random(f"{seed}/clean-stops").random() < 0.5,
             admin=late.random() < 0.6,
@@ -59,11 +59,11 @@ class Options:
             snapshot_slots=late.choice((3, 10, SNAPSHOT_SLOTS)),
         )
 
-    def plain(self) -> Options:
+    def without_admin(self) -> SingleOptions:
         """No administration, the sizes of a real broker: what the oldest recorded seeds were drawn for."""
-        return replace(self.unstopped(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
+        return replace(self.without_clean_stops(), admin=False, manifest_fan=FAN, snapshot_slots=SNAPSHOT_SLOTS)
 
-    def unstopped(self) -> Options:
+    def without_clean_stops(self) -> SingleOptions:
         """No clean stops: what the seeds recorded before there were any were drawn for."""
         return replace(self, clean_stops=False)
 

@@ -14,17 +14,17 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 
-from tests.sim.admin import Admin
+from tests.sim.admin import TopicAdmin
 from tests.sim.clients import Clients
 from tests.sim.harness.bucket_rules import BucketRules
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
-from tests.sim.harness.store import SimBucket, drawn_faults
+from tests.sim.harness.store import SimBucket, draw_faults
 from tests.sim.ledger import Ledger
-from tests.sim.options import SETTINGS, Options
-from tiered.broker.broker import Node
+from tests.sim.options import SETTINGS, SingleOptions
+from tiered.broker.broker import Broker
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import CLEAN_MARK
@@ -38,10 +38,10 @@ EVENTS = 200
 EVENT_CHARS = 160
 
 
-class Run:
+class SingleRun:
     """One seed. `main` raises when a predicate does not hold."""
 
-    def __init__(self, options: Options, loop: SimLoop) -> None:
+    def __init__(self, options: SingleOptions, loop: SimLoop) -> None:
         seed = options.seed
         self.options = options
         self.events: deque[str] = deque(maxlen=EVENTS)
@@ -49,20 +49,20 @@ class Run:
         self.bucket = SimBucket(loop)
         self.rules = BucketRules(self.bucket)
         self.machine = SimMachine(loop, "a", self.bucket, SimNetwork(loop, random.Random(f"{seed}/net")))
-        self.node: Node | None = None
-        self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._event)
-        self.admin = Admin(self.options, self.ledger, self.clients, lambda: self.node, self._event)
+        self.node: Broker | None = None
+        self.clients = Clients(self.options, self.ledger, self.machine.clock, lambda: self.node, self._log_event)
+        self.admin = TopicAdmin(self.options, self.ledger, self.clients, lambda: self.node, self._log_event)
         self.crashes = 0
-        self.ends = 0
+        self.disk_failures = 0
         self.clean_stops = 0
         self._loop = loop
-        self._draw = random.Random(f"{seed}/run")
-        self._durable: dict[PartitionId, int] = {}
+        self._rng = random.Random(f"{seed}/run")
+        self._flushed_ends: dict[PartitionId, int] = {}
 
     @property
     def counts(self) -> dict[str, int]:
         """What the run did, so that a test can tell whether it proves anything."""
-        own = {"crashes": self.crashes, "disk_ends": self.ends, "clean_stops": self.clean_stops}
+        own = {"crashes": self.crashes, "disk_ends": self.disk_failures, "clean_stops": self.clean_stops}
         return {**self.clients.counts, **self.admin.counts, **self.rules.counts, **own}
 
     @property
@@ -77,16 +77,16 @@ class Run:
         await self._create_topics()
         await self._chaos_phase()
         await self._heal()
-        await self._all_cold()
+        await self._wait_all_cold()
         await self._audit_all()
         await self._rebuild()
-        await self._swept()
+        await self._check_sweep()
         await self._stop()
 
     async def _chaos_phase(self) -> None:
         options = self.options
         if options.worst_fault:
-            faults = drawn_faults(self._draw, options.worst_fault)
+            faults = draw_faults(self._rng, options.worst_fault)
             self.machine.faults.rules[:] = faults.rules
             self.machine.faults.reply_seconds = faults.reply_seconds
         clients = [
@@ -97,12 +97,12 @@ class Run:
             clients.append(self._loop.create_task(self.admin.work(), name="admin"))
         end_ns = self._loop.now_ns + round(CHAOS_SECONDS * 1e9)
         while self._loop.now_ns < end_ns:
-            await asyncio.sleep(self._draw.uniform(0.5, 6.0))
-            await self._trouble()
+            await asyncio.sleep(self._rng.uniform(0.5, 6.0))
+            await self._inject_fault()
         self.clients.working = False
         await asyncio.gather(*clients)
 
-    async def _trouble(self) -> None:
+    async def _inject_fault(self) -> None:
         """One thing that goes wrong, of those that the seed allows."""
         options = self.options
         kinds = [
@@ -110,18 +110,18 @@ class Run:
             for name in ("kills", "power_cuts", "lost_disks", "full_disk", "outages", "disk_errors", "clean_stops")
             if getattr(options, name)
         ]
-        kind = self._draw.choice([*kinds, "peace"])
-        self._event(kind)
+        kind = self._rng.choice([*kinds, "peace"])
+        self._log_event(kind)
         match kind:
             case "kills":
                 await self._crash("kill")
             case "power_cuts":
                 await self._crash("power")
-            case "lost_disks" if self._draw.random() < 0.4:
+            case "lost_disks" if self._rng.random() < 0.4:
                 await self._crash("disk")
             case "full_disk":
                 self.machine.disk.capacity = 1
-                await asyncio.sleep(self._draw.uniform(0.1, 5))
+                await asyncio.sleep(self._rng.uniform(0.1, 5))
                 self.machine.disk.capacity = 1 << 40
             case "disk_errors":
                 await self._disk_error()
@@ -129,26 +129,26 @@ class Run:
                 await self._clean_stop()
             case "outages":
                 self.machine.faults.outage = True
-                await asyncio.sleep(self._draw.uniform(1, 12))
+                await asyncio.sleep(self._rng.uniform(1, 12))
                 self.machine.faults.outage = False
 
     async def _disk_error(self) -> None:
         """A call of the disk fails. Only where that ends the broker may it end, and a supervisor starts it again."""
         verbs = ("append", "append", "truncate", "rename", "sync", "sync", "sync_dir", "open", "pread")
-        verb = self._draw.choice(verbs)
+        verb = self._rng.choice(verbs)
         error = "EMFILE" if verb == "open" else "EIO"
-        fault = DiskFault(verb, self._draw.choice(("", ".log", "/")), error, skip=self._draw.randint(0, 20))
-        self._event(f"disk will fail verb={verb} path={fault.path!r} skip={fault.skip}")
+        fault = DiskFault(verb, self._rng.choice(("", ".log", "/")), error, skip=self._rng.randint(0, 20))
+        self._log_event(f"disk will fail verb={verb} path={fault.path!r} skip={fault.skip}")
         self.machine.disk.faults.append(fault)
-        await asyncio.sleep(self._draw.uniform(1, 8))
+        await asyncio.sleep(self._rng.uniform(1, 8))
         self.machine.disk.faults.clear()
         if self.node is not None and self.node.ended.is_set():
-            self.ends += 1
+            self.disk_failures += 1
             assert self.machine.disk.failed, f"the broker ended by itself: {self.node.health().problems[0]}"
             await self._crash("kill")
 
     async def _heal(self) -> None:
-        self._event("heal")
+        self._log_event("heal")
         self.machine.faults.rules.clear()
         self.machine.faults.reply_seconds = 0.1
         self.machine.disk.capacity = 1 << 40
@@ -157,30 +157,32 @@ class Run:
         elif self.node.ended.is_set() and self.machine.disk.failed:
             await self._crash("kill")
         await asyncio.sleep(10)  # what is under way may still fail
-        await self._until(lambda: self._running().health().details["pending_metadata"] == 0, "metadata is decided")
+        await self._wait_until(
+            lambda: self._running_broker().health().details["pending_metadata"] == 0, "metadata is decided"
+        )
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         """As a supervisor does: again until it runs. What the bucket refuses for now, it refuses no longer later."""
         for attempt in range(60):
-            node = self._fresh()
+            node = self._new_broker()
             try:
                 await node.start()
             except (Unavailable, Corrupt) as error:  # the bucket is away, or sent rotten bytes
-                self._event(f"start failed attempt={attempt} why={error}")
+                self._log_event(f"start failed attempt={attempt} why={error}")
                 await node.stop(clean=False)
                 await asyncio.sleep(1.0)
                 continue
             self.node = node
-            self._event(f"started epoch={node.image.controller_epoch}")
-            self._check_loss_is_told(node)
+            self._log_event(f"started epoch={node.image.controller_epoch}")
+            self._check_loss_reported(node)
             self.admin.check(node.image)
             return
         raise AssertionError("liveness: the broker did not start within 60 tries")
 
-    def _fresh(self) -> Node:
-        return Node(
+    def _new_broker(self) -> Broker:
+        return Broker(
             SETTINGS, self.machine.process(), Metrics(),
             manifest_fan=self.options.manifest_fan, snapshot_slots=self.options.snapshot_slots,
         )  # fmt: skip
@@ -198,9 +200,9 @@ class Run:
         if node is not None:
             if not self.machine.disk.failed:
                 self._check_alive(node)
-            for pid, replica in self._pids(node).items():
-                self._durable[pid] = replica.log.flushed_offset
-                self.ledger.may_expire(pid, replica.log_start_offset)
+            for partition_id, replica in self._replicas_by_id(node).items():
+                self._flushed_ends[partition_id] = replica.log.flushed_offset
+                self.ledger.allow_expiry(partition_id, replica.log_start_offset)
         match kind:
             case "kill":
                 self.machine.kill()
@@ -209,89 +211,93 @@ class Run:
             case "disk":
                 self.machine.lose_disk()
         if kind != "kill":
-            self._forgive(everything_local=kind == "disk")
+            self._allow_losses(everything_local=kind == "disk")
         if node is not None:
             await node.stop(clean=False)
-        await asyncio.sleep(self._draw.uniform(0.01, 3.0))
+        await asyncio.sleep(self._rng.uniform(0.01, 3.0))
         await self._start()
 
     async def _clean_stop(self) -> None:
         """Told to stop. It may end in the middle of that, and so may the starts that follow; a clean stop keeps all."""
-        node, self.node = self._running(), None
+        node, self.node = self._running_broker(), None
         self._check_alive(node)
-        await self._cut_short(node, node.stop(), self._draw.choice((0.0, 0.05, 60.0, 60.0)))
-        while self._draw.random() < 0.4:
-            node = self._fresh()
-            await self._cut_short(node, node.start(), self._draw.uniform(0.0, 1.0))
+        await self._interrupt(node, node.stop(), self._rng.choice((0.0, 0.05, 60.0, 60.0)))
+        while self._rng.random() < 0.4:
+            node = self._new_broker()
+            await self._interrupt(node, node.start(), self._rng.uniform(0.0, 1.0))
         await self._start()
 
-    async def _cut_short(self, node: Node, step: Coroutine[None, None, None], seconds: float) -> None:
+    async def _interrupt(self, node: Broker, step: Coroutine[None, None, None], seconds: float) -> None:
         """Starts or stops a broker for so long; then the process is gone, or the power."""
         task = self._loop.create_task(step, name="cut short")
         await asyncio.wait([task], timeout=seconds)
-        self._event(f"cut short done={task.done()}")
+        self._log_event(f"cut short done={task.done()}")
         clean = self.machine.disk.exists(f"log/{CLEAN_MARK}")
         self.clean_stops += clean and task.done()
-        for pid, replica in self._pids(node).items():
+        for partition_id, replica in self._replicas_by_id(node).items():
             kept = replica.log.end_offset if clean else replica.log.flushed_offset
-            self._durable[pid] = kept
-            self.ledger.may_expire(pid, replica.log_start_offset)
-        if self.options.power_cuts and self._draw.random() < 0.5:
+            self._flushed_ends[partition_id] = kept
+            self.ledger.allow_expiry(partition_id, replica.log_start_offset)
+        if self.options.power_cuts and self._rng.random() < 0.5:
             self.machine.power_cut()
-            self._forgive(everything_local=False)
+            self._allow_losses(everything_local=False)
         else:
             self.machine.kill()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await node.stop(clean=False)
 
-    def _forgive(self, *, everything_local: bool) -> None:
+    def _allow_losses(self, *, everything_local: bool) -> None:
         """What neither an fsync nor the bucket holds may be gone."""
         cold = {manifest.partition_id: manifest.cold_end_offset for manifest in self.rules.manifests()}
-        for pid in self.ledger.told:
-            kept = 0 if everything_local else self._durable.get(pid, 0)
-            self.ledger.may_lose(pid, max(kept, cold.get(pid, 0)))
+        for partition_id in self.ledger.partitions:
+            kept = 0 if everything_local else self._flushed_ends.get(partition_id, 0)
+            self.ledger.allow_loss(partition_id, max(kept, cold.get(partition_id, 0)))
             if everything_local:
-                self._durable[pid] = 0
+                self._flushed_ends[partition_id] = 0
 
-    def _check_loss_is_told(self, node: Node) -> None:
+    def _check_loss_reported(self, node: Broker) -> None:
         """Where acknowledged records are gone, the broker says so, and from which offset on."""
-        for pid, replica in self._pids(node).items():
-            missing = [offset for offset in self.ledger.of(pid).acked if offset >= replica.high_watermark]
+        for partition_id, replica in self._replicas_by_id(node).items():
+            missing = [
+                offset for offset in self.ledger.partition(partition_id).acked if offset >= replica.high_watermark
+            ]
             if missing:
                 loss = replica.possible_loss
-                assert loss is not None, f"{pid}: {min(missing)} is gone, and nobody says so"
-                assert loss["from_offset"] <= min(missing), f"{pid}: {min(missing)} is gone, told is {loss}"
+                assert loss is not None, f"{partition_id}: {min(missing)} is gone, and nobody says so"
+                assert loss["from_offset"] <= min(missing), f"{partition_id}: {min(missing)} is gone, told is {loss}"
                 for offset in missing:
-                    assert self.ledger.of(pid).acked[offset].forgivable, f"I1: {pid} {offset} is gone"
+                    assert self.ledger.partition(partition_id).acked[offset].may_be_lost, (
+                        f"I1: {partition_id} {offset} is gone"
+                    )
 
-    def _check_alive(self, node: Node) -> None:
+    def _check_alive(self, node: Broker) -> None:
         assert not node.ended.is_set(), f"the broker ended by itself: {node.health().problems[0]}"
 
-    def _pids(self, node: Node) -> dict[PartitionId, LeaderReplica]:
-        return {PartitionId(replica.topic_id, replica.partition): replica for replica in node.replicas()}
+    def _replicas_by_id(self, node: Broker) -> dict[PartitionId, LeaderReplica]:
+        return {PartitionId(replica.topic_id, replica.partition): replica for replica in node.leader_replicas()}
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
     async def _create_topics(self) -> None:
         for i in range(self.options.topics):
             request = CreateTopic(f"t{i}", self.options.partitions, configs=self.options.topic_configs)
-            await self._running().submit(request)
+            await self._running_broker().submit(request)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def _all_cold(self) -> None:
+    async def _wait_all_cold(self) -> None:
         """Liveness: once nothing fails any more, every closed segment is cold and what may go locally is gone."""
         assert self.node is not None
-        for replica in self.node.replicas():
+        for replica in self.node.leader_replicas():
             if replica.log.active_view.size:
                 replica.roll()
-        await self._until(self._cold_now, "everything is cold")
+        await self._wait_until(self._is_all_cold, "everything is cold")
 
-    def _cold_now(self) -> bool:
+    def _is_all_cold(self) -> bool:
         assert self.node is not None
         self._check_alive(self.node)
-        replicas = list(self.node.replicas())
+        replicas = list(self.node.leader_replicas())
         count = sum(len(topic.partitions) for topic in self.node.image.topics.values())
         return len(replicas) == count and all(map(self._is_cold, replicas))
 
@@ -300,17 +306,19 @@ class Run:
         local_max = 1 if self.options.local_retention_bytes == 1 else replica.local_segments
         return replica.cold_end_offset == replica.high_watermark and replica.local_segments <= local_max
 
-    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         end_ns = self._loop.now_ns + round(SETTLE_SECONDS * 1e9)
-        while not holds():
+        while not condition():
             assert self._loop.now_ns < end_ns, f"liveness: not within {SETTLE_SECONDS} s: {what}; {self._state()}"
             await asyncio.sleep(0.5)
 
     def _state(self) -> str:
         assert self.node is not None
-        return "; ".join(str(replica.explain()) for replica in self.node.replicas() if not self._is_cold(replica))
+        return "; ".join(
+            str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica)
+        )
 
-    async def _dump(self, replica: LeaderReplica) -> dict[int, bytes]:
+    async def _read_all(self, replica: LeaderReplica) -> dict[int, bytes]:
         """All that can be read. Retention may still move the start: then the rest is what there is."""
         dump: dict[int, bytes] = {}
         offset = replica.log_start_offset
@@ -318,7 +326,7 @@ class Run:
             try:
                 rows = await self.clients.fetch(replica, offset)
             except Refused:
-                assert replica.log_start_offset > offset, f"{replica.at} {offset} is refused, start {replica.explain()}"
+                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {replica.explain()}"
                 offset = replica.log_start_offset
                 continue
             dump.update(rows)
@@ -327,67 +335,78 @@ class Run:
 
     async def _audit_all(self) -> None:
         assert self.node is not None
-        for pid, replica in self._pids(self.node).items():
-            dump = await self._dump(replica)
+        for partition_id, replica in self._replicas_by_id(self.node).items():
+            dump = await self._read_all(replica)
             start = replica.log_start_offset
-            asked, done = self.admin.cut_asked.get(pid, 0), self.admin.cut_done.get(pid, 0)
+            asked, done = (
+                self.admin.delete_requested.get(partition_id, 0),
+                self.admin.delete_answered.get(partition_id, 0),
+            )
             if start > asked:
-                self.ledger.expired(pid, start, self.clients.held_bytes(pid, start), self.options.retention_bytes)
-            assert start >= done, f"{pid} starts at {start}, deleted was everything below {done}"
-            self.ledger.may_expire(pid, start)
-            self.ledger.audit(pid, dump, start, replica.high_watermark)
+                self.ledger.check_expiry(
+                    partition_id, start, self.clients.held_bytes(partition_id, start), self.options.retention_bytes
+                )
+            assert start >= done, f"{partition_id} starts at {start}, deleted was everything below {done}"
+            self.ledger.allow_expiry(partition_id, start)
+            self.ledger.audit(partition_id, dump, start, replica.high_watermark)
             twice = len(dump) - len(set(dump.values()))
-            assert twice == 0, f"I11: {pid} holds {twice} values twice"
+            assert twice == 0, f"I11: {partition_id} holds {twice} values twice"
 
     async def _rebuild(self) -> None:
         """I31: with nothing but the bucket, every topic and every cold record is back, and offsets go on above."""
-        before = {pid: replica.cold_end_offset for pid, replica in self._pids(self._running()).items()}
-        epochs = {pid: replica.leader_epoch for pid, replica in self._pids(self._running()).items()}
+        before = {
+            partition_id: replica.cold_end_offset
+            for partition_id, replica in self._replicas_by_id(self._running_broker()).items()
+        }
+        epochs = {
+            partition_id: replica.leader_epoch
+            for partition_id, replica in self._replicas_by_id(self._running_broker()).items()
+        }
         await self._crash("disk")
-        after = self._pids(self._running())
+        after = self._replicas_by_id(self._running_broker())
         assert after.keys() == before.keys(), "I31: a topic did not come back"
-        for pid, replica in after.items():
-            assert replica.high_watermark == before[pid], (
-                f"I31: {pid} ends at {replica.high_watermark}, not {before[pid]}"
+        for partition_id, replica in after.items():
+            assert replica.high_watermark == before[partition_id], (
+                f"I31: {partition_id} ends at {replica.high_watermark}, not {before[partition_id]}"
             )
-            assert replica.leader_epoch > epochs[pid]
+            assert replica.leader_epoch > epochs[partition_id]
         await self._audit_all()
 
-    async def _swept(self) -> None:
+    async def _check_sweep(self) -> None:
         """I23: after one more segment under the new epoch, nothing unnamed is left in the bucket."""
-        draw = random.Random(f"{self.options.seed}/last")
-        for pid, replica in self._pids(self._running()).items():
+        rng = random.Random(f"{self.options.seed}/last")
+        for partition_id, replica in self._replicas_by_id(self._running_broker()).items():
             for _ in range(10):  # a batch may be larger than a segment, which is refused rightly
-                body, values = self.clients.batch(draw, pid, -1, -1)
-                if await self.clients.send(replica.at, pid, body, values, again=False):
+                body, values = self.clients.make_batch(rng, partition_id, -1, -1)
+                if await self.clients.send(replica.tp, partition_id, body, values, retry=False):
                     break
             else:
-                raise AssertionError(f"liveness: {replica.at} takes no records")
-        await self._all_cold()
-        await self._until(lambda: not self.rules.unreferenced(), "the bucket holds only what is named")
-        await self._until(self._deleted_are_gone, "deleted topics leave nothing behind")
+                raise AssertionError(f"liveness: {replica.tp} takes no records")
+        await self._wait_all_cold()
+        await self._wait_until(lambda: not self.rules.unreferenced(), "the bucket holds only what is named")
+        await self._wait_until(self._are_deleted_topics_gone, "deleted topics leave nothing behind")
         await self._audit_all()
 
-    def _deleted_are_gone(self) -> bool:
-        image = self._running().image
+    def _are_deleted_topics_gone(self) -> bool:
+        image = self._running_broker().image
         return not image.deleted_topics and self.rules.topics() <= set(image.topics_by_id)
 
-    def _running(self) -> Node:
+    def _running_broker(self) -> Broker:
         assert self.node is not None
         return self.node
 
-    def _event(self, what: str) -> None:
+    def _log_event(self, what: str) -> None:
         self.events.append(f"{self._loop.now_ns / 1e9:9.3f} {what[:EVENT_CHARS]}")
 
 
-def run(seed: int, of: Callable[[Options], Options] = lambda drawn: drawn) -> Run:
+def run(seed: int, adjust: Callable[[SingleOptions], SingleOptions] = lambda drawn: drawn) -> SingleRun:
     """Runs one seed to its end. What fails carries the options, the last events and the command that reruns it. `of`
     leaves something out of what the seed draws."""
     loop = SimLoop(seed, seconds_max=3600)
-    made: list[Run] = []
+    made: list[SingleRun] = []
 
     async def main() -> None:
-        made.append(Run(of(Options.drawn(seed)), loop))
+        made.append(SingleRun(adjust(SingleOptions.for_seed(seed)), loop))
         await made[0].main()
 
     try:

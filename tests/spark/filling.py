@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, segment_key
-from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.hot.checkpoints import encode_lineage
 from tiered.ids import PartitionId, TopicId
@@ -51,22 +51,22 @@ def delete_topic(url: str, identity: TopicId) -> None:
     _commit(url, TopicDeleted(identity, BASE_MS))
 
 
-def upload(url: str, name: str, pid: PartitionId, segments: Sequence[Segment]) -> None:
+def upload(url: str, name: str, partition_id: PartitionId, segments: Sequence[Segment]) -> None:
     """Objects first, then the manifest that names them."""
 
     async def run() -> None:
         store = open_store(url, SystemClock(), SystemRng())
         manifests = ManifestStore(store, SystemClock(), SystemRng(), Metrics())
-        await manifests.take_over(pid, name, EPOCH)
+        await manifests.take_over(partition_id, name, EPOCH)
         for segment in segments:
-            entry = await _upload(store, pid, segment)
-            await manifests.change(pid, name, EPOCH, lambda manifest, _, entry=entry: manifest.add(entry))  # type: ignore[misc]
+            entry = await _upload(store, partition_id, segment)
+            await manifests.change(partition_id, name, EPOCH, lambda manifest, _, entry=entry: manifest.add(entry))  # type: ignore[misc]
         await store.close()
 
     asyncio.run(run())
 
 
-def expire(url: str, name: str, pid: PartitionId, offset: int) -> None:
+def expire(url: str, name: str, partition_id: PartitionId, offset: int) -> None:
     """Retention: the log of the partition begins at `offset` from now on, older objects are gone."""
 
     def advance(manifest: Manifest, opened: Submanifests) -> Manifest:
@@ -75,8 +75,8 @@ def expire(url: str, name: str, pid: PartitionId, offset: int) -> None:
     async def run() -> None:
         store = open_store(url, SystemClock(), SystemRng())
         manifests = ManifestStore(store, SystemClock(), SystemRng(), Metrics())
-        before = await manifests.load(pid)
-        after = await manifests.change(pid, name, EPOCH, advance)
+        before = await manifests.load(partition_id)
+        after = await manifests.change(partition_id, name, EPOCH, advance)
         assert before is not None
         await store.delete([e.key for e in before.entries if e not in after.entries])
         await store.close()
@@ -105,7 +105,7 @@ def segments(
         yield Segment(base_offset + first, base_offset + first + len(share), log)
 
 
-async def _upload(store: ObjectStore, pid: PartitionId, segment: Segment) -> SegmentEntry:
+async def _upload(store: ObjectStore, partition_id: PartitionId, segment: Segment) -> SegmentEntry:
     batches = walk(segment.log).batches
     facts = SegmentFacts(
         segment.base_offset,
@@ -123,9 +123,9 @@ async def _upload(store: ObjectStore, pid: PartitionId, segment: Segment) -> Seg
         SectionKind.TIME_INDEX: time_index,
         SectionKind.LINEAGE: encode_lineage(LINEAGE),
     }
-    tail, refs = build_trailer(pid, EPOCH, facts, sections)
+    tail, refs = build_trailer(partition_id, EPOCH, facts, sections)
     unique = f"{SystemRng().stream('fill').getrandbits(128):032x}"
-    key = segment_key(pid, segment.base_offset, EPOCH, unique)
+    key = segment_key(partition_id, segment.base_offset, EPOCH, unique)
     await store.upload(key, [segment.log, tail])
     return SegmentEntry(
         key=key,

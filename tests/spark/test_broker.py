@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.serving import Served
+from tests.e2e.serving import ServeProcess
 
 pytestmark = pytest.mark.java
 COUNT = 600
@@ -17,10 +17,10 @@ TOPIC = "live"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """A topic whose closed segments left the disk and whose newest records have nowhere gone."""
     directory = tmp_path_factory.mktemp("live") / "data"
-    with Served(directory, "-c", "log.retention.check.interval.ms=100") as broker:
+    with ServeProcess(directory, "-c", "log.retention.check.interval.ms=100") as broker:
         broker.create_topic(TOPIC, segment_bytes="4096", local_retention_bytes="1")
         for first in range(0, COUNT, 50):
             broker.produce(TOPIC, *({"n": n} for n in range(first, first + 50)))
@@ -29,11 +29,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield broker
 
 
-def read(spark: SparkSession, served: Served, **options: str | int) -> DataFrame:
+def read(spark: SparkSession, served: ServeProcess, **options: str | int) -> DataFrame:
     return spark.read.format("tiered").options(bootstrap=served.url, topic=TOPIC, **options).load()
 
 
-def test_cold_and_hot_records_are_one_frame(spark: SparkSession, served: Served) -> None:
+def test_cold_and_hot_records_are_one_frame(spark: SparkSession, served: ServeProcess) -> None:
     state = served.ask("GET", f"/tiered/v1/topics/{TOPIC}/partitions/0")[1]
     assert 0 < state["local_start_offset"] < state["high_watermark"] == COUNT
     frame = read(spark, served, splitBytes=2000)
@@ -44,7 +44,7 @@ def test_cold_and_hot_records_are_one_frame(spark: SparkSession, served: Served)
     assert {(row["topic"], row["partition"]) for row in rows} == {(TOPIC, 0)}
 
 
-def test_bounds_by_offset_and_by_time(spark: SparkSession, served: Served) -> None:
+def test_bounds_by_offset_and_by_time(spark: SparkSession, served: ServeProcess) -> None:
     from_50 = read(spark, served, startingOffsets=json.dumps({TOPIC: {"0": 50}}), endingOffsets="latest")
     assert from_50.selectExpr("min(offset)", "count(*)").collect() == [(50, COUNT - 50)]
     newest = read(spark, served).selectExpr("max(unix_millis(timestamp))").collect()[0][0]
@@ -62,6 +62,8 @@ def test_bounds_by_offset_and_by_time(spark: SparkSession, served: Served) -> No
         ({"bootstrap": "127.0.0.1:1"}, "no broker answers at 127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_read_is_said(spark: SparkSession, served: Served, options: dict[str, str], why: str) -> None:
+def test_what_cannot_be_read_is_said(
+    spark: SparkSession, served: ServeProcess, options: dict[str, str], why: str
+) -> None:
     with pytest.raises(PySparkException, match=why):
         spark.read.format("tiered").options(**{"bootstrap": served.url, "topic": TOPIC, **options}).load().count()

@@ -16,7 +16,7 @@ from pyspark_tiered import compare
 from pyspark_tiered.convert import convert
 from pyspark_tiered.plan import Split, splits
 from pyspark_tiered.repair import plan_missing_splits
-from pyspark_tiered.rounds import select_committable, next_round
+from pyspark_tiered.rounds import next_round, select_committable
 from pyspark_tiered.table import ConversionResult
 from tests.spark import filling
 from tiered.ids import PartitionId
@@ -128,7 +128,11 @@ def test_it_becomes_null_where_that_is_asked_for_and_the_log_is_quoted(poisoned:
     cold = compare.read_cold_topic(poisoned.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
     outcome = poisoned.convert(split, null_timestamps=True)
-    assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (None, 200, ((150, BEYOND_MS), (151, BEYOND_MS)))
+    assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (
+        None,
+        200,
+        ((150, BEYOND_MS), (151, BEYOND_MS)),
+    )
     assert outcome.file is not None
     held = pq.read_table(poisoned.folder / outcome.file.path)
     assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pyspark_tiered import history
-from pyspark_tiered.history import TableCommit, FileExtent, RowRemoval
+from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
 from pyspark_tiered.table import Advance, LoadedFile
 
 ID = "topic"
@@ -113,7 +113,9 @@ def _with_txn(app: str) -> TableCommit:
 
 def test_files_are_suspect_where_their_rows_may_be_unaccounted_for() -> None:
     loaded = {0: 10, 2: 20}
-    assert not history.may_hold_unaccounted([FileExtent(0, 0, 9), FileExtent(2, 2, 19), FileExtent(0, 2, 9)][:2], loaded, None)
+    assert not history.may_hold_unaccounted(
+        [FileExtent(0, 0, 9), FileExtent(2, 2, 19), FileExtent(0, 2, 9)][:2], loaded, None
+    )
     assert history.may_hold_unaccounted([FileExtent(0, 0, 10)], loaded, 2)
     assert history.may_hold_unaccounted([FileExtent(1, 1, 0)], loaded, 2)
     assert history.may_hold_unaccounted([FileExtent(None, None, None)], loaded, 2)

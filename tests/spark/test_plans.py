@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from pyspark_tiered import jars, table
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, Split, splits
-from pyspark_tiered.rounds import ExpiredRange, has_missing_segments, select_committable, next_round, find_expired_ranges
+from pyspark_tiered.rounds import (
+    ExpiredRange,
+    find_expired_ranges,
+    has_missing_segments,
+    next_round,
+    select_committable,
+)
 from pyspark_tiered.session import s3a_settings, spark_url
 from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
 from tiered.cold.manifest import SegmentEntry

@@ -33,7 +33,9 @@ def offsets_of(data: bytes) -> tuple[list[int], list[int], str]:
 
 
 def test_small_batches_that_become_large_are_opened_a_few_at_a_time() -> None:
-    data = b"".join(encode_batch([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100))
+    data = b"".join(
+        encode_batch([(0, None, bytes(MIB - 20), ())], base_offset=base, codec=Codec.ZSTD) for base in range(100)
+    )
     assert len(data) < rows.GROUP_BYTES
     most = 0
 

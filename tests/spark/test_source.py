@@ -131,7 +131,11 @@ def test_control_batches_are_no_rows_and_transactions_are_refused(spark: SparkSe
     record = (filling.BASE_MS, b"k", b"v", ())
     epoch = filling.EPOCH
     control = encode_batch([record], base_offset=1, leader_epoch=epoch, producer_id=1, transactional=True, control=True)
-    batches = [encode_batch([record], leader_epoch=epoch), control, encode_batch([record], base_offset=2, leader_epoch=epoch)]
+    batches = [
+        encode_batch([record], leader_epoch=epoch),
+        control,
+        encode_batch([record], base_offset=2, leader_epoch=epoch),
+    ]
     filling.upload(url, "t", PartitionId(TOPIC, 0), [filling.Segment(0, 3, b"".join(batches))])
     assert [row["offset"] for row in read(spark, url, "offset long").collect()] == [0, 2]
     open_ended = encode_batch([record], base_offset=3, leader_epoch=epoch, producer_id=1, transactional=True)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_tiered.load import load
 from pyspark_tiered.sql import QueryResult, render, sql
-from pyspark_tiered.verify import RowFault, Gap, explain_gap, verify
+from pyspark_tiered.verify import Gap, RowFault, explain_gap, verify
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

@@ -17,7 +17,7 @@ from bench.peer.wire import api_versions_request, produce_error_offset, produce_
 from bench.peer.workload import Metric, Workload, cpu, rate
 from tiered.records.native import walk
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_header, response_header
+from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -76,7 +76,7 @@ def test_costs_too_small_to_measure_have_a_ratio() -> None:
 @pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
 def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
     frame = memoryview(produce_request(topic, 3, b"v" * 100))
-    header = request_header(frame[4:])
+    header = decode_request_header(frame[4:])
     request = decode(ProduceRequest, 9, frame[4:], header.position)
     (data,) = request.topic_data
     (partition,) = data.partition_data
@@ -88,13 +88,13 @@ def test_produce_requests_are_what_the_codec_reads(topic: str) -> None:
 @pytest.mark.parametrize("topic", ["t", "a-topic-with-a-longer-name"])
 def test_the_error_code_is_where_the_loader_looks_for_it(topic: str) -> None:
     response = ProduceResponse([TopicProduceResponse(topic, partition_responses=[PartitionProduceResponse(3, 0x0607)])])
-    answer = response_header(0, 9, 1) + encode(response, 9)
+    answer = encode_response_header(0, 9, 1) + encode(response, 9)
     at = produce_error_offset(topic)
     assert (len(answer).to_bytes(4, "big") + answer)[at : at + 2] == b"\x06\x07"
 
 
 def test_the_oldest_request_names_its_key_and_version() -> None:
-    header = request_header(memoryview(api_versions_request())[4:])
+    header = decode_request_header(memoryview(api_versions_request())[4:])
     assert (header.key, header.version) == (18, 0)
 
 

@@ -8,48 +8,55 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, count_isr_changes, assess_partitions
+from tiered.controller.partition_health import (
+    PartitionHealth,
+    assess_partitions,
+    count_isr_changes,
+    unacknowledged_losses,
+)
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
-from tiered.metrics import Metrics, by_topic
+from tiered.metrics import Metrics, limit_topics
 
-LOST_TOPICS = 100
+LOSS_TOPICS_MAX = 100
 """Topics that are named by a metric of losses."""
 
 
 class ClusterMetrics:
     """Of one broker. `reigns` says whether it is the controller."""
 
-    def __init__(self, metrics: Metrics, node_id: int, image: Callable[[], Image], reigns: Callable[[], bool]) -> None:
+    def __init__(
+        self, metrics: Metrics, node_id: int, image: Callable[[], Image], is_controller: Callable[[], bool]
+    ) -> None:
         self._node_id = node_id
         self._image = image
-        self._known: tuple[Image, PartitionHealth] | None = None
+        self._cached_health: tuple[Image, PartitionHealth] | None = None
         self._shrinks = metrics.counter(
             "kafka_server_replicamanager_isrshrinks_total", "In-sync sets of led partitions that lost a member."
         )
         self._expands = metrics.counter(
             "kafka_server_replicamanager_isrexpands_total", "In-sync sets of led partitions that won a member."
         )
-        self._of_broker(metrics)
-        self._of_cluster(metrics, reigns)
+        self._add_broker_gauges(metrics)
+        self._add_cluster_gauges(metrics, is_controller)
 
     @property
-    def standing(self) -> PartitionHealth:
+    def partition_health(self) -> PartitionHealth:
         """How the partitions stand now."""
         image = self._image()
-        if self._known is None or self._known[0] is not image:
-            self._known = image, assess_partitions(image, self._node_id)
-        return self._known[1]
+        if self._cached_health is None or self._cached_health[0] is not image:
+            self._cached_health = image, assess_partitions(image, self._node_id)
+        return self._cached_health[1]
 
-    def count(self, changes: Sequence[Change], before: Image, after: Image) -> None:
+    def count_isr_changes(self, changes: Sequence[Change], before: Image, after: Image) -> None:
         """These changes are committed."""
         shrunk, grown = count_isr_changes(changes, before, after, self._node_id)
         self._shrinks.inc(shrunk)
         self._expands.inc(grown)
 
-    def _of_broker(self, metrics: Metrics) -> None:
+    def _add_broker_gauges(self, metrics: Metrics) -> None:
         def gauge(name: str, help: str, read: Callable[[PartitionHealth], int]) -> None:
-            metrics.gauge(name, help).read(lambda: float(read(self.standing)))
+            metrics.gauge(name, help).set_function(lambda: float(read(self.partition_health)))
 
         gauge(
             "kafka_server_replicamanager_underreplicatedpartitions",
@@ -68,7 +75,9 @@ class ClusterMetrics:
         )
         gauge("kafka_server_replicamanager_leadercount", "Partitions led here.", lambda now: now.leader_count)
         gauge(
-            "kafka_server_replicamanager_partitioncount", "Partitions that have a replica here.", lambda now: now.replica_count
+            "kafka_server_replicamanager_partitioncount",
+            "Partitions that have a replica here.",
+            lambda now: now.replica_count,
         )
         gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
@@ -86,14 +95,14 @@ class ClusterMetrics:
             lambda now: now.partition_count,
         )
 
-    def _of_cluster(self, metrics: Metrics, reigns: Callable[[], bool]) -> None:
+    def _add_cluster_gauges(self, metrics: Metrics, is_controller: Callable[[], bool]) -> None:
         def gauge(name: str, help: str, read: Callable[[Image], int]) -> None:
-            metrics.gauge(name, help).read(lambda: float(read(self._image())))
+            metrics.gauge(name, help).set_function(lambda: float(read(self._image())))
 
         gauge(
             "kafka_controller_kafkacontroller_activecontrollercount",
             "1 where the controller is, else 0.",
-            lambda _: reigns(),
+            lambda _: is_controller(),
         )
         gauge(
             "kafka_controller_kafkacontroller_globaltopiccount",
@@ -115,6 +124,8 @@ class ClusterMetrics:
             "Partitions of the cluster of which acknowledged records may be gone, and nobody has acknowledged that.",
             lambda image: len(image.losses),
         )
-        metrics.gauge("tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)).read(
-            lambda: by_topic(Counter(at.topic for at in unacknowledged_losses(self._image())), LOST_TOPICS)
+        metrics.gauge(
+            "tiered_topic_possible_loss_partitions", "The same of each topic that has any.", ("topic",)
+        ).set_function(
+            lambda: limit_topics(Counter(tp.topic for tp in unacknowledged_losses(self._image())), LOSS_TOPICS_MAX)
         )

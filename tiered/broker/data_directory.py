@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 ROOT = "log"
 META_FILE = "meta.properties"
 VERSION = "1"
-CONDEMNED = "-delete"
-BETWEEN_YIELDS = 1_000
+DELETE_SUFFIX = "-delete"
+LOGS_PER_YIELD = 1_000
 """Logs that are dealt with before others get their turn."""
 NAME_BYTES_MAX = 255
 """Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
 
 
-class Found(NamedTuple):
+class DirectoryState(NamedTuple):
     """How the directory was left. `whole`: every log in it is as its process wrote it."""
 
     directory_id: str
@@ -44,13 +44,13 @@ class Found(NamedTuple):
     clean: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
-    left: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
+    clean_entries: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
     """What a clean stop said of small logs; empty after any other end."""
-    synced: SyncedLogsContent = NO_SYNCED_LOGS
+    synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
     """Which logs are whole at what they synced."""
 
     @property
-    def whole(self) -> bool:
+    def is_intact(self) -> bool:
         return self.same_boot or self.clean
 
 
@@ -59,31 +59,33 @@ class DataDirectory:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._condemned: list[tuple[int, str]] = []
-        self._numbers = itertools.count()
-        self._saving = asyncio.Lock()
-        self._asked = 0
-        self._saved = 0
+        self._pending_deletions: list[tuple[int, str]] = []
+        self._rename_numbers = itertools.count()
+        self._save_lock = asyncio.Lock()
+        self._saves_requested = 0
+        self._saves_done = 0
 
-    async def open(self, cluster_id: str, node_id: int, fresh_id: str) -> Found:
-        """What is there; a new directory becomes this node's under `fresh_id`. `Refused` when it is another's,
+    async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
+        """What is there; a new directory becomes this node's under `new_directory_id`. `Refused` when it is another's,
         `Corrupt` when it does not say whose it is.
 
         The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
         """
         self._disk.make_dirs(ROOT)
         held = checkpoints.load(self._disk, ROOT, META_FILE)
-        directory_id = self._owner(held.decode(errors="replace"), cluster_id, node_id) if held else fresh_id
+        directory_id = (
+            self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
+        )
         clean = self._disk.exists(f"{ROOT}/{checkpoints.CLEAN_MARK}")
         mark = checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK)
-        found = Found(
+        found = DirectoryState(
             directory_id,
             mark is not None and mark.decode(errors="replace") == self._disk.boot_mark(),
             clean,
-            self._offsets(checkpoints.RECOVERY_POINTS),
-            self._offsets(checkpoints.LOG_STARTS),
-            self._left() if clean else {},
-            self._synced(),
+            self._load_offsets(checkpoints.RECOVERY_POINTS),
+            self._load_offsets(checkpoints.LOG_STARTS),
+            self._load_clean_entries() if clean else {},
+            self._load_synced_logs(),
         )
         if not held:
             if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
@@ -98,31 +100,31 @@ class DataDirectory:
         await self._disk.sync_dir(ROOT)
         return found
 
-    async def trust(self) -> None:
+    async def write_boot_mark(self) -> None:
         """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
         await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
 
-    def distrust(self) -> None:
+    def remove_boot_mark(self) -> None:
         """After an I/O error: the next start believes only what was fsynced."""
         self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
 
     async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         """How far each log is durable, and where it starts. Callers that come while it is written share the next
         writing: a thousand logs that begin anew at once do not write it a thousand times."""
-        self._asked = asked = self._asked + 1
-        async with self._saving:
-            if self._saved < asked:
-                number = self._asked
+        self._saves_requested = asked = self._saves_requested + 1
+        async with self._save_lock:
+            if self._saves_done < asked:
+                number = self._saves_requested
                 await self._save_offsets(logs)
-                self._saved = number
+                self._saves_done = number
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         cuts = [(each.truncations, each.truncations.made) for each in logs.values()]
         starts = [(each, each.start_offset) for each in logs.values()]
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, {at: each.flushed_offset for at, each in logs.items()}),
-            (checkpoints.LOG_STARTS, {at: each.start_offset for at, each in logs.items() if each.start_offset}),
-            (checkpoints.HIGH_WATERMARKS, {at: each.end_offset for at, each in logs.items()}),
+            (checkpoints.RECOVERY_POINTS, {tp: each.flushed_offset for tp, each in logs.items()}),
+            (checkpoints.LOG_STARTS, {tp: each.start_offset for tp, each in logs.items() if each.start_offset}),
+            (checkpoints.HIGH_WATERMARKS, {tp: each.end_offset for tp, each in logs.items()}),
         ):
             await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
         for each, made in cuts:
@@ -130,7 +132,7 @@ class DataDirectory:
         for hot, start in starts:
             hot.checkpointed_start_offset = start
 
-    def _left(self) -> dict[TopicPartition, CleanLogEntry]:
+    def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
         try:
             data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
             return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
@@ -138,7 +140,7 @@ class DataDirectory:
             log.warning("what a clean stop said is not used why=%s", error)
             return {}
 
-    def _synced(self) -> SyncedLogsContent:
+    def _load_synced_logs(self) -> SyncedLogsContent:
         try:
             data = checkpoints.load(self._disk, ROOT, synced.FILE)
             return synced.parse(data, where=synced.FILE) if data is not None else NO_SYNCED_LOGS
@@ -146,41 +148,41 @@ class DataDirectory:
             log.warning("which logs are whole at what they synced is not known why=%s", error)
             return NO_SYNCED_LOGS
 
-    async def mark_clean(self, left: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
+    async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
         """All logs are closed and durable; of the small ones the next start need only read this."""
         rows: list[bytes] = []
-        for at, each in left:
-            rows.append(left_logs.encode_log(at, each))
-            if len(rows) % BETWEEN_YIELDS == 0:
+        for tp, each in entries:
+            rows.append(left_logs.encode_log(tp, each))
+            if len(rows) % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
         await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
 
     # -- partitions that are not any more -----------------------------------------------------------------------------
 
-    def path(self, at: TopicPartition) -> str:
+    def log_path(self, tp: TopicPartition) -> str:
         """Where the log of a partition lies."""
-        return f"{ROOT}/{at}"
+        return f"{ROOT}/{tp}"
 
-    def tidy(self, known: Mapping[TopicPartition, str], found: Found) -> Found:
+    def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
         """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
         What is noted of a log that is not there may be of an earlier topic of that name: it is left out of the answer.
 
         A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
         topic of that name, and goes too."""
         for name in self._disk.list(ROOT):
-            if name.endswith(CONDEMNED):
+            if name.endswith(DELETE_SUFFIX):
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
-            at = _partition(name)
-            if at is None:
+            tp = _parse_directory_name(name)
+            if tp is None:
                 continue
-            if at in found.left and found.left[at].topic_id == known.get(at):
+            if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_ids.get(tp):
                 continue
             owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
             if owner is None:
                 continue
-            if not found.whole and at not in found.recovery_points and checkpoints.is_torn_metadata(owner):
+            if not state.is_intact and tp not in state.recovery_points and checkpoints.is_torn_metadata(owner):
                 log.warning("log that was never durable goes name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
@@ -189,34 +191,34 @@ class DataDirectory:
             except Corrupt as error:
                 log.warning("log directory keeps its place unread name=%s why=%s", name, error)
                 continue
-            if known.get(at) != topic_id:
+            if topic_ids.get(tp) != topic_id:
                 log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
-        there = known.keys() & map(_partition, self._disk.list(ROOT))
-        return found._replace(
-            recovery_points={at: offset for at, offset in found.recovery_points.items() if at in there},
-            log_starts={at: offset for at, offset in found.log_starts.items() if at in there},
+        there = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
+        return state._replace(
+            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in there},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in there},
         )
 
-    def condemn(self, at: TopicPartition, topic_id: str, due_ms: int) -> None:
+    def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
         """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
-        if self._disk.exists(self.path(at)):
-            end = f".{topic_id}.{next(self._numbers)}{CONDEMNED}"
-            aside = f"{ROOT}/{str(at)[: NAME_BYTES_MAX - len(end)]}{end}"
-            self._disk.rename(self.path(at), aside)
-            self._condemned.append((due_ms, aside))
+        if self._disk.exists(self.log_path(tp)):
+            end = f".{topic_id}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
+            aside = f"{ROOT}/{str(tp)[: NAME_BYTES_MAX - len(end)]}{end}"
+            self._disk.rename(self.log_path(tp), aside)
+            self._pending_deletions.append((due_ms, aside))
 
-    async def sweep(self, now_ms: int) -> bool:
+    async def delete_one_due(self, now_ms: int) -> bool:
         """Deletes one condemned directory whose time has come; whether there was one."""
-        for due in self._condemned:
+        for due in self._pending_deletions:
             if due[0] <= now_ms:
                 await self._disk.discard(due[1])
-                self._condemned.remove(due)
+                self._pending_deletions.remove(due)
                 return True
         return False
 
-    def _owner(self, text: str, cluster_id: str, node_id: int) -> str:
-        rows = dict(_pairs(text.splitlines()))
+    def _check_owner(self, text: str, cluster_id: str, node_id: int) -> str:
+        rows = dict(_parse_properties(text.splitlines()))
         for name in ("cluster.id", "node.id", "directory.id"):
             if not rows.get(name):
                 raise Corrupt(
@@ -236,7 +238,7 @@ class DataDirectory:
             raise Refused(Code.INVALID_CONFIG, f"{why}: give that node.id, or a data.dir of its own")
         return rows["directory.id"]
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+    def _load_offsets(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""
         try:
             return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
@@ -245,13 +247,13 @@ class DataDirectory:
             return {}
 
 
-def _partition(name: str) -> TopicPartition | None:
+def _parse_directory_name(name: str) -> TopicPartition | None:
     """The partition whose log a directory of this name holds."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
 
 
-def _pairs(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     for line in lines:
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):

@@ -14,10 +14,10 @@ from tiered.ports import Net, Stream
 PATH = "/tiered/v1/node"
 TIMEOUT_SECONDS = 2.0
 ANSWER_BYTES_MAX = 64 * 1024
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
-async def answers(net: Net, http: str, incarnation: str) -> bool:
+async def is_answering(net: Net, http: str, incarnation: str) -> bool:
     """Whether `incarnation` answers at `http` (HOST:PORT). Silence, or anybody else there, is a no. Neither side says
     it: whoever is there now, and whoever asks there, learns a digest."""
     host, _, port = http.rpartition(":")
@@ -25,7 +25,7 @@ async def answers(net: Net, http: str, incarnation: str) -> bool:
     if not port.isdecimal():
         return False
     try:
-        stream = await net.connect(ANY_ADDRESS.get(host, host), int(port), TIMEOUT_SECONDS)
+        stream = await net.connect(LOOPBACK_ADDRESSES.get(host, host), int(port), TIMEOUT_SECONDS)
     except Unavailable:
         return False
     try:
@@ -36,7 +36,7 @@ async def answers(net: Net, http: str, incarnation: str) -> bool:
         return False
     finally:
         stream.close()
-    return _digest(answer) == incarnation_digest(incarnation)
+    return _parse_digest(answer) == incarnation_digest(incarnation)
 
 
 async def _send(stream: Stream, data: bytes) -> None:
@@ -44,7 +44,7 @@ async def _send(stream: Stream, data: bytes) -> None:
     while rest:
         sent = stream.sendmsg([rest])
         if sent is None:
-            await _ready(stream.on_writable)
+            await _wait_ready(stream.on_writable)
         else:
             rest = rest[sent:]
 
@@ -56,7 +56,7 @@ async def _receive(stream: Stream) -> bytes:
     while len(answer) < ANSWER_BYTES_MAX:
         count = stream.recv_into(window)
         if count is None:
-            await _ready(stream.on_readable)
+            await _wait_ready(stream.on_readable)
         elif count == 0:
             break
         else:
@@ -64,7 +64,7 @@ async def _receive(stream: Stream) -> bytes:
     return bytes(answer)
 
 
-async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:
+async def _wait_ready(register: Callable[[Callable[[], None] | None], None]) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
@@ -78,7 +78,7 @@ async def _ready(register: Callable[[Callable[[], None] | None], None]) -> None:
         register(None)
 
 
-def _digest(answer: bytes) -> str:
+def _parse_digest(answer: bytes) -> str:
     """The incarnation's digest in an HTTP answer; "" when it is not the answer of a broker."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):

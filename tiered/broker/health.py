@@ -13,7 +13,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tiered.controller.partition_health import PartitionHealth, unacknowledged_losses, describe_out_of_sync, broker_state, describe_leaderless
+from tiered.controller.partition_health import (
+    PartitionHealth,
+    broker_state,
+    describe_leaderless,
+    describe_out_of_sync,
+    unacknowledged_losses,
+)
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
@@ -21,9 +27,9 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.storage import DiskState
 
 LISTED_MAX = 20
-FULL_SHARE = 0.95
+GROUP_BYTES_SHARE = 0.95
 """Of what groups may hold: from here on some joins and commits are refused, or soon will be."""
-COPY_MS = 60_000
+UPLOAD_GRACE_MS = 60_000
 """What an upload that is due may take before it is a problem."""
 
 
@@ -35,14 +41,14 @@ class Health:
     ok: bool
     problems: list[str]
     details: dict[str, Any]
-    own: list[str]
+    own_problems: list[str]
 
 
-def assess(
+def assess_health(
     *,
     failure: str,
     started: bool,
-    waits: bool,
+    waits_for_store: bool,
     disk: DiskState,
     outage: Outage | None,
     waiting_segments: int,
@@ -52,106 +58,108 @@ def assess(
     metadata_trouble: str,
     group_bytes: int,
     group_bytes_max: int,
-    unopened: dict[str, str],
+    unserved: dict[str, str],
     replicas: Iterable[LeaderReplica],
     image: Image,
-    standing: PartitionHealth,
-    silent_ms: int,
+    partition_health: PartitionHealth,
+    contact_lost_ms: int,
 ) -> Health:
     """The state of a broker, from what its parts say. `waits`: its start waits for the store. `copy_lag_ms`: the age
     of the oldest record that is not in the bucket, `copy_lag_max_ms` how old it may be. `silent_ms`: the controller is
     not heard for so long, 0 while it is."""
-    problems = list(_not_serving(failure, waits=waits, started=started))
+    problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
-        problems.append(f"the data directory failed at {_when(disk.dead.since_ms)}: {disk.dead.why}")
+        problems.append(f"the data directory failed at {_format_time(disk.dead.since_ms)}: {disk.dead.why}")
     if disk.full is not None:
         problems.append(
-            f"disk full since {_when(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+            f"disk full since {_format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
         )
     if outage is not None:
         state = "refuses requests" if outage.refused else "unreachable"
         problems.append(
-            f"store {state} since {_when(outage.since_ms)}: {waiting_segments} segments wait for upload,"
+            f"store {state} since {_format_time(outage.since_ms)}: {waiting_segments} segments wait for upload,"
             f" the oldest record for {copy_lag_ms / 1000:.0f} s,"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
-    if group_bytes >= group_bytes_max * FULL_SHARE:
+    if group_bytes >= group_bytes_max * GROUP_BYTES_SHARE:
         problems.append(
             f"groups hold {group_bytes} of {group_bytes_max} bytes (tiered.groups.max.bytes): joins and commits that"
             " need more are refused"
         )
-    problems += [f"partition {name} is not served: {why}" for name, why in list(unopened.items())[:LISTED_MAX]]
+    problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)
-    stuck = {str(replica.at): replica.upload_problem for replica in listed if replica.upload_problem}
+    stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}
     if outage is None:
         problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
-        if copy_lag_ms > copy_lag_max_ms + COPY_MS:
+        if copy_lag_ms > copy_lag_max_ms + UPLOAD_GRACE_MS:
             problems.append(
                 f"uploads are behind: the oldest record outside the bucket has been here for"
                 f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
             )
     own = problems.copy()
-    if started and silent_ms:
-        problems.append(f"the controller (broker {image.controller}) is not heard for {silent_ms / 1000:.0f} s")
-    problems += _lacking(image, standing)
+    if started and contact_lost_ms:
+        problems.append(f"the controller (broker {image.controller}) is not heard for {contact_lost_ms / 1000:.0f} s")
+    problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
-    problems += _lost(lost)
+    problems += _describe_losses(lost)
     details = {
         "partitions": len(listed),
         "controller": image.controller,
         "brokers": {str(broker.node_id): broker_state(broker) for _, broker in sorted(image.brokers.items())},
-        "leaderless_partitions": len(standing.leaderless),
-        "under_min_isr_partitions": len(standing.under_min_isr),
-        "under_replicated_partitions": len(standing.under_replicated),
+        "leaderless_partitions": len(partition_health.leaderless),
+        "under_min_isr_partitions": len(partition_health.under_min_isr),
+        "under_replicated_partitions": len(partition_health.under_replicated),
         "waiting_segments": waiting_segments,
         "copy_lag_ms": copy_lag_ms,
         "pending_metadata": pending_metadata,
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
-        "possible_loss": {str(at): loss._asdict() for at, loss in lost.items()},
+        "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
     return Health(started and not failure and disk.dead is None, problems, details, own)
 
 
-def _not_serving(failure: str, *, waits: bool, started: bool) -> Iterator[str]:
+def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool) -> Iterator[str]:
     if failure:
         yield f"the broker failed: {failure}"
-    elif waits:
+    elif waits_for_store:
         yield "the broker waits for the bucket before it can serve"
     elif not started:
         yield "the broker is starting or stopping"
 
 
-def _lacking(image: Image, standing: PartitionHealth) -> Iterator[str]:
+def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:
     """Partitions without a leader, and of those led here the ones that lack replicas in sync."""
     missing = partial(describe_out_of_sync, image)
-    yield from _each("has no leader", standing.leaderless, partial(describe_leaderless, image))
-    yield from _each("refuses acks=all, for too few are in sync", standing.under_min_isr, missing)
-    others = {at: each for at, each in standing.under_replicated.items() if at not in standing.under_min_isr}
-    yield from _each("has replicas that are not in sync", others, missing)
+    yield from _describe_each("has no leader", partition_health.leaderless, partial(describe_leaderless, image))
+    yield from _describe_each("refuses acks=all, for too few are in sync", partition_health.under_min_isr, missing)
+    others = {
+        tp: each for tp, each in partition_health.under_replicated.items() if tp not in partition_health.under_min_isr
+    }
+    yield from _describe_each("has replicas that are not in sync", others, missing)
 
 
-def _lost(lost: Mapping[TopicPartition, Loss]) -> Iterator[str]:
-    for at, loss in islice(lost.items(), LISTED_MAX):
+def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iterator[str]:
+    for tp, loss in islice(losses_by_partition.items(), LISTED_MAX):
         yield (
-            f"acknowledged records of partition {at} may be gone from offset {loss.from_offset} on,"
-            f" told at {_when(loss.at_ms)} (see tiered cluster losses)"
+            f"acknowledged records of partition {tp} may be gone from offset {loss.from_offset} on,"
+            f" told at {_format_time(loss.at_ms)} (see tiered cluster losses)"
         )
-    if len(lost) > LISTED_MAX:
-        yield f"and of {len(lost) - LISTED_MAX} more partitions acknowledged records may be gone"
+    if len(losses_by_partition) > LISTED_MAX:
+        yield f"and of {len(losses_by_partition) - LISTED_MAX} more partitions acknowledged records may be gone"
 
 
-def _each(
-    what: str, found: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
+def _describe_each(
+    what: str, partitions: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
 ) -> Iterator[str]:
-    for at, partition in islice(found.items(), LISTED_MAX):
-        yield f"partition {at} {what}: {why(partition)}"
-    if len(found) > LISTED_MAX:
-        yield f"and of {len(found) - LISTED_MAX} more partitions each {what}"
+    for tp, partition in islice(partitions.items(), LISTED_MAX):
+        yield f"partition {tp} {what}: {why(partition)}"
+    if len(partitions) > LISTED_MAX:
+        yield f"and of {len(partitions) - LISTED_MAX} more partitions each {what}"
 
 
-def _when(at_ms: int) -> str:
+def _format_time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

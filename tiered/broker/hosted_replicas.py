@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence, Set
 
-from tiered.broker.data_directory import DataDirectory, Found
-from tiered.broker.log_store import OPENING_AT_ONCE, Logs
-from tiered.broker.suspects import Doubts
+from tiered.broker.data_directory import DataDirectory, DirectoryState
+from tiered.broker.log_store import OPENING_AT_ONCE, LogStore
+from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
@@ -30,7 +30,7 @@ from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
+from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ DROPPED_AT_ONCE = 100
 """Partitions whose logs are put aside before others have their turn: some 7 ms."""
 
 
-class Partitions:
+class HostedReplicas:
     """`begun` hears of each replica that is led, `closed` of each closed segment, `configured` of each with other
     settings, `forgotten` of each replica that is led no more, `joinable` of one with a follower that could be in sync.
     Without `peers` nothing is followed. `heard` is the newest image, which runs ahead of the one that is followed.
 
-    `unopened` names what should be led and cannot be, with the reason, `uncopied` what should be followed; `unreported`
-    what is led from a log that may have lost records, `overstated` that of which less is lost than was told.
-    `doubtful` are the partitions whose logs the start could not prove whole.
+    `unopened` names what should be led and cannot be, with the reason, `unopened_followers` what should be followed;
+    `unreported_losses` what is led from a log that may have lost records, `overstated_losses` that of which less is
+    lost than was told. `doubtful` are the partitions whose logs the start could not prove whole.
     """
 
     def __init__(
@@ -58,110 +58,120 @@ class Partitions:
         incarnation: str,
         disk: DiskState,
         directory: DataDirectory,
-        cold: ColdTier,
-        images: CoordinatorSnapshotStore,
+        cold_tier: ColdTier,
+        snapshot_store: CoordinatorSnapshotStore,
         peers: Peers | None,
-        begun: Callable[[LeaderReplica], None],
-        closed: Callable[[LeaderReplica], None],
-        configured: Callable[[LeaderReplica], None],
-        forgotten: Callable[[LeaderReplica], None],
-        joinable: Callable[[LeaderReplica], None],
-        in_touch: Callable[[], bool],
-        heard: Callable[[], Image],
-        doubts: Doubts,
+        on_lead: Callable[[LeaderReplica], None],
+        on_segment_closed: Callable[[LeaderReplica], None],
+        on_config_changed: Callable[[LeaderReplica], None],
+        on_resign: Callable[[LeaderReplica], None],
+        on_follower_caught_up: Callable[[LeaderReplica], None],
+        has_controller_contact: Callable[[], bool],
+        newest_image: Callable[[], Image],
+        suspected_brokers: SuspectedBrokers,
     ) -> None:
         self.settings = settings
-        self.unopened: dict[TopicPartition, tuple[Lead, str]] = {}
-        self.uncopied: dict[TopicPartition, tuple[Follow, str]] = {}
-        self.doubtful: frozenset[TopicPartition] = frozenset()
-        self.unreported: list[LeaderReplica] = []
-        self.overstated: list[LeaderReplica] = []
+        self.unopened_leaders: dict[TopicPartition, tuple[Lead, str]] = {}
+        self.unopened_followers: dict[TopicPartition, tuple[Follow, str]] = {}
+        self.suspect_partitions: frozenset[TopicPartition] = frozenset()
+        self.unreported_losses: list[LeaderReplica] = []
+        self.overstated_losses: list[LeaderReplica] = []
         self._incarnation = incarnation
         self._world = world
         self._disk = disk
-        self._cold = cold
-        self._images = images
-        self._begun = begun
-        self._closed = closed
-        self._configured = configured
-        self._forgotten = forgotten
-        self._joinable = joinable
-        self._in_touch = in_touch
-        self._heard = heard
+        self._cold_tier = cold_tier
+        self._snapshot_store = snapshot_store
+        self._on_lead = on_lead
+        self._on_segment_closed = on_segment_closed
+        self._on_config_changed = on_config_changed
+        self._on_resign = on_resign
+        self._on_follower_caught_up = on_follower_caught_up
+        self._has_controller_contact = has_controller_contact
+        self._newest_image = newest_image
         self._image = Image()
-        self._logs = Logs(world, metrics, directory, lambda: self.settings, incarnation, self._may_note_synced)
-        self.synced_due = asyncio.Event()
+        self._log_store = LogStore(
+            world, metrics, directory, lambda: self.settings, incarnation, self._can_save_synced_entry
+        )
+        self.synced_entry_due = asyncio.Event()
         """Set when what is noted of synced logs may differ from what their settings ask for."""
-        self.untold_due = asyncio.Event()
+        self.loss_report_due = asyncio.Event()
         """Set when there is a loss to tell."""
-        self._replicas: dict[TopicPartition, LeaderReplica] = {}
-        self._copies: dict[TopicPartition, FollowerReplica] = {}
-        self._committed: dict[TopicPartition, int] = {}
+        self._leaders: dict[TopicPartition, LeaderReplica] = {}
+        self._followers: dict[TopicPartition, FollowerReplica] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
         """High watermarks of partitions between two roles."""
-        self._settled: dict[TopicPartition, int] = {}
+        self._clean_stop_epochs: dict[TopicPartition, int] = {}
         """The leader epoch after that in which the process before stopped cleanly, of partitions that it held alone."""
-        self._never_cold: set[TopicPartition] = set()
+        self._never_tiered: set[TopicPartition] = set()
         """Partitions of which nothing was in the bucket when this broker, the last to lead them, stopped cleanly."""
-        self._moving = asyncio.Lock()
+        self._role_change_lock = asyncio.Lock()
         self._fetchers: ReplicaFetchers | None = None
         if peers is not None:
-            ports = FetcherPorts(peers, self._address_of, cold, world.clock, self._broken, doubts.lost, doubts.heard)
-            self._fetchers = ReplicaFetchers(self._asking, ports, world.rng, metrics)
+            ports = FetcherPorts(
+                peers,
+                self._find_address,
+                cold_tier,
+                world.clock,
+                self._on_truncation_failed,
+                suspected_brokers.connection_lost,
+                suspected_brokers.answered,
+            )
+            self._fetchers = ReplicaFetchers(self._make_fetch_settings, ports, world.rng, metrics)
         gauge = metrics.gauge("tiered_partitions", "Partitions that this broker leads.")
-        gauge.read(lambda: float(len(self._replicas)))
+        gauge.set_function(lambda: float(len(self._leaders)))
         gauge = metrics.gauge("tiered_partitions_followed", "Partitions that this broker follows.")
-        gauge.read(lambda: float(len(self._copies)))
+        gauge.set_function(lambda: float(len(self._followers)))
         gauge = metrics.gauge("tiered_producer_ids", "Producers that the logs of this broker remember.")
-        gauge.read(lambda: float(self.producer_limits.producer_count))
+        gauge.set_function(lambda: float(self.producer_limits.producer_count))
 
     @property
     def producer_limits(self) -> ProducerLimits:
         """What the logs of this broker know of producers, and may."""
-        return self._logs.producer_limits
+        return self._log_store.producer_limits
 
-    def led(self) -> list[LeaderReplica]:
+    def list_leaders(self) -> list[LeaderReplica]:
         """Every partition that this broker leads."""
-        return list(self._replicas.values())
+        return list(self._leaders.values())
 
-    def get(self, at: TopicPartition) -> LeaderReplica | None:
+    def find_leader(self, tp: TopicPartition) -> LeaderReplica | None:
         """The partition, when it is led here."""
-        return self._replicas.get(at)
+        return self._leaders.get(tp)
 
-    def copied(self, at: TopicPartition) -> FollowerReplica | None:
+    def find_follower(self, tp: TopicPartition) -> FollowerReplica | None:
         """The partition, when it is followed here."""
-        return self._copies.get(at)
+        return self._followers.get(tp)
 
-    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
+    def end_of(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """The epoch of the last record of a log and where it ends; (-1, 0) where nothing can be read."""
-        return self._logs.end_of(at, topic_id)
+        return self._log_store.end_of(tp, topic_id)
 
-    def is_doubted(self, at: TopicPartition) -> bool:
+    def is_suspect(self, tp: TopicPartition) -> bool:
         """Whether records of its log have rotted away, whatever else the start could prove."""
-        return self._logs.is_doubted(at)
+        return self._log_store.is_suspect(tp)
 
     @property
-    def unjudged(self) -> bool:
+    def has_unchecked_logs(self) -> bool:
         """Whether a log that the start could not open has not been opened since."""
-        return self._logs.unjudged
+        return self._log_store.has_unchecked_logs
 
-    async def believe(self) -> None:
+    async def clear_suspicion(self) -> None:
         """The cluster knows what every log lacks. `Unavailable` when that cannot be written down."""
-        await self._logs.believe()
+        await self._log_store.clear_suspicion()
 
-    def held(self) -> list[LeaderReplica | FollowerReplica]:
+    def list_replicas(self) -> list[LeaderReplica | FollowerReplica]:
         """Every partition that has a log here, led or followed."""
-        return [*self._replicas.values(), *self._copies.values()]
+        return [*self._leaders.values(), *self._followers.values()]
 
-    def troubles(self) -> dict[str, str]:
+    def list_unserved(self) -> dict[str, str]:
         """Partitions that are neither led nor followed although they should be, with the reason."""
-        return {str(at): why for at, (_, why) in (*self.unopened.items(), *self.uncopied.items())}
+        return {str(tp): why for tp, (_, why) in (*self.unopened_leaders.items(), *self.unopened_followers.items())}
 
-    async def copy(self) -> None:
+    async def run_fetchers(self) -> None:
         """Copies what is followed, until it is cancelled."""
         if self._fetchers is not None:
             await self._fetchers.run()
 
-    def _asking(self) -> FetcherSettings:
+    def _make_fetch_settings(self) -> FetcherSettings:
         settings = self.settings
         return FetcherSettings(
             settings.node_id,
@@ -172,346 +182,365 @@ class Partitions:
             settings.follower_replication_throttled_rate,
         )
 
-    def _address_of(self, node_id: int) -> str:
+    def _find_address(self, node_id: int) -> str:
         """Where another broker answers brokers."""
         broker = self._image.brokers.get(node_id)
         return broker.address(self.settings.inter_broker_listener_name) if broker is not None else ""
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    async def recover(self, image: Image, found: Found) -> None:
+    async def recover(self, image: Image, state: DirectoryState) -> None:
         """Opens the logs of all partitions that have a replica here, as they were left, before anybody is told."""
         known = dict(hosted_partitions(image, self.settings.node_id))
-        found = await self._logs.recover(known, found)
+        state = await self._log_store.recover(known, state)
         try:
-            await self._disk.guard(self._logs.renew_synced())
+            await self._disk.guard(self._log_store.save_synced_entries())
         except Unavailable as error:
             log.warning("which logs are whole at what they synced is noted later why=%s", error)
         before = image.brokers.get(self.settings.node_id)
-        if before is None or before.alive or not found.clean:
+        if before is None or before.alive or not state.clean:
             # That it is gone may have been said by another broker, which knows nothing of what was under way.
             return
-        for at, topic in known.items():
-            left, last = found.left.get(at), topic.partitions[at.partition]
-            if not self._alone(last):
+        for tp, topic in known.items():
+            left, last = state.clean_entries.get(tp), topic.partitions[tp.partition]
+            if not self._is_sole_replica(last):
                 continue
-            self._settled[at] = last.leader_epoch + 1
+            self._clean_stop_epochs[tp] = last.leader_epoch + 1
             never_cold = left is not None and not left.has_cold_segments and left.leader_epoch == last.leader_epoch
-            if never_cold and self._logs.get(at) is not None:
-                self._never_cold.add(at)
+            if never_cold and self._log_store.get(tp) is not None:
+                self._never_tiered.add(tp)
 
-    def _may_note_synced(self, at: TopicPartition) -> bool:
+    def _can_save_synced_entry(self, tp: TopicPartition) -> bool:
         """True if the log has its place and no loss of it is still to be told: until then the next start has to doubt
         it again."""
-        replica = self._replicas.get(at)
-        if at in self.doubtful or (replica is None and at not in self._copies):
+        replica = self._leaders.get(tp)
+        if tp in self.suspect_partitions or (replica is None and tp not in self._followers):
             return False
-        return replica is None or replica not in self.unreported
+        return replica is None or replica not in self.unreported_losses
 
-    def is_settled(self, at: TopicPartition, leader_epoch: int) -> bool:
+    def has_clean_predecessor(self, tp: TopicPartition, leader_epoch: int) -> bool:
         """True if the leader before was the last process of this broker, and stopped cleanly. With other replicas, or
         under a later epoch, others may have led it since."""
-        return self._settled.get(at) == leader_epoch
+        return self._clean_stop_epochs.get(tp) == leader_epoch
 
     @property
-    def owes(self) -> bool:
+    def takeover_pending(self) -> bool:
         """True if an earlier leader may still write the manifest of a partition that is held here alone: then the next
         process must not take this one for the last that could."""
         known = hosted_partitions(self._image, self.settings.node_id)
-        mine = (at for at, topic in known if self._alone(topic.partitions[at.partition]))
-        return any((replica := self._replicas.get(at)) is None or replica.takeover_pending for at in mine)
+        mine = (tp for tp, topic in known if self._is_sole_replica(topic.partitions[tp.partition]))
+        return any((replica := self._leaders.get(tp)) is None or replica.takeover_pending for tp in mine)
 
-    def _alone(self, partition: PartitionImage) -> bool:
+    def _is_sole_replica(self, partition: PartitionImage) -> bool:
         """Whether nobody else can have led it."""
         return partition.replicas == (self.settings.node_id,)
 
     # -- following the image ------------------------------------------------------------------------------------------
 
-    def stop(self, deleted: Set[TopicId]) -> None:
+    def stop_topics(self, deleted: Set[TopicId]) -> None:
         """Leads and follows nothing of these topics any more, in the turn in which their deletion is heard. The image
         is followed later; until then clients come who know another topic of the same name. So the replica at a name
         is always of the topic that has the name in the newest image."""
-        for replica in self.led():
+        for replica in self.list_leaders():
             if replica.topic_id in deleted:
-                self.resign(replica.at, _deleted(replica.at))
-        for copy in list(self._copies.values()):
+                self.resign(replica.tp, _make_deleted_refusal(replica.tp))
+        for copy in list(self._followers.values()):
             if copy.topic_id in deleted:
-                self._end_copy(copy.at)
-        self.unopened = {at: each for at, each in self.unopened.items() if each[0].topic_id not in deleted}
-        self.uncopied = {at: each for at, each in self.uncopied.items() if each[0].topic_id not in deleted}
+                self._close_follower(copy.tp)
+        self.unopened_leaders = {
+            tp: each for tp, each in self.unopened_leaders.items() if each[0].topic_id not in deleted
+        }
+        self.unopened_followers = {
+            tp: each for tp, each in self.unopened_followers.items() if each[0].topic_id not in deleted
+        }
 
-    def depose(self, image: Image, changes: Sequence[Change]) -> None:
+    def resign_superseded(self, image: Image, changes: Sequence[Change]) -> None:
         """Leads nothing any more that `image` gives to another broker, or to this one under another epoch, in the turn
         in which that is heard: until it is acted on, a leader that was replaced uncleanly would acknowledge what the
         next one lacks (rule R6). Without `changes` the image came whole."""
         changed = (PartitionId(each.topic_id, each.partition) for each in changes if isinstance(each, PartitionChanged))
-        for pid in changed if changes else [replica.pid for replica in self.led()]:
-            topic = image.topics_by_id.get(pid.topic_id)
-            replica = self._replicas.get(TopicPartition(topic.name, pid.partition)) if topic is not None else None
+        for partition_id in changed if changes else [replica.partition_id for replica in self.list_leaders()]:
+            topic = image.topics_by_id.get(partition_id.topic_id)
+            replica = (
+                self._leaders.get(TopicPartition(topic.name, partition_id.partition)) if topic is not None else None
+            )
             if topic is None or replica is None:
                 continue
-            now = topic.partitions[pid.partition]
+            now = topic.partitions[partition_id.partition]
             if (now.leader, now.leader_epoch) != (self.settings.node_id, replica.leader_epoch):
-                self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.at} is led elsewhere now"))
+                self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{replica.tp} is led elsewhere now"))
 
     def _is_deleted(self, topic_id: TopicId) -> bool:
         """Whether its deletion was heard while its log was opened."""
-        return topic_id not in self._heard().topics_by_id
+        return topic_id not in self._newest_image().topics_by_id
 
-    async def follow(self, old: Image, new: Image, settings: Settings) -> None:
+    async def apply_image(self, old: Image, new: Image, settings: Settings) -> None:
         """Does what it takes to get from `old` to `new`: drop, resign, configure, lead."""
-        async with self._moving:
-            await self._follow(old, new, settings)
+        async with self._role_change_lock:
+            await self._apply_image(old, new, settings)
 
-    async def _follow(self, old: Image, new: Image, settings: Settings) -> None:
+    async def _apply_image(self, old: Image, new: Image, settings: Settings) -> None:
         delta = compute_delta(old, new, settings.node_id, self._incarnation)
         self.settings, self._image = settings, new
-        for number, at in enumerate(delta.dropped, 1):
+        for number, tp in enumerate(delta.dropped, 1):
             if number % DROPPED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            topic_id = old.topics[at.topic].topic_id
-            self._drop(at, topic_id, moved=topic_id in new.topics_by_id)
-        for at in delta.resigned:
-            self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is led elsewhere now"))
+            topic_id = old.topics[tp.topic].topic_id
+            self._drop(tp, topic_id, moved=topic_id in new.topics_by_id)
+        for tp in delta.resigned:
+            self.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is led elsewhere now"))
         for each in delta.leaders:
-            if each.at in self._replicas:  # by turns that are over already
-                self.resign(each.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.at} is led under another epoch now"))
-        for at in (*(each.at for each in delta.followers), *(each.at for each in delta.leaders)):
-            self._end_copy(at)
+            if each.tp in self._leaders:  # by turns that are over already
+                self.resign(each.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.tp} is led under another epoch now"))
+        for tp in (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders)):
+            self._close_follower(tp)
         for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
             self._configure(new.topics[name])
-        for at, partition in delta.isr_changed:
-            if at in self._replicas:
-                self._replicas[at].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
-        await self._copy_all(new, delta.followers)
-        await self._lead_all(new, delta.leaders)
-        for at, loss in delta.loss_changes:
-            if at in self._replicas:
-                self._replicas[at].possible_loss = loss._asdict() if loss is not None else None
+        for tp, partition in delta.isr_changed:
+            if tp in self._leaders:
+                self._leaders[tp].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
+        await self._open_followers(new, delta.followers)
+        await self._open_leaders(new, delta.leaders)
+        for tp, loss in delta.loss_changes:
+            if tp in self._leaders:
+                self._leaders[tp].possible_loss = loss._asdict() if loss is not None else None
 
-    async def open_missing(self, image: Callable[[], Image]) -> None:
+    async def retry_unopened(self, image: Callable[[], Image]) -> None:
         """Tries again to lead and to follow what could not be opened. Not while the image is followed: what is opened
         here may be deleted there, or led under a later epoch."""
-        if self.unopened or self.uncopied:
-            async with self._moving:
-                await self._copy_all(image(), [follow for follow, _ in self.uncopied.values()])
-                await self._lead_all(image(), [lead for lead, _ in self.unopened.values()])
+        if self.unopened_leaders or self.unopened_followers:
+            async with self._role_change_lock:
+                await self._open_followers(image(), [follow for follow, _ in self.unopened_followers.values()])
+                await self._open_leaders(image(), [lead for lead, _ in self.unopened_leaders.values()])
 
-    async def settled(self) -> None:
+    async def wait_applied(self) -> None:
         """Returns once no image is being followed: all that it says is led, or named in `unopened`."""
-        async with self._moving:
+        async with self._role_change_lock:
             return
 
-    async def _lead_all(self, image: Image, leads: Iterable[Lead]) -> None:
-        self._images.invalidate_listing()
+    async def _open_leaders(self, image: Image, leads: Iterable[Lead]) -> None:
+        self._snapshot_store.invalidate_listing()
         places = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._lead(image, lead, places) for lead in leads))
+        await asyncio.gather(*(self._open_leader(image, lead, places) for lead in leads))
 
-    async def _lead(self, image: Image, lead: Lead, places: asyncio.Semaphore) -> None:
+    async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
-        if topic is None or topic.partitions[lead.at.partition].leader_epoch != lead.leader_epoch:
+        if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
             return  # the image went on, and is about to be followed
-        async with places:
+        async with slots:
             if lead.is_new:
                 await asyncio.sleep(0)  # a thousand new logs wait for nothing: others have their turn between them
             try:
-                replica = await self._begin(topic, lead)
+                replica = await self._become_leader(topic, lead)
                 if replica.log.truncations.is_unsettled:  # else parts of what was cut off could come back
                     await self._disk.flush(replica.log)
-                    await self._logs.save_offsets()
+                    await self._log_store.save_offsets()
             except (Unavailable, Corrupt, Fenced, Refused) as error:
-                _say("served", lead.at, error, self.unopened.get(lead.at))
-                self._judge(lead.at, not isinstance(error, Unavailable) or error.final, str(error))
+                _log_failure("served", lead.tp, error, self.unopened_leaders.get(lead.tp))
+                self._handle_write_failure(lead.tp, not isinstance(error, Unavailable) or error.final, str(error))
                 if not self._is_deleted(lead.topic_id):
-                    self.unopened[lead.at] = (lead, str(error))
+                    self.unopened_leaders[lead.tp] = (lead, str(error))
                 return
         if self._is_deleted(lead.topic_id):
             return  # its log goes when that is followed
-        self._replicas[lead.at] = replica
-        self.unopened.pop(lead.at, None)
-        told, known = image.losses.get(replica.pid), topic.partitions[lead.at.partition]
+        self._leaders[lead.tp] = replica
+        self.unopened_leaders.pop(lead.tp, None)
+        told, known = image.losses.get(replica.partition_id), topic.partitions[lead.tp.partition]
         replica.possible_loss = told[-1]._asdict() if told else None
-        if replica.restarted_at_cold_end or (lead.at in self.doubtful and not lead.is_new):
-            self.unreported.append(replica)
-            self.untold_due.set()
-            if is_untold(known.loss, replica):
+        if replica.restarted_at_cold_end or (lead.tp in self.suspect_partitions and not lead.is_new):
+            self.unreported_losses.append(replica)
+            self.loss_report_due.set()
+            if is_loss_unreported(known.loss, replica):
                 replica.block_appends()
             if known.stored_end == UNKNOWN_END:
                 made = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
                 replica.possible_loss = made._asdict()
-        elif is_told_too_low(known.loss, replica):
-            self.overstated.append(replica)
-        self._look_at(replica.log)
-        self._begun(replica)
+        elif is_loss_overstated(known.loss, replica):
+            self.overstated_losses.append(replica)
+        self._check_synced_entry(replica.log)
+        self._on_lead(replica)
 
-    def _judge(self, at: TopicPartition, final: bool, why: str) -> None:
+    def _handle_write_failure(self, tp: TopicPartition, final: bool, why: str) -> None:
         """A log that broke while it was changed: on a full disk it is opened anew, on a failing one nothing is."""
-        hot = self._logs.get(at)
+        hot = self._log_store.get(tp)
         if hot is None or not hot.write_failure:
             return
         if final:
             self._disk.mark_dead(why)
         else:
             self._disk.mark_full(why)
-            self._logs.close_broken(at)
+            self._log_store.close_broken(tp)
 
-    async def _begin(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
-        known = topic.partitions[lead.at.partition]
-        hot = await self._logs.begin(lead.at, topic, fresh=lead.is_new)
-        pid = LeaderReplica.id_of(lead.at, lead.topic_id)
-        past = PreviousLeader.STOPPED_CLEANLY if self.is_settled(lead.at, lead.leader_epoch) else PreviousLeader.MAY_STILL_WRITE
-        if lead.is_new or lead.at in self._never_cold:
+    async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
+        known = topic.partitions[lead.tp.partition]
+        hot = await self._log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
+        partition_id = LeaderReplica.id_of(lead.tp, lead.topic_id)
+        past = (
+            PreviousLeader.STOPPED_CLEANLY
+            if self.has_clean_predecessor(lead.tp, lead.leader_epoch)
+            else PreviousLeader.MAY_STILL_WRITE
+        )
+        if lead.is_new or lead.tp in self._never_tiered:
             past = PreviousLeader.NONE
         elif lead.was_in_sync:
             past = PreviousLeader.WAS_IN_SYNC_WITH
-        self._never_cold.discard(lead.at)
+        self._never_tiered.discard(lead.tp)
         if topic.name == OFFSETS_TOPIC and not lead.is_new:
-            begun = await self._images.reconcile(hot, pid)
+            begun = await self._snapshot_store.reconcile(hot, partition_id)
         else:
-            begun = await prepare_leader_log(hot, self._cold, pid, topic.name, lead.leader_epoch, past)
+            begun = await prepare_leader_log(hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, past)
         cold_end = begun.manifest.cold_end_offset if begun.manifest is not None else 0
-        committed = max(self._committed.pop(lead.at, 0), cold_end, hot.start_offset)
+        committed = max(self._high_watermarks.pop(lead.tp, 0), cold_end, hot.start_offset)
         return LeaderReplica(
-            lead.at, lead.topic_id, hot,
+            lead.tp, lead.topic_id, hot,
             LeaderState(
                 self.settings.node_id, lead.leader_epoch, known.isr, replicas=known.replicas,
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            cold=self._cold, start=begun, clock=self._world.clock, disk=self._disk,
-            on_segment_closed=self._closed, on_follower_caught_up=self._joinable, has_controller_contact=self._in_touch,
-            save_offsets=self.save_offsets,
+            cold=self._cold_tier, start=begun, clock=self._world.clock, disk=self._disk,
+            on_segment_closed=self._on_segment_closed, on_follower_caught_up=self._on_follower_caught_up,
+            has_controller_contact=self._has_controller_contact, save_offsets=self.save_offsets,
         )  # fmt: skip
 
-    async def _copy_all(self, image: Image, follows: Iterable[Follow]) -> None:
+    async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:
         places = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._copy(image, follow, places) for follow in follows))
+        await asyncio.gather(*(self._open_follower(image, follow, places) for follow in follows))
 
-    async def _copy(self, image: Image, follow: Follow, places: asyncio.Semaphore) -> None:
-        at, topic = follow.at, image.topics_by_id.get(follow.topic_id)
-        before = self.uncopied.pop(at, None)
-        if topic is None or topic.partitions[at.partition].leader_epoch != follow.leader_epoch:
+    async def _open_follower(self, image: Image, follow: Follow, slots: asyncio.Semaphore) -> None:
+        tp, topic = follow.tp, image.topics_by_id.get(follow.topic_id)
+        before = self.unopened_followers.pop(tp, None)
+        if topic is None or topic.partitions[tp.partition].leader_epoch != follow.leader_epoch:
             return  # the image went on, and is about to be followed
-        async with places:
+        async with slots:
             if follow.is_new:
                 await asyncio.sleep(0)  # as with those that are led
             try:
-                hot = await self._logs.begin(at, topic, fresh=follow.is_new)
+                hot = await self._log_store.open_or_create(tp, topic, is_new=follow.is_new)
             except (Unavailable, Corrupt, Refused) as error:
-                _say("followed", at, error, before)
+                _log_failure("followed", tp, error, before)
                 if isinstance(error, Unavailable) and error.final:
                     self._disk.mark_dead(str(error))
                 if not self._is_deleted(follow.topic_id):
-                    self.uncopied[at] = (follow, str(error))
+                    self.unopened_followers[tp] = (follow, str(error))
                 return
         if self._is_deleted(follow.topic_id):
             return  # as with those that are led
         if follow.leader != NO_LEADER:
-            self.doubtful -= {at}  # what it lacks it copies again; until then it counts for nothing
-        copy = self._copies[at] = FollowerReplica(
-            at, follow.topic_id, hot, follow.leader, follow.leader_epoch,
-            high_watermark=self._committed.pop(at, 0), clock=self._world.clock, disk=self._disk, save_offsets=self.save_offsets,
+            self.suspect_partitions -= {tp}  # what it lacks it copies again; until then it counts for nothing
+        copy = self._followers[tp] = FollowerReplica(
+            tp, follow.topic_id, hot, follow.leader, follow.leader_epoch,
+            high_watermark=self._high_watermarks.pop(tp, 0), clock=self._world.clock, disk=self._disk,
+            save_offsets=self.save_offsets,
         )  # fmt: skip
-        self._look_at(hot)
+        self._check_synced_entry(hot)
         if self._fetchers is not None and follow.leader != NO_LEADER:
             self._fetchers.follow(copy)
 
-    def _end_copy(self, at: TopicPartition) -> None:
+    def _close_follower(self, tp: TopicPartition) -> None:
         """It is followed no more, or another leader is."""
-        self.uncopied.pop(at, None)
-        copy = self._copies.pop(at, None)
+        self.unopened_followers.pop(tp, None)
+        copy = self._followers.pop(tp, None)
         if copy is not None:
             copy.stop()
-            self._committed[at] = copy.high_watermark
+            self._high_watermarks[tp] = copy.high_watermark
 
-    def _broken(self, copy: FollowerReplica, final: bool) -> None:
+    def _on_truncation_failed(self, follower: FollowerReplica, final: bool) -> None:
         """A cut of its log failed half way. On a full disk it is opened anew with the next look at all logs."""
-        if self._copies.get(copy.at) is copy:
-            self._end_copy(copy.at)
-            follow = Follow(copy.at, copy.topic_id, copy.leader, copy.leader_epoch)
-            self.uncopied[copy.at] = (follow, copy.log.write_failure)
-            self._judge(copy.at, final, copy.log.write_failure)
+        if self._followers.get(follower.tp) is follower:
+            self._close_follower(follower.tp)
+            follow = Follow(follower.tp, follower.topic_id, follower.leader, follower.leader_epoch)
+            self.unopened_followers[follower.tp] = (follow, follower.log.write_failure)
+            self._handle_write_failure(follower.tp, final, follower.log.write_failure)
 
     def _configure(self, topic: TopicImage) -> None:
-        config = self._logs.config_of(topic)
+        config = self._log_store.get_config(topic)
         for p in range(len(topic.partitions)):
-            at = TopicPartition(topic.name, p)
-            hot = self._logs.configure(at, config)
+            tp = TopicPartition(topic.name, p)
+            hot = self._log_store.configure(tp, config)
             if hot is not None:
-                self._look_at(hot)
-            if at in self._replicas:
-                self._replicas[at].on_config_changed()
-                self._configured(self._replicas[at])
+                self._check_synced_entry(hot)
+            if tp in self._leaders:
+                self._leaders[tp].on_config_changed()
+                self._on_config_changed(self._leaders[tp])
 
-    def _look_at(self, hot: DiskLog) -> None:
+    def _check_synced_entry(self, hot: DiskLog) -> None:
         """Has it noted soon whether the log is whole at what it syncs, also where nobody writes."""
         if hot.synced_entry.is_due:
-            self.synced_due.set()
+            self.synced_entry_due.set()
 
-    def resign(self, at: TopicPartition, why: Refused) -> None:
+    def resign(self, tp: TopicPartition, why: Refused) -> None:
         """Not led here any more; who waits is answered with `why`."""
-        self.unopened.pop(at, None)
-        replica = self._replicas.pop(at, None)
+        self.unopened_leaders.pop(tp, None)
+        replica = self._leaders.pop(tp, None)
         if replica is not None:
-            self._committed[at] = replica.high_watermark
+            self._high_watermarks[tp] = replica.high_watermark
             replica.resign(why)
-            self._cold.uploader.forget(replica.pid)
-            self._forgotten(replica)
+            self._cold_tier.uploader.forget(replica.partition_id)
+            self._on_resign(replica)
 
-    def fenced(self, replica: LeaderReplica, error: Fenced) -> None:
+    def on_fenced(self, replica: LeaderReplica, error: Fenced) -> None:
         """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the
         one that has its name now."""
-        log.error("fenced partition=%s why=%s", replica.at, error)
-        if self._replicas.get(replica.at) is replica:
-            self.resign(replica.at, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
+        log.error("fenced partition=%s why=%s", replica.tp, error)
+        if self._leaders.get(replica.tp) is replica:
+            self.resign(replica.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
 
-    def _drop(self, at: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
-        self.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{at} is elsewhere now") if moved else _deleted(at))
-        self._cold.manifests.forget(LeaderReplica.id_of(at, topic_id))
-        self._end_copy(at)
-        self._committed.pop(at, None)
-        self._never_cold.discard(at)
-        self._logs.drop(at, topic_id)
+    def _drop(self, tp: TopicPartition, topic_id: TopicId, *, moved: bool) -> None:
+        self.resign(
+            tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
+        )
+        self._cold_tier.manifests.forget(LeaderReplica.id_of(tp, topic_id))
+        self._close_follower(tp)
+        self._high_watermarks.pop(tp, None)
+        self._never_tiered.discard(tp)
+        self._log_store.drop(tp, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def refuse(self, why: Refused) -> None:
         """Answers everybody with `why` from now on; the logs stay as they are."""
-        for replica in self._replicas.values():
+        for replica in self._leaders.values():
             replica.resign(why)
-        for copy in self._copies.values():
+        for copy in self._followers.values():
             copy.stop()
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts. `Unavailable`."""
-        await self._disk.guard(self._logs.save_offsets())
+        await self._disk.guard(self._log_store.save_offsets())
 
     async def close_clean(self) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check."""
-        return await self._logs.close_clean(self._left)
+        return await self._log_store.close_clean(self._make_clean_entry)
 
-    def _left(self, at: TopicPartition, hot: DiskLog) -> CleanLogEntry | None:
+    def _make_clean_entry(self, tp: TopicPartition, hot: DiskLog) -> CleanLogEntry | None:
         """What the next start need not read anew."""
-        replica, copy = self._replicas.get(at), self._copies.get(at)
+        replica, copy = self._leaders.get(tp), self._followers.get(tp)
         if replica is not None:
             return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.takeover_pending)
         return hot.make_clean_entry(copy.leader_epoch, True) if copy is not None else None
 
 
-def _deleted(at: TopicPartition) -> Refused:
-    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {at.topic!r} was deleted")
+def _make_deleted_refusal(tp: TopicPartition) -> Refused:
+    return Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {tp.topic!r} was deleted")
 
 
-def is_untold(told: Loss | None, replica: LeaderReplica) -> bool:
+def is_loss_unreported(reported: Loss | None, replica: LeaderReplica) -> bool:
     """True if the cluster still has to be told that this leader lacks what was behind its start."""
-    return told is None or told.leader_epoch < replica.leader_epoch or told.from_offset > replica.epoch_start
+    return (
+        reported is None or reported.leader_epoch < replica.leader_epoch or reported.from_offset > replica.epoch_start
+    )
 
 
-def is_told_too_low(told: Loss | None, replica: LeaderReplica) -> bool:
+def is_loss_overstated(reported: Loss | None, replica: LeaderReplica) -> bool:
     """True if a loss reaches below what was in the bucket when this leader began: the controller did not know."""
-    return told is not None and told.leader_epoch == replica.leader_epoch and told.from_offset < replica.initial_cold_end_offset
+    return (
+        reported is not None
+        and reported.leader_epoch == replica.leader_epoch
+        and reported.from_offset < replica.initial_cold_end_offset
+    )
 
 
-def _say(done: str, at: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
+def _log_failure(role: str, tp: TopicPartition, error: Exception, before: tuple[object, str] | None) -> None:
     if before is None or before[1] != str(error):  # it is tried again and again
-        log.error("partition is not %s partition=%s why=%s", done, at, error)
+        log.error("partition is not %s partition=%s why=%s", role, tp, error)

@@ -18,7 +18,7 @@ from tiered.controller.leaders import stopping_ids
 from tiered.controller.requests import AlterPartitions, InSync, IsrWish
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.ports import Clock
@@ -27,24 +27,24 @@ from tiered.replication.leader_state import ProposedIsr
 
 log = logging.getLogger(__name__)
 
-WISHES_MAX = 1_000
+CHANGES_MAX = 1_000
 """In one question."""
 ASK_SECONDS = 10.0
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Before what was not granted, or not answered, is wished for again."""
-UNDECIDED = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH})
+UNDECIDED_CODES = frozenset({Code.INVALID_UPDATE_VERSION, Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH})
 """The image has gone on, perhaps by this very wish: it is about to say so."""
 
 
-class InSyncSets:
-    """Of one broker. `ask` is `Node.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined one
-    of them now could lead next, and would know of no loss."""
+class IsrUpdater:
+    """Of one broker. `ask` is `Broker.submit`. `untold`: those whose loss the cluster is still to hear of. Who joined
+    one of them now could lead next, and would know of no loss."""
 
     def __init__(
         self,
         ask: Callable[[Any, float], Awaitable[Any]],
         replicas: Callable[[], Iterable[LeaderReplica]],
-        untold: Callable[[], Collection[LeaderReplica]],
+        unreported_losses: Callable[[], Collection[LeaderReplica]],
         image: Callable[[], Image],
         settings: Callable[[], Settings],
         incarnation: str,
@@ -53,18 +53,18 @@ class InSyncSets:
     ) -> None:
         self._ask = ask
         self._replicas = replicas
-        self._untold = untold
+        self._unreported_losses = unreported_losses
         self._image = image
         self._settings = settings
         self._incarnation = incarnation
         self._clock = clock
-        self._quiet = Quiet(clock)
-        self._granted = IsrChangeSummary()
+        self._log_limiter = LogLimiter(clock)
+        self._accepted_changes = IsrChangeSummary()
         self._due: dict[LeaderReplica, None] = {}
-        self._not_before: dict[LeaderReplica, int] = {}
+        self._retry_after_ns: dict[LeaderReplica, int] = {}
         self._wake = asyncio.Event()
-        self._live: tuple[Image | None, Mapping[int, int]] = (None, {})
-        self._wishes = metrics.counter(
+        self._live_cache: tuple[Image | None, Mapping[int, int]] = (None, {})
+        self._change_counter = metrics.counter(
             "tiered_isr_wishes_total", "Changes of in-sync sets that this broker asked for, by outcome.", ("outcome",)
         )
 
@@ -81,37 +81,43 @@ class InSyncSets:
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
-                    wishes = self._gather()
+                    wishes = self._take_due_changes()
                     if wishes:
                         await self._submit(wishes)
         finally:
-            self._tell()
+            self._log_accepted_changes()
 
     async def _tick(self) -> None:
         while True:
             lag = self._settings().replica_lag_time_max_ms / 1000
-            await self._clock.sleep(min(lag / 2, AGAIN_SECONDS))
-            self._tell()
-            self._not_before = {replica: until_ns for replica, until_ns in self._not_before.items() if not replica.is_stopped}
+            await self._clock.sleep(min(lag / 2, RETRY_SECONDS))
+            self._log_accepted_changes()
+            self._retry_after_ns = {
+                replica: until_ns for replica, until_ns in self._retry_after_ns.items() if not replica.is_stopped
+            }
             for replica in self._replicas():
                 if len(replica.state.replicas) > 1:
                     self.wake(replica)
 
-    def _tell(self) -> None:
+    def _log_accepted_changes(self) -> None:
         """Logs the changes that were granted since the last time: followers catch up one after the other."""
-        for line in self._granted.take_lines():
+        for line in self._accepted_changes.take_lines():
             log.info("%s", line)
 
-    def _gather(self) -> dict[LeaderReplica, ProposedIsr]:
+    def _take_due_changes(self) -> dict[LeaderReplica, ProposedIsr]:
         """What is wished, and counts from now on."""
         found: dict[LeaderReplica, ProposedIsr] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
         stops = stopping_ids(self._image())
-        while self._due and len(found) < WISHES_MAX:
+        while self._due and len(found) < CHANGES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
-            if replica.is_stopped or replica in self._untold() or self._not_before.get(replica, now_ns) > now_ns:
+            if (
+                replica.is_stopped
+                or replica in self._unreported_losses()
+                or self._retry_after_ns.get(replica, now_ns) > now_ns
+            ):
                 continue
             wish = replica.state.next_isr_change(now_ns, lag_ns, live, stops)
             if wish is not None:
@@ -124,12 +130,15 @@ class InSyncSets:
     def _live_brokers(self) -> Mapping[int, int]:
         """The incarnation numbers of live brokers."""
         image = self._image()
-        if self._live[0] is not image:
+        if self._live_cache[0] is not image:
             brokers = image.brokers.values()
-            self._live = (image, {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live})
-        return self._live[1]
+            self._live_cache = (
+                image,
+                {each.node_id: incarnation_number(each.incarnation) for each in brokers if each.live},
+            )
+        return self._live_cache[1]
 
-    async def _submit(self, wishes: Mapping[LeaderReplica, ProposedIsr]) -> None:
+    async def _submit(self, changes: Mapping[LeaderReplica, ProposedIsr]) -> None:
         request = AlterPartitions(
             self._settings().node_id,
             self._incarnation,
@@ -138,33 +147,33 @@ class InSyncSets:
                     replica.topic_id, replica.partition, replica.leader_epoch, wish.partition_epoch,
                     tuple(InSync(*member) for member in wish.members),
                 )
-                for replica, wish in wishes.items()
+                for replica, wish in changes.items()
             ),
         )  # fmt: skip
-        before = [replica.state.isr for replica in wishes]
+        before = [replica.state.isr for replica in changes]
         try:
             codes = await self._ask(request, ASK_SECONDS)
         except (Refused, Unavailable) as error:
-            self._wishes.inc(len(wishes), "unanswered")
-            unsaid = self._quiet.unsaid()
+            self._change_counter.inc(len(changes), "unanswered")
+            unsaid = self._log_limiter.admit()
             if unsaid is not None:
-                log.warning("in-sync sets stay for now wishes=%d unsaid=%d why=%s", len(wishes), unsaid, error)
-            for replica, wish in wishes.items():
-                self._answered(replica, wish, None)
+                log.warning("in-sync sets stay for now wishes=%d unsaid=%d why=%s", len(changes), unsaid, error)
+            for replica, wish in changes.items():
+                self._on_result(replica, wish, None)
         else:
-            for (replica, wish), isr, code in zip(wishes.items(), before, codes, strict=True):
+            for (replica, wish), isr, code in zip(changes.items(), before, codes, strict=True):
                 if code is Code.NONE:
-                    self._granted.record(replica.at, isr, wish.isr)
-                self._answered(replica, wish, code)
+                    self._accepted_changes.record(replica.tp, isr, wish.isr)
+                self._on_result(replica, wish, code)
 
-    def _answered(self, replica: LeaderReplica, wish: ProposedIsr, code: Code | None) -> None:
+    def _on_result(self, replica: LeaderReplica, change: ProposedIsr, code: Code | None) -> None:
         if code is Code.NONE:
-            self._wishes.inc(1, "granted")
+            self._change_counter.inc(1, "granted")
             return
-        self._not_before[replica] = self._clock.mono_ns() + int(AGAIN_SECONDS * 1e9)
-        if code is None or code in UNDECIDED:
-            replica.state.isr_change_unknown(wish)
+        self._retry_after_ns[replica] = self._clock.mono_ns() + int(RETRY_SECONDS * 1e9)
+        if code is None or code in UNDECIDED_CODES:
+            replica.state.isr_change_unknown(change)
         else:
-            self._wishes.inc(1, "refused")
-            log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.at, sorted(wish.isr), code)
-            replica.reject_isr_change(wish)
+            self._change_counter.inc(1, "refused")
+            log.warning("in-sync set was not granted partition=%s isr=%s code=%s", replica.tp, sorted(change.isr), code)
+            replica.reject_isr_change(change)

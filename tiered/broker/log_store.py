@@ -9,9 +9,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
-from tiered.broker.data_directory import BETWEEN_YIELDS, ROOT, DataDirectory, Found
+from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState
 from tiered.config.settings import Settings, TopicConfig
-from tiered.errors import Corrupt, Refused, Unavailable, always
+from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_loader import CorruptLog
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 OPENING_AT_ONCE = CLOSING_AT_ONCE = 32
 
 
-class Logs:
+class LogStore:
     """One log for each partition that has a replica here, as far as it is open. `settings` are those in force."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Logs:
         directory: DataDirectory,
         settings: Callable[[], Settings],
         incarnation: str,
-        may_note: Callable[[TopicPartition], bool],
+        can_save_synced_entry: Callable[[TopicPartition], bool],
     ) -> None:
         self._world = world
         self._metrics = metrics
@@ -50,138 +50,142 @@ class Logs:
         self.producer_limits = ProducerLimits(
             settings().tiered_producer_ids_max_per_partition, settings().tiered_producer_ids_max
         )
-        self._synced = SyncedLogs(world.disk, ROOT, incarnation, may_note)
-        self._open: dict[TopicPartition, DiskLog] = {}
-        self._found: Found | None = None
-        self._unjudged: set[TopicPartition] = set()
+        self._synced_logs = SyncedLogs(world.disk, ROOT, incarnation, can_save_synced_entry)
+        self._logs: dict[TopicPartition, DiskLog] = {}
+        self._directory_state: DirectoryState | None = None
+        self._unchecked: set[TopicPartition] = set()
         """Those that the start could not open: what was noted of them still counts."""
-        self._rotten: set[TopicPartition] = set()
+        self._corrupt: set[TopicPartition] = set()
         """Partitions whose logs cannot be opened because there is no room to note that they have rotted."""
-        self._ends: dict[PartitionId, tuple[int, int]] = {}
+        self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
         """What a start could read of logs that it could not open."""
-        self._half_cut: set[TopicPartition] = set()
+        self._truncation_failed: set[TopicPartition] = set()
         """Those that were closed because they could not be cut."""
-        self._noted_before: set[TopicPartition] = set()
+        self._stale_checkpoints: set[TopicPartition] = set()
         """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
         self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
 
-    def get(self, at: TopicPartition) -> DiskLog | None:
+    def get(self, tp: TopicPartition) -> DiskLog | None:
         """The log of a partition, when it is open."""
-        return self._open.get(at)
+        return self._logs.get(tp)
 
-    def end_of(self, at: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
+    def end_of(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """The epoch of the last record of a topic's log and where it ends; (-1, 0) where nothing can be read. The log
         that lies there may be of an earlier topic of that name."""
-        hot = self._open.get(at)
+        hot = self._logs.get(tp)
         if hot is not None and hot.topic_id == topic_id:
             return hot.epochs.latest, hot.end_offset
-        return self._ends.get(PartitionId(topic_id, at.partition), (-1, 0))
+        return self._unopened_ends.get(PartitionId(topic_id, tp.partition), (-1, 0))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    async def recover(self, known: Mapping[TopicPartition, TopicImage], found: Found) -> Found:
+    async def recover(self, known: Mapping[TopicPartition, TopicImage], state: DirectoryState) -> DirectoryState:
         """Opens all logs as they were left; what cannot be opened now is tried again by `begin`. What is left to say of
         the directory once logs of other topics are gone."""
-        noted = {*found.recovery_points, *found.log_starts}
-        self._found = found = self._directory.tidy({at: topic.topic_id for at, topic in known.items()}, found)
-        self._noted_before = noted - {*found.recovery_points, *found.log_starts}
-        rows = found.synced.logs.items()
-        self._synced.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
-        for number, (at, topic) in enumerate(known.items(), 1):
-            if number % BETWEEN_YIELDS == 0:
+        noted = {*state.recovery_points, *state.log_starts}
+        self._directory_state = state = self._directory.delete_stray_logs(
+            {tp: topic.topic_id for tp, topic in known.items()}, state
+        )
+        self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts}
+        rows = state.synced_logs.logs.items()
+        self._synced_logs.adopt_rows({row for row in rows if row[0] in known and known[row[0]].topic_id == row[1]})
+        for number, (tp, topic) in enumerate(known.items(), 1):
+            if number % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            if at in self._noted_before:
+            if tp in self._stale_checkpoints:
                 continue  # `begin` makes it, once the offsets of the log that was there are not noted any more
             try:
-                self._open[at] = await self._opened(at, topic, found)
+                self._logs[tp] = await self._open_log(tp, topic, state)
             except (Unavailable, Corrupt) as error:
-                log.error("log cannot be opened partition=%s why=%s", at, error)
-                self._unjudged.add(at)
+                log.error("log cannot be opened partition=%s why=%s", tp, error)
+                self._unchecked.add(tp)
                 if isinstance(error, CorruptLog):
-                    self._rotten.add(at)
+                    self._corrupt.add(tp)
                 if not isinstance(error, Corrupt) or isinstance(error, CorruptLog):
                     with contextlib.suppress(Unavailable):
-                        point = found.recovery_points.get(at, 0)
-                        end = find_proved_end(self._world.disk, self._directory.path(at), point)
-                        self._ends[PartitionId(topic.topic_id, at.partition)] = end
-        return found
+                        point = state.recovery_points.get(tp, 0)
+                        end = find_proved_end(self._world.disk, self._directory.log_path(tp), point)
+                        self._unopened_ends[PartitionId(topic.topic_id, tp.partition)] = end
+        return state
 
-    async def renew_synced(self) -> None:
+    async def save_synced_entries(self) -> None:
         """Makes what is noted of synced logs the word of this incarnation too, before it registers. `Unavailable`."""
-        assert self._found is not None
+        assert self._directory_state is not None
         try:
-            await self._synced.save(self._found.synced.incarnations)
+            await self._synced_logs.save(self._directory_state.synced_logs.incarnations)
         finally:
-            for hot in self._open.values():
+            for hot in self._logs.values():
                 hot.synced_entry.refresh()
 
-    async def begin(self, at: TopicPartition, topic: TopicImage, *, fresh: bool) -> DiskLog:
+    async def open_or_create(self, tp: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
         """The log of a partition that is led or followed from now on, opened or made where it is not there. Of a
         `fresh` one no copy exists anywhere. `Unavailable`, `Corrupt`, `Refused`."""
-        hot = self._open.get(at)
+        hot = self._logs.get(tp)
         if hot is not None:
-            always(hot.topic_id == topic.topic_id, "log of another topic", at, hot.topic_id, topic.topic_id)
+            check_invariant(hot.topic_id == topic.topic_id, "log of another topic", tp, hot.topic_id, topic.topic_id)
             return hot
-        assert self._found is not None
-        if fresh:  # whatever lies there is of an earlier topic of that name
-            self._put_aside(at, f"before-{topic.topic_id}", 0)
-        if at in self._noted_before:  # else the next start would take them for offsets of this log
+        assert self._directory_state is not None
+        if is_new:  # whatever lies there is of an earlier topic of that name
+            self._rename_for_deletion(tp, f"before-{topic.topic_id}", 0)
+        if tp in self._stale_checkpoints:  # else the next start would take them for offsets of this log
             await self.save_offsets()
-        past = self._found
-        if fresh or at not in self._unjudged:
+        past = self._directory_state
+        if is_new or tp not in self._unchecked:
             # What is created now has no past to doubt, and no fsync to wait for; what was open was closed in trouble.
-            same_boot = fresh or self._found.same_boot
-            past = past._replace(recovery_points={}, log_starts={}, left={}, same_boot=same_boot, clean=False)
-        hot = await self._opened(at, topic, past, fresh=fresh)
-        self._unjudged.discard(at)
-        self._half_cut.discard(at)
-        known = topic.partitions[at.partition]
+            same_boot = is_new or self._directory_state.same_boot
+            past = past._replace(recovery_points={}, log_starts={}, clean_entries={}, same_boot=same_boot, clean=False)
+        hot = await self._open_log(tp, topic, past, is_new=is_new)
+        self._unchecked.discard(tp)
+        self._truncation_failed.discard(tp)
+        known = topic.partitions[tp.partition]
         counts = self._settings().node_id in (*known.isr, *known.elr)
-        if hot.suspect and counts and at not in self._rotten:
+        if hot.suspect and counts and tp not in self._corrupt:
             # The cluster relies on what it had: not before it was left out, or the next start has told of it.
             hot.close()
             raise Corrupt("records have rotted away; start the broker again", where=hot.name)
-        self._open[at] = hot
+        self._logs[tp] = hot
         return hot
 
-    async def _opened(self, at: TopicPartition, topic: TopicImage, found: Found, *, fresh: bool = False) -> DiskLog:
-        left = found.left.get(at) if not fresh else None
+    async def _open_log(
+        self, tp: TopicPartition, topic: TopicImage, state: DirectoryState, *, is_new: bool = False
+    ) -> DiskLog:
+        left = state.clean_entries.get(tp) if not is_new else None
         return await DiskLog.open(
             self._world.disk,
             self._world.clock,
-            self._directory.path(at),
-            self.config_of(topic),
-            same_boot=found.same_boot,
-            clean=found.clean,
-            recovery_point=found.recovery_points.get(at, 0),
-            start_offset=found.log_starts.get(at, 0),
+            self._directory.log_path(tp),
+            self.get_config(topic),
+            same_boot=state.same_boot,
+            clean=state.clean,
+            recovery_point=state.recovery_points.get(tp, 0),
+            start_offset=state.log_starts.get(tp, 0),
             metrics=self._metrics,
             topic_id=topic.topic_id,
-            name=str(at),
+            name=str(tp),
             files=self._files,
-            is_new=fresh,
-            truncation_interrupted=at in self._half_cut,
+            is_new=is_new,
+            truncation_interrupted=tp in self._truncation_failed,
             clean_entry=None if left is None or left.topic_id != topic.topic_id else left,
-            synced_entry=SyncedLogEntry(self._synced, at, topic.topic_id),
+            synced_entry=SyncedLogEntry(self._synced_logs, tp, topic.topic_id),
             producer_limits=self.producer_limits,
         )
 
-    def is_doubted(self, at: TopicPartition) -> bool:
+    def is_suspect(self, tp: TopicPartition) -> bool:
         """Whether records of it have rotted away that the cluster believes to be here."""
-        hot = self._open.get(at)
-        return at in self._rotten or (hot is not None and hot.suspect)
+        hot = self._logs.get(tp)
+        return tp in self._corrupt or (hot is not None and hot.suspect)
 
     @property
-    def unjudged(self) -> bool:
+    def has_unchecked_logs(self) -> bool:
         """Whether a log that the start could not open has not been opened since."""
-        return bool(self._unjudged)
+        return bool(self._unchecked)
 
-    async def believe(self) -> None:
+    async def clear_suspicion(self) -> None:
         """The cluster knows what is missing of each log. `Unavailable` where that cannot be written down."""
-        for hot in list(self._open.values()):
+        for hot in list(self._logs.values()):
             await hot.clear_suspicion()
 
-    def config_of(self, topic: TopicImage) -> TopicConfig:
+    def get_config(self, topic: TopicImage) -> TopicConfig:
         """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
         settings = self._settings()
         known_topic, known_settings, config = self._last_config
@@ -190,73 +194,73 @@ class Logs:
             self._last_config = (topic.configs, settings, config)
         return config
 
-    def configure(self, at: TopicPartition, config: TopicConfig) -> DiskLog | None:
+    def configure(self, tp: TopicPartition, config: TopicConfig) -> DiskLog | None:
         """Other settings are in force; returns the log that goes by them, when it is open."""
-        hot = self._open.get(at)
+        hot = self._logs.get(tp)
         if hot is not None:
             hot.configure(config)
         return hot
 
     # -- going --------------------------------------------------------------------------------------------------------
 
-    def close_broken(self, at: TopicPartition) -> None:
+    def close_broken(self, tp: TopicPartition) -> None:
         """Only opening it anew can tell what is left of it: the next `begin` does."""
-        hot = self._open.pop(at, None)
+        hot = self._logs.pop(tp, None)
         if hot is not None:
-            self._half_cut.add(at)
+            self._truncation_failed.add(tp)
             hot.close()
 
-    def drop(self, at: TopicPartition, topic_id: str) -> None:
+    def drop(self, tp: TopicPartition, topic_id: str) -> None:
         """The partition is not held here any more; its files go later."""
-        hot = self._open.pop(at, None)
-        self._synced.remove_row((at, TopicId(topic_id)))
-        self._noted_before.add(at)
-        self._unjudged.discard(at)
-        self._half_cut.discard(at)
+        hot = self._logs.pop(tp, None)
+        self._synced_logs.remove_row((tp, TopicId(topic_id)))
+        self._stale_checkpoints.add(tp)
+        self._unchecked.discard(tp)
+        self._truncation_failed.discard(tp)
         delay_ms = 0
         if hot is not None:
             delay_ms = hot.config.file_delete_delay_ms
             with contextlib.suppress(Unavailable):  # a full disk does not take indexes that nobody needs
                 hot.close()
         try:
-            self._put_aside(at, topic_id, delay_ms)
+            self._rename_for_deletion(tp, topic_id, delay_ms)
         except Unavailable as error:
-            log.warning("log of a deleted topic stays for now partition=%s why=%s", at, error)
+            log.warning("log of a deleted topic stays for now partition=%s why=%s", tp, error)
 
-    def _put_aside(self, at: TopicPartition, topic_id: str, delay_ms: int) -> None:
+    def _rename_for_deletion(self, tp: TopicPartition, topic_id: str, delay_ms: int) -> None:
         """The place of a log is free; its files go later. `Unavailable` when the directory cannot be renamed."""
-        self._files.forget_directory(self._directory.path(at))  # of a log that was never opened to the end, too
-        self._directory.condemn(at, topic_id, self._world.clock.wall_ms() + delay_ms)
+        self._files.forget_directory(self._directory.log_path(tp))  # of a log that was never opened to the end, too
+        self._directory.rename_for_deletion(tp, topic_id, self._world.clock.wall_ms() + delay_ms)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def save_offsets(self) -> None:
         """Writes down how far each log is durable and where it starts."""
-        gone = self._noted_before - self._open.keys()
-        await self._directory.save_offsets(self._open)
-        self._noted_before -= gone
+        gone = self._stale_checkpoints - self._logs.keys()
+        await self._directory.save_offsets(self._logs)
+        self._stale_checkpoints -= gone
 
-    async def close_clean(self, left: Callable[[TopicPartition, DiskLog], CleanLogEntry | None]) -> bool:
+    async def close_clean(self, make_clean_entry: Callable[[TopicPartition, DiskLog], CleanLogEntry | None]) -> bool:
         """Whether all logs are durable, closed and marked so: the next start then has nothing to check. `left` is what
         that start need not even read."""
         try:
-            logs = iter(list(self._open.values()))
-            await asyncio.gather(*(self._close_each(logs) for _ in range(CLOSING_AT_ONCE)))
+            logs = iter(list(self._logs.values()))
+            await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))
             await self.save_offsets()
-            said = ((at, left(at, hot)) for at, hot in list(self._open.items()))
-            await self._directory.mark_clean((at, each) for at, each in said if each is not None)
+            said = ((tp, make_clean_entry(tp, hot)) for tp, hot in list(self._logs.items()))
+            await self._directory.mark_clean((tp, each) for tp, each in said if each is not None)
         except (Unavailable, Refused) as error:
             log.error("logs could not be closed cleanly why=%s", error)
             return False
         return True
 
     @staticmethod
-    async def _close_each(logs: Iterator[DiskLog]) -> None:
+    async def _close_logs(logs: Iterator[DiskLog]) -> None:
         """Takes its share of the logs; others have their turn now and then."""
         for number, hot in enumerate(logs, 1):
             if not hot.is_unchanged_since_stop:
                 await hot.close_clean()
                 continue
             hot.close()
-            if number % (BETWEEN_YIELDS // CLOSING_AT_ONCE) == 0:
+            if number % (LOGS_PER_YIELD // CLOSING_AT_ONCE) == 0:
                 await asyncio.sleep(0)

@@ -18,24 +18,24 @@ from tiered.metrics import Metrics
 PROC = Path("/proc/self")
 
 
-def process_metrics(metrics: Metrics) -> None:
+def add_process_metrics(metrics: Metrics) -> None:
     """Adds them. Memory and descriptors are left out where there is no /proc."""
     began = time.time()
     build = metrics.gauge("tiered_build_info", "1; the labels say which build runs.", ("version", "python"))
     build.set(1, __version__, platform.python_version())
     started = metrics.gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")
-    started.set(_start_time() or began)
+    started.set(_read_start_time() or began)
     cpu = metrics.counter("process_cpu_seconds_total", "User and system time of the process.")
-    cpu.read(lambda: sum(os.times()[:2]))
+    cpu.set_function(lambda: sum(os.times()[:2]))
 
     def gauge(name: str, help: str, read: Callable[[], float]) -> None:
         with suppress(OSError, ValueError, IndexError):
             read()
-            metrics.gauge(name, help).read(read)
+            metrics.gauge(name, help).set_function(read)
 
     page = resource.getpagesize()
-    gauge("process_virtual_memory_bytes", "Virtual memory of the process.", lambda: _statm(0) * page)
-    gauge("process_resident_memory_bytes", "Resident memory of the process.", lambda: _statm(1) * page)
+    gauge("process_virtual_memory_bytes", "Virtual memory of the process.", lambda: _read_statm(0) * page)
+    gauge("process_resident_memory_bytes", "Resident memory of the process.", lambda: _read_statm(1) * page)
     gauge("process_open_fds", "Open file descriptors.", lambda: len(os.listdir(PROC / "fd")) - 1)
     gauge(
         "process_max_fds",
@@ -44,11 +44,11 @@ def process_metrics(metrics: Metrics) -> None:
     )
 
 
-def _statm(field: int) -> float:
+def _read_statm(field: int) -> float:
     return float((PROC / "statm").read_text().split()[field])
 
 
-def _start_time() -> float:
+def _read_start_time() -> float:
     """Seconds since 1970; 0 where the system does not tell."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         ticks = float((PROC / "stat").read_text().rpartition(")")[2].split()[19])

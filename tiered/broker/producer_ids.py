@@ -21,12 +21,12 @@ class ProducerIds:
         self._node_id = node_id
         self._next = 0
         self._end = 0
-        self._asking = asyncio.Lock()
+        self._allocation_lock = asyncio.Lock()
 
-    async def next(self) -> int:
+    async def next_id(self) -> int:
         """An id that no producer has had. `Refused` when the controller gives no block."""
         try:
-            async with asyncio.timeout(BLOCK_SECONDS), self._asking:
+            async with asyncio.timeout(BLOCK_SECONDS), self._allocation_lock:
                 if self._next == self._end:
                     block = await self._submit(AllocateProducerIds(self._node_id))
                     self._next, self._end = block.first, block.first + block.count

@@ -21,23 +21,23 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (1.0, 15.0)
 """Between two looks at a bucket that is away: at first, and at most. Jitter takes up to half of it."""
-LOOK_SECONDS = 1.0
+PROBE_SECONDS = 1.0
 """Between two looks at whether the store is there while something is written to it."""
-SAID_SECONDS = (60.0, 3600.0)
+LOG_SECONDS = (60.0, 3600.0)
 """Until it is said again: at first, and at most."""
 
 
-class Patience:
+class StartupRetry:
     """`since_ns` is when the wait that lasts now began, -1 while nothing waits."""
 
     def __init__(self, store: MeteredStore, clock: Clock, rng: Rng) -> None:
-        self.since_ns = -1
+        self.waiting_since_ns = -1
         self._store = store
         self._clock = clock
-        self._chance = rng.stream("patience")
-        self._said_ns = self._silent_ns = 0
+        self._rng = rng.stream("patience")
+        self._logged_ns = self._log_pause_ns = 0
 
-    async def outlast(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_store_is_back(self, step: Callable[[], Awaitable[T]]) -> T:
         """What `step` gives, made again while the store is away. `Unavailable` when it refuses."""
         pause, longest = PAUSE_SECONDS
         while True:
@@ -46,70 +46,70 @@ class Patience:
             except Unavailable as error:
                 if error.refused or error.final:
                     raise
-                self._waits(str(error))
+                self._on_store_down(str(error))
             else:
-                self._ends()
+                self._on_store_back()
                 return found
-            await self._clock.sleep(pause * (0.5 + self._chance.random() / 2))
+            await self._clock.sleep(pause * (0.5 + self._rng.random() / 2))
             pause = min(2 * pause, longest)
 
-    async def insist(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def retry_refused(self, request: Callable[[], Awaitable[None]]) -> None:
         """Asks the controller again where it was refused because the bucket, which only the controller needed, is
         away. `Refused` where the bucket is there, `Unavailable` when it refuses."""
         while True:
             try:
-                await ask()
+                await request()
             except Refused:
-                if not await self._is_away():
+                if not await self._is_store_down():
                     raise
-                await self.outlast(self._look)
+                await self.retry_until_store_is_back(self._probe_store)
             else:
                 return
 
-    async def take(self, step: Coroutine[Any, Any, T], seconds: float, why: Callable[[], str]) -> T:
+    async def wait_for_store_write(self, step: Coroutine[Any, Any, T], seconds: float, why: Callable[[], str]) -> T:
         """A step that goes on by itself until the store takes what it writes. `Unavailable` after `seconds` in which
         the store was there."""
         task, there_ns = asyncio.create_task(step, name="start"), self._clock.mono_ns()
         try:
-            while not (await asyncio.wait((task,), timeout=min(LOOK_SECONDS, seconds)))[0]:
+            while not (await asyncio.wait((task,), timeout=min(PROBE_SECONDS, seconds)))[0]:
                 outage, now_ns = self._store.outage, self._clock.mono_ns()
                 if outage is not None and not outage.refused:
                     there_ns = now_ns
-                    self._waits(outage.why)
+                    self._on_store_down(outage.why)
                 elif now_ns - there_ns >= seconds * 1e9:
                     text = f"no metadata could be written since {seconds:g} s: {why()}"
                     raise Unavailable(text, refused=True)
-            self._ends()
+            self._on_store_back()
             return task.result()
         finally:
             task.cancel()
 
-    async def _look(self) -> None:
+    async def _probe_store(self) -> None:
         await self._store.get(FORMAT_KEY, 0, 1)
 
-    async def _is_away(self) -> bool:
+    async def _is_store_down(self) -> bool:
         try:
-            await self._look()
+            await self._probe_store()
         except Unavailable:
             return True
         return False
 
-    def _waits(self, why: str) -> None:
+    def _on_store_down(self, why: str) -> None:
         now_ns = self._clock.mono_ns()
-        if self.since_ns < 0:
-            self.since_ns = now_ns
-            self._silent_ns = round(SAID_SECONDS[0] * 1e9)
+        if self.waiting_since_ns < 0:
+            self.waiting_since_ns = now_ns
+            self._log_pause_ns = round(LOG_SECONDS[0] * 1e9)
             log.warning("the start waits for the bucket why=%s", why)
-        elif now_ns - self._said_ns >= self._silent_ns:
-            self._silent_ns = min(2 * self._silent_ns, round(SAID_SECONDS[1] * 1e9))
+        elif now_ns - self._logged_ns >= self._log_pause_ns:
+            self._log_pause_ns = min(2 * self._log_pause_ns, round(LOG_SECONDS[1] * 1e9))
             log.warning(
-                "the start still waits for the bucket seconds=%d why=%s", (now_ns - self.since_ns) // 10**9, why
+                "the start still waits for the bucket seconds=%d why=%s", (now_ns - self.waiting_since_ns) // 10**9, why
             )
         else:
             return
-        self._said_ns = now_ns
+        self._logged_ns = now_ns
 
-    def _ends(self) -> None:
-        if self.since_ns >= 0:
-            log.info("the bucket is back seconds=%d", (self._clock.mono_ns() - self.since_ns) // 10**9)
-            self.since_ns = -1
+    def _on_store_back(self) -> None:
+        if self.waiting_since_ns >= 0:
+            log.info("the bucket is back seconds=%d", (self._clock.mono_ns() - self.waiting_since_ns) // 10**9)
+            self.waiting_since_ns = -1

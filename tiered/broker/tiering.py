@@ -12,15 +12,15 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable
 
-from tiered.broker.retention_clock import Ages
+from tiered.broker.retention_clock import RetentionClock
 from tiered.cold.layout import manifest_key
-from tiered.cold.manifest import Manifest, SubmanifestNeeded, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
 from tiered.cold.planner import find_expiry, may_expire
 from tiered.cold.uploader import TOGETHER_BYTES
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot import retention
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import OTHERS, Metrics
 from tiered.ports import Clock, Rng
 from tiered.replication.leader_replica import LeaderReplica
@@ -28,12 +28,12 @@ from tiered.replication.leader_replica import LeaderReplica
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = (0.5, 60.0)
-LOOK_SECONDS = (0.05, 1.0)
+LAG_CHECK_SECONDS = (0.05, 1.0)
 """Between two looks for records that are due in the bucket: at least, and at most."""
 NEVER = 2**63
-TIDY_SHARE = 8
+LOW_PRIORITY_SHARE = 8
 """One pass in so many is of a partition that has nothing to upload, however many others do."""
-UNDER_WAY_MS = 120_000
+UPLOAD_IN_FLIGHT_MS = 120_000
 """How long an upload that nobody waits for may take to land; a later one stays until the next epoch's sweep."""
 
 
@@ -44,45 +44,45 @@ class Tiering:
         self,
         settings: Settings,
         replicas: Callable[[], Iterable[LeaderReplica]],
-        fenced: Callable[[LeaderReplica, Fenced], None],
-        ages: Ages,
+        on_fenced: Callable[[LeaderReplica, Fenced], None],
+        retention_clock: RetentionClock,
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
-        self._fenced = fenced
-        self._ages = ages
+        self._on_fenced = on_fenced
+        self._retention_clock = retention_clock
         self._clock = clock
-        self._chance = rng.stream("tiering")
+        self._rng = rng.stream("tiering")
         self._due: dict[LeaderReplica, None] = {}
-        self._later: dict[LeaderReplica, None] = {}
+        self._due_low_priority: dict[LeaderReplica, None] = {}
         """Due as well, after the others but for their share: nothing to upload, but a manifest to take over, or to
         sweep."""
         self._passes = 0
         self._busy: set[LeaderReplica] = set()
         self._failures: dict[LeaderReplica, int] = {}
-        self._sweep_at: dict[LeaderReplica, int] = {}
-        self._oldest: dict[LeaderReplica, SegmentEntry] = {}
-        self._late_at: dict[LeaderReplica, int] = {}
+        self._sweep_due_ms: dict[LeaderReplica, int] = {}
+        self._oldest_segments: dict[LeaderReplica, SegmentEntry] = {}
+        self._lag_check_due_ms: dict[LeaderReplica, int] = {}
         """When the oldest record that is not in the bucket is due there; nothing that comes later is due before."""
-        self._quiet = Quiet(clock)
+        self._log_limiter = LogLimiter(clock)
         self._wake = asyncio.Event()
-        self._places = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
-        self._failed = metrics.counter(
+        self._pass_slots = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
+        self._failure_counter = metrics.counter(
             "tiered_tiering_failures_total", "Passes over a partition that failed.", ("why",)
         )
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
-        waiting.read(lambda: float(self.waiting_segments()))
+        waiting.set_function(lambda: float(self.waiting_segments()))
         failing = metrics.gauge("tiered_tiering_failing_partitions", "Partitions whose last pass failed.")
-        failing.read(lambda: float(len(self._failures)))
+        failing.set_function(lambda: float(len(self._failures)))
         lag = metrics.gauge(
             "tiered_remote_copy_lag_seconds", "Age of the oldest record led here that is not in the bucket.", ("topic",)
         )
-        lag.read(self._lag_by_topic)
+        lag.set_function(self._lag_by_topic)
 
-    def closed(self, replica: LeaderReplica) -> None:
+    def on_segment_closed(self, replica: LeaderReplica) -> None:
         """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
         same change of the manifest can name, which saves one request for each."""
         copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
@@ -95,17 +95,21 @@ class Tiering:
             self._enqueue(replica)
 
     def _enqueue(self, replica: LeaderReplica) -> None:
-        tidies = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_at.get(replica, NEVER)
+        tidies = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_due_ms.get(replica, NEVER)
         if tidies and not replica.waiting_segments:
-            self._later[replica] = None
+            self._due_low_priority[replica] = None
         else:
-            self._later.pop(replica, None)
+            self._due_low_priority.pop(replica, None)
             self._due[replica] = None
         self._wake.set()
 
-    def _next(self) -> LeaderReplica | None:
+    def _next_replica(self) -> LeaderReplica | None:
         """The one that has waited longest and is not under way."""
-        queues = (self._due, self._later) if (self._passes + 1) % TIDY_SHARE else (self._later, self._due)
+        queues = (
+            (self._due, self._due_low_priority)
+            if (self._passes + 1) % LOW_PRIORITY_SHARE
+            else (self._due_low_priority, self._due)
+        )
         return next((each for queue in queues for each in queue if each not in self._busy), None)
 
     def waiting_segments(self) -> int:
@@ -116,19 +120,19 @@ class Tiering:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
-            group.create_task(self._keep_lag())
+            group.create_task(self._enforce_upload_lag())
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._next() is not None:
-                    await self._places.acquire()
-                    replica = self._next()
+                while self._next_replica() is not None:
+                    await self._pass_slots.acquire()
+                    replica = self._next_replica()
                     if replica is None:  # forgotten while it waited for a place
-                        self._places.release()
+                        self._pass_slots.release()
                         break
                     self._passes += 1
                     self._due.pop(replica, None)
-                    self._later.pop(replica, None)
+                    self._due_low_priority.pop(replica, None)
                     self._busy.add(replica)
                     group.create_task(self._run_pass(replica, group))
 
@@ -139,17 +143,17 @@ class Tiering:
                 self.wake(replica)
             await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
 
-    async def _keep_lag(self) -> None:
+    async def _enforce_upload_lag(self) -> None:
         """Closes and copies what would else be in the bucket later than `tiered.upload.max.lag.ms` allows."""
-        shortest, longest = LOOK_SECONDS
+        shortest, longest = LAG_CHECK_SECONDS
         while True:
             now_ms = self._clock.wall_ms()
-            next_ms = min((self._copy_late(replica, now_ms) for replica in self._replicas()), default=NEVER)
+            next_ms = min((self._check_upload_lag(replica, now_ms) for replica in self._replicas()), default=NEVER)
             await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
 
-    def _copy_late(self, replica: LeaderReplica, now_ms: int) -> int:
+    def _check_upload_lag(self, replica: LeaderReplica, now_ms: int) -> int:
         """Returns when the partition is to be looked at again."""
-        late_at = self._late_at.get(replica, now_ms)
+        late_at = self._lag_check_due_ms.get(replica, now_ms)
         if now_ms < late_at:
             return late_at
         lag_ms = self._settings.tiered_upload_max_lag_ms
@@ -157,23 +161,23 @@ class Tiering:
         if since_ms is None or abs(now_ms - since_ms) < lag_ms:
             late_at = min(now_ms if since_ms is None else since_ms, now_ms) + lag_ms
         else:
-            late_at = now_ms + int(LOOK_SECONDS[1] * 1000)
-            self._close_late(replica, now_ms, lag_ms)
+            late_at = now_ms + int(LAG_CHECK_SECONDS[1] * 1000)
+            self._close_lagging_segment(replica, now_ms, lag_ms)
             if replica not in self._busy:
                 self.wake(replica)
-        self._late_at[replica] = late_at
+        self._lag_check_due_ms[replica] = late_at
         return late_at
 
-    def _close_late(self, replica: LeaderReplica, now_ms: int, lag_ms: int) -> None:
+    def _close_lagging_segment(self, replica: LeaderReplica, now_ms: int, lag_ms: int) -> None:
         try:
             if replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
                 replica.roll()
         except (Unavailable, Refused) as error:
-            unsaid = self._quiet.unsaid("close")
+            unsaid = self._log_limiter.admit("close")
             if unsaid is not None:
-                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.at, unsaid, error)
+                log.warning("segment is closed later partition=%s unsaid=%d why=%s", replica.tp, unsaid, error)
 
-    def lag_ms(self) -> int:
+    def copy_lag_ms(self) -> int:
         """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
         now_ms = self._clock.wall_ms()
         return max((now_ms - since for each in self._replicas() if (since := each.upload_lag_since_ms)), default=0)
@@ -193,39 +197,39 @@ class Tiering:
 
     async def _run_pass(self, replica: LeaderReplica, group: asyncio.TaskGroup) -> None:
         try:
-            await self.tier(replica)
+            await self.run_steps(replica)
             replica.upload_problem = ""
             self._failures.pop(replica, None)
         except Fenced as error:
-            self._failed.inc(1, "fenced")
-            self._fenced(replica, error)
+            self._failure_counter.inc(1, "fenced")
+            self._on_fenced(replica, error)
         except (Unavailable, Corrupt, Refused) as error:
-            self._failed.inc(1, type(error).__name__.lower())
+            self._failure_counter.inc(1, type(error).__name__.lower())
             replica.upload_problem = str(error)
-            pause = self._pause(replica)
-            unsaid = self._quiet.unsaid("upload")
+            pause = self._next_pause(replica)
+            unsaid = self._log_limiter.admit("upload")
             if unsaid is not None:
                 log.warning(
-                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.at, pause, unsaid, error
+                    "tiering failed partition=%s again_in=%.1f unsaid=%d why=%s", replica.tp, pause, unsaid, error
                 )
-            group.create_task(self._again(replica, pause))
+            group.create_task(self._retry_after(replica, pause))
         finally:
             self._busy.discard(replica)
-            self._places.release()
-            if replica.cold.manifests.take_orphan_mark(replica.pid):
-                self._sweep_at[replica] = self._clock.wall_ms() + self._settled_ms()
+            self._pass_slots.release()
+            if replica.cold.manifests.take_orphan_mark(replica.partition_id):
+                self._sweep_due_ms[replica] = self._clock.wall_ms() + self._sweep_delay_ms()
             if replica.is_stopped:
                 self.forget(replica)
-            if self._due or self._later:
+            if self._due or self._due_low_priority:
                 self._wake.set()
 
-    def _pause(self, replica: LeaderReplica) -> float:
+    def _next_pause(self, replica: LeaderReplica) -> float:
         shortest, longest = _PAUSE_SECONDS
         failures = self._failures[replica] = min(self._failures.get(replica, 0) + 1, 16)
         pause: float = min(longest, shortest * 2**failures)
-        return pause * (0.5 + self._chance.random() / 2)
+        return pause * (0.5 + self._rng.random() / 2)
 
-    async def _again(self, replica: LeaderReplica, pause: float) -> None:
+    async def _retry_after(self, replica: LeaderReplica, pause: float) -> None:
         await self._clock.sleep(pause)
         if replica in self._failures:
             self._enqueue(replica)
@@ -233,18 +237,18 @@ class Tiering:
     def forget(self, replica: LeaderReplica) -> None:
         """It is led here no more."""
         self._due.pop(replica, None)
-        self._later.pop(replica, None)
+        self._due_low_priority.pop(replica, None)
         self._failures.pop(replica, None)
-        self._sweep_at.pop(replica, None)
-        self._oldest.pop(replica, None)
-        self._late_at.pop(replica, None)
+        self._sweep_due_ms.pop(replica, None)
+        self._oldest_segments.pop(replica, None)
+        self._lag_check_due_ms.pop(replica, None)
 
-    async def tier(self, replica: LeaderReplica) -> None:
+    async def run_steps(self, replica: LeaderReplica) -> None:
         """One pass: copy what is closed, expire, drop what need not be here, sweep. A step that fails does not keep
         the next from what it can do, so a bucket that takes nothing fills no disk with what is cold; the sweep waits
         for a pass that went well. `Fenced`, `Unavailable`, `Corrupt`, `Refused` (the disk): the first failure."""
         failure: Unavailable | Corrupt | Refused | None = None
-        for step in (self._settle, self._copy, self._expire, self._retain):
+        for step in (self._finish_takeover, self._upload, self._expire_cold, self._apply_local_retention):
             if replica.is_stopped:
                 return
             try:
@@ -254,20 +258,20 @@ class Tiering:
         if failure is not None:
             raise failure
         if not replica.is_stopped:
-            await self._sweep(replica)
+            await self._collect_garbage(replica)
 
-    async def _settle(self, replica: LeaderReplica) -> None:
+    async def _finish_takeover(self, replica: LeaderReplica) -> None:
         """Who inherited a partition served before the manifest was its own (`leading.begin`)."""
         if replica.takeover_pending:
-            await self._taken_over(replica)
+            await self._take_over_manifest(replica)
 
-    async def _copy(self, replica: LeaderReplica) -> None:
+    async def _upload(self, replica: LeaderReplica) -> None:
         """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
         it is the turn of others, for a partition that is written fast enough would never be done."""
         if not replica.waiting_segments:
             return
         epoch = replica.leader_epoch
-        manifest = await self._taken_over(replica)
+        manifest = await self._take_over_manifest(replica)
         first = replica.log.local_start_offset
         if not manifest.nodes and first > manifest.cold_end_offset:
             # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
@@ -281,18 +285,18 @@ class Tiering:
             if not replica.is_stopped and replica.waiting_segments:
                 self._due[replica] = None
 
-    async def _taken_over(self, replica: LeaderReplica) -> Manifest:
+    async def _take_over_manifest(self, replica: LeaderReplica) -> Manifest:
         """The manifest under the replica's epoch: nothing is uploaded, deleted or swept under another."""
         manifest = replica.manifest
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
-            manifest = await replica.cold.manifests.take_over(replica.pid, replica.topic, replica.leader_epoch)
+            manifest = await replica.cold.manifests.take_over(replica.partition_id, replica.topic, replica.leader_epoch)
             replica.manifest = manifest
             replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
         return manifest
 
-    async def _expire(self, replica: LeaderReplica) -> None:
+    async def _expire_cold(self, replica: LeaderReplica) -> None:
         """Total retention of what is cold. The manifest is taken over first, but only when something will expire."""
-        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._ages.now_ms()
+        manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._retention_clock.now_ms()
         if manifest is None or not manifest.nodes:
             return
         above = replica.bytes_above_cold
@@ -302,13 +306,13 @@ class Tiering:
                 local_bytes_above_cold=above, now_ms=now_ms, submanifests={},
             )  # fmt: skip
         except SubmanifestNeeded:
-            oldest = await self._oldest_segment(replica, manifest)
+            oldest = await self._find_oldest_segment(replica, manifest)
             if not may_expire(manifest, oldest, replica.config, local_bytes_above_cold=above, now_ms=now_ms):
                 return
         else:
             if plan is None:
                 return
-        manifest = await self._taken_over(replica)
+        manifest = await self._take_over_manifest(replica)
         above = replica.bytes_above_cold  # an earlier leader may have made more of it cold until then
         written = await replica.cold.collector.expire(
             manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
@@ -316,19 +320,19 @@ class Tiering:
         replica.manifest = manifest = written or manifest
         replica.log.advance_start(manifest.log_start_offset)
 
-    async def _oldest_segment(self, replica: LeaderReplica, manifest: Manifest) -> SegmentEntry:
+    async def _find_oldest_segment(self, replica: LeaderReplica, manifest: Manifest) -> SegmentEntry:
         """The segment that holds the log start; looked up in the sub-manifests once for each."""
-        start, known = manifest.log_start_offset, self._oldest.get(replica)
+        start, known = manifest.log_start_offset, self._oldest_segments.get(replica)
         if known is None or not known.base_offset <= start < known.next_offset:
             known = await replica.cold.manifests.find_segment(manifest, start)
             if known is None:
                 raise Corrupt(
-                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.pid)
+                    f"the manifest names no segment at its log start {start}", where=manifest_key(replica.partition_id)
                 )
-            self._oldest[replica] = known
+            self._oldest_segments[replica] = known
         return known
 
-    async def _retain(self, replica: LeaderReplica) -> None:
+    async def _apply_local_retention(self, replica: LeaderReplica) -> None:
         """The hot log's retention: what is cold may go here first, what is not goes by total retention only, and then
         the manifest says so before a file does."""
         tiered = replica.config.remote_storage_enable
@@ -336,7 +340,7 @@ class Tiering:
             replica.log.closed_segments(),
             replica.log.active_view,
             replica.config,
-            self._ages.now_ms(),
+            self._retention_clock.now_ms(),
             log_start=replica.log_start_offset,
             deletable_below=replica.last_stable_offset,
             cold_end=replica.cold_end_offset if tiered else None,
@@ -344,7 +348,7 @@ class Tiering:
         )
         if plan.log_start > replica.log_start_offset:
             if replica.manifest is not None or replica.takeover_pending:
-                manifest = await self._taken_over(replica)
+                manifest = await self._take_over_manifest(replica)
                 replica.manifest = await replica.cold.collector.advance_start(
                     manifest, replica.leader_epoch, plan.log_start
                 )
@@ -353,17 +357,17 @@ class Tiering:
         if plan.roll_active:
             replica.roll()
 
-    async def _sweep(self, replica: LeaderReplica) -> None:
+    async def _collect_garbage(self, replica: LeaderReplica) -> None:
         """Once after this epoch began, and after whatever may have left an object behind: late enough for an
         upload that is still under way to land and to outlive its grace time. A partition of which nothing is cold has
         nothing to sweep."""
         now_ms = self._clock.wall_ms()
-        if replica.manifest is None or now_ms < self._sweep_at.setdefault(replica, now_ms + self._settled_ms()):
+        if replica.manifest is None or now_ms < self._sweep_due_ms.setdefault(replica, now_ms + self._sweep_delay_ms()):
             return
-        await self._taken_over(replica)
-        await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
-        self._sweep_at[replica] = NEVER
+        await self._take_over_manifest(replica)
+        await replica.cold.collector.sweep(replica.partition_id, replica.topic, replica.leader_epoch)
+        self._sweep_due_ms[replica] = NEVER
 
-    def _settled_ms(self) -> int:
+    def _sweep_delay_ms(self) -> int:
         """Once for what is under way to land, once for what landed to grow old enough."""
-        return UNDER_WAY_MS + self._settings.tiered_object_delete_delay_ms + 1
+        return UPLOAD_IN_FLIGHT_MS + self._settings.tiered_object_delete_delay_ms + 1

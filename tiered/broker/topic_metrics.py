@@ -22,21 +22,21 @@ TOPIC = ("topic",)
 class TopicLabels:
     """Which topics have labels of their own, at most `most`. A topic that was deleted leaves its place to another."""
 
-    def __init__(self, most: int, image: Callable[[], Image]) -> None:
-        self._most = most
+    def __init__(self, topics_max: int, image: Callable[[], Image]) -> None:
+        self._topics_max = topics_max
         self._image = image
-        self._known: dict[str, None] = {}
+        self._labelled_topics: dict[str, None] = {}
 
-    def of(self, topic: str) -> str:
+    def get_label(self, topic: str) -> str:
         """The topic, or `OTHERS`."""
-        if topic in self._known:
+        if topic in self._labelled_topics:
             return topic
-        if len(self._known) >= self._most:
+        if len(self._labelled_topics) >= self._topics_max:
             there = self._image().topics
-            self._known = {each: None for each in self._known if each in there}
-        if len(self._known) >= self._most:
+            self._labelled_topics = {each: None for each in self._labelled_topics if each in there}
+        if len(self._labelled_topics) >= self._topics_max:
             return OTHERS
-        self._known[topic] = None
+        self._labelled_topics[topic] = None
         return topic
 
 
@@ -47,16 +47,16 @@ class TopicMetrics:
         self,
         metrics: Metrics,
         labels: TopicLabels,
-        held: Callable[[], Iterable[LeaderReplica | FollowerReplica]],
+        replicas: Callable[[], Iterable[LeaderReplica | FollowerReplica]],
         image: Callable[[], Image],
     ) -> None:
         self._labels = labels
-        self._held = held
+        self._replicas = replicas
         self._image = image
 
         def counter(name: str, help: str, of: Callable[[Traffic], int]) -> None:
             total = _Total(self, of)
-            metrics.counter(name, help, TOPIC).read(total.read)
+            metrics.counter(name, help, TOPIC).set_function(total.read)
 
         counter(
             "kafka_server_brokertopicmetrics_bytesin_total",
@@ -75,7 +75,7 @@ class TopicMetrics:
         )
 
         def gauge(name: str, help: str, of: Callable[[LeaderReplica | FollowerReplica], int]) -> None:
-            metrics.gauge(name, help, TOPIC).read(lambda: self._sizes(of))
+            metrics.gauge(name, help, TOPIC).set_function(lambda: self._sum_by_topic(of))
 
         gauge("kafka_log_log_size", "Bytes of the topic's logs on this broker's disk.", lambda one: one.log.size_bytes)
         gauge(
@@ -84,37 +84,37 @@ class TopicMetrics:
             lambda one: one.cold_bytes if isinstance(one, LeaderReplica) else 0,
         )
 
-    def logs(self) -> dict[DiskLog, str]:
+    def labels_by_log(self) -> dict[DiskLog, str]:
         """The logs that are held here, each with the label of its topic."""
-        return {each.log: self._labels.of(each.at.topic) for each in self._held()}
+        return {each.log: self._labels.get_label(each.tp.topic) for each in self._replicas()}
 
-    def is_there(self, label: str) -> bool:
+    def has_topic(self, label: str) -> bool:
         """True if a label is that of a topic that was not deleted."""
         return label == OTHERS or label in self._image().topics
 
-    def _sizes(self, of: Callable[[LeaderReplica | FollowerReplica], int]) -> dict[Labels, float]:
+    def _sum_by_topic(self, size_of: Callable[[LeaderReplica | FollowerReplica], int]) -> dict[Labels, float]:
         found: dict[Labels, float] = defaultdict(float)
-        for each in self._held():
-            found[self._labels.of(each.at.topic),] += of(each)
+        for each in self._replicas():
+            found[self._labels.get_label(each.tp.topic),] += size_of(each)
         return found
 
 
 class _Total:
     """A number by topic that only grows, also where a log is held here no more."""
 
-    def __init__(self, topics: TopicMetrics, of: Callable[[Traffic], int]) -> None:
+    def __init__(self, topics: TopicMetrics, value_of: Callable[[Traffic], int]) -> None:
         self._topics = topics
-        self._of = of
+        self._value_of = value_of
         self._totals: dict[str, int] = {}
-        self._seen: dict[DiskLog, int] = {}
+        self._counted: dict[DiskLog, int] = {}
         """The part of each log's number that is in the totals."""
 
     def read(self) -> Mapping[Labels, float]:
         """The totals as of now."""
         seen: dict[DiskLog, int] = {}
-        for log, label in self._topics.logs().items():
-            seen[log] = now = self._of(log.traffic)
-            self._totals[label] = self._totals.get(label, 0) + now - self._seen.get(log, 0)
-        self._seen = seen
-        self._totals = {label: each for label, each in self._totals.items() if self._topics.is_there(label)}
+        for log, label in self._topics.labels_by_log().items():
+            seen[log] = now = self._value_of(log.traffic)
+            self._totals[label] = self._totals.get(label, 0) + now - self._counted.get(log, 0)
+        self._counted = seen
+        self._totals = {label: each for label, each in self._totals.items() if self._topics.has_topic(label)}
         return {(label,): total for label, total in self._totals.items()}

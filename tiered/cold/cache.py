@@ -35,7 +35,7 @@ class _CachedChunk:
 class Lease:
     """The right to a chunk until `release`. A context manager."""
 
-    __slots__ = ("_cache", "_slot", "chunk")
+    __slots__ = ("_cache", "_cached", "chunk")
 
     def __init__(self, cache: ChunkCache, cached: _CachedChunk) -> None:
         self._cache = cache
@@ -78,7 +78,7 @@ class ChunkCache:
         self._bytes = 0
         self._leased_bytes = 0
         self._lookups = metrics.counter("tiered_cold_cache_lookups_total", "Chunks asked for, by result", ("result",))
-        metrics.gauge("tiered_cold_cache_bytes", "Bytes of cold chunks in memory or under way").read(
+        metrics.gauge("tiered_cold_cache_bytes", "Bytes of cold chunks in memory or under way").set_function(
             lambda: float(self._bytes)
         )
 

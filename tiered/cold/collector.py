@@ -17,7 +17,7 @@ from tiered.cold.planner import RetentionLimits, find_dropped_keys, find_expiry,
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
-from tiered.ports import Clock, Listed, ObjectStore
+from tiered.ports import Clock, ListedObject, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,13 @@ class Collector:
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     async def expire(
-        self, manifest: Manifest | None, epoch: int, limits: RetentionLimits, *, local_bytes_above_cold: int, now_ms: int
+        self,
+        manifest: Manifest | None,
+        epoch: int,
+        limits: RetentionLimits,
+        *,
+        local_bytes_above_cold: int,
+        now_ms: int,
     ) -> Manifest | None:
         """Moves the log start up by total retention; the new manifest, or None when nothing expired.
 
@@ -67,7 +73,12 @@ class Collector:
         def planned(current: Manifest, opened: Submanifests) -> Manifest:
             nonlocal plan
             plan = find_expiry(
-                current, epoch, limits, local_bytes_above_cold=local_bytes_above_cold, now_ms=now_ms, submanifests=opened
+                current,
+                epoch,
+                limits,
+                local_bytes_above_cold=local_bytes_above_cold,
+                now_ms=now_ms,
+                submanifests=opened,
             )
             return current
 
@@ -134,7 +145,7 @@ class Collector:
 
     # -- sweep --------------------------------------------------------------------------------------------------------
 
-    async def sweep(self, pid: PartitionId, topic: str, epoch: int) -> list[str]:
+    async def sweep(self, partition_id: PartitionId, topic: str, epoch: int) -> list[str]:
         """Deletes what no manifest can name any more: orphans of lower epochs, own abandoned uploads, expired objects
         that a restart forgot. Returns the keys deleted now. Fenced, Unavailable, Corrupt.
 
@@ -142,12 +153,12 @@ class Collector:
         listed but neither in the making nor named by that manifest never will be named. Young ones go after the grace
         time, with `delete_due`: readers may hold an older manifest.
         """
-        await self._manifests.take_over(pid, topic, epoch)
-        listed = await self._list(partition_prefix(pid))
-        busy = self._keys_in_flight(pid) | self._manifests.keys_in_flight(pid)
-        manifest = await self._manifests.load(pid)
+        await self._manifests.take_over(partition_id, topic, epoch)
+        listed = await self._list(partition_prefix(partition_id))
+        busy = self._keys_in_flight(partition_id) | self._manifests.keys_in_flight(partition_id)
+        manifest = await self._manifests.load(partition_id)
         if manifest is None or manifest.leader_epoch != epoch:
-            raise Fenced(f"{pid}: the manifest is not under epoch {epoch} any more")
+            raise Fenced(f"{partition_id}: the manifest is not under epoch {epoch} any more")
         alive = {key async for key in self._manifests.list_keys(manifest)}
         found = find_garbage(listed, alive, busy, epoch)
         old_ms = self._clock.wall_ms() - self._grace_ms
@@ -172,8 +183,8 @@ class Collector:
         self._deleted.inc(len(listed), "topic")
         return len(listed)
 
-    async def _list(self, prefix: str) -> list[Listed]:
-        found: list[Listed] = []
+    async def _list(self, prefix: str) -> list[ListedObject]:
+        found: list[ListedObject] = []
         while True:
             page = await self._store.list(prefix, found[-1].key if found else "")
             found += page

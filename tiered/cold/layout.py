@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.leader_epochs import Lineage
-from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.ports import Buffer
 from tiered.records.native import crc32c
 
@@ -103,24 +103,24 @@ def topic_prefix(topic_id: TopicId) -> str:
     return f"{DATA}{topic_id}/"
 
 
-def partition_prefix(pid: PartitionId) -> str:
+def partition_prefix(partition_id: PartitionId) -> str:
     """All objects of a partition are below it."""
-    return f"{DATA}{pid.topic_id}/{pid.partition}/"
+    return f"{DATA}{partition_id.topic_id}/{partition_id.partition}/"
 
 
-def manifest_key(pid: PartitionId) -> str:
+def manifest_key(partition_id: PartitionId) -> str:
     """The one mutable object of a partition."""
-    return partition_prefix(pid) + "manifest"
+    return partition_prefix(partition_id) + "manifest"
 
 
-def segment_key(pid: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
+def segment_key(partition_id: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
     """`unique` is 32 hexadecimal digits that nobody used before: a key is never written twice."""
-    return f"{partition_prefix(pid)}{base_offset:020d}-{leader_epoch:010d}-{unique}.seg"
+    return f"{partition_prefix(partition_id)}{base_offset:020d}-{leader_epoch:010d}-{unique}.seg"
 
 
-def submanifest_key(pid: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
+def submanifest_key(partition_id: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
     """Named like a segment, so that one rule tells garbage of both kinds."""
-    return f"{partition_prefix(pid)}{base_offset:020d}-{leader_epoch:010d}-{unique}.sub"
+    return f"{partition_prefix(partition_id)}{base_offset:020d}-{leader_epoch:010d}-{unique}.sub"
 
 
 def parse_key(key: str) -> ObjectName | None:
@@ -133,7 +133,7 @@ def parse_key(key: str) -> ObjectName | None:
 
 
 def build_trailer(
-    pid: PartitionId, leader_epoch: int, facts: SegmentFacts, sections: Mapping[SectionKind, bytes]
+    partition_id: PartitionId, leader_epoch: int, facts: SegmentFacts, sections: Mapping[SectionKind, bytes]
 ) -> tuple[bytes, tuple[SectionRef, ...]]:
     """What follows the log in the object (sections, then footer), and the section table. Leaves empty sections out."""
     refs: list[SectionRef] = []
@@ -147,8 +147,8 @@ def build_trailer(
             position += len(data)
     proved = b"".join(_TABLE.pack(ref.kind, 0, ref.crc, ref.position, ref.length) for ref in refs)
     proved += _FACTS.pack(
-        id_bytes(pid.topic_id),
-        pid.partition,
+        decode_uuid(partition_id.topic_id),
+        partition_id.partition,
         leader_epoch,
         facts.base_offset,
         facts.next_offset,
@@ -164,7 +164,7 @@ def build_trailer(
     return b"".join([*parts, proved, end]), tuple(refs)
 
 
-def parse_footer(pid: PartitionId, last: Buffer, object_bytes: int, *, where: str) -> Footer:
+def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, where: str) -> Footer:
     """The footer out of the last bytes of an object (at least the whole footer, `FOOTER_BYTES_MAX` is always enough).
 
     Corrupt when it does not prove itself, Refused when a newer program wrote it.
@@ -184,7 +184,10 @@ def parse_footer(pid: PartitionId, last: Buffer, object_bytes: int, *, where: st
     )
     if version > FOOTER_VERSION:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has footer version {version}, this program reads 1")
-    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (id_bytes(pid.topic_id), pid.partition):
+    if table_bytes != refs * _TABLE.size or (topic_id, partition) != (
+        decode_uuid(partition_id.topic_id),
+        partition_id.partition,
+    ):
         raise Corrupt("footer belongs to another object or does not add up", where=where)
     sections = tuple(
         SectionRef(kind, position, size, section_crc)
@@ -192,7 +195,7 @@ def parse_footer(pid: PartitionId, last: Buffer, object_bytes: int, *, where: st
     )
     facts = SegmentFacts(base, next_offset, base_ts, max_ts, count, log_bytes, log_crc)
     _check_table(log_bytes, sections, object_bytes - length, where)
-    return Footer(pid, epoch, facts, sections)
+    return Footer(partition_id, epoch, facts, sections)
 
 
 def _check_table(log_bytes: int, sections: Sequence[SectionRef], end: int, where: str) -> None:

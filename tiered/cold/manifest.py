@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tiered.cold.layout import SectionRef
-from tiered.errors import always
+from tiered.errors import check_invariant
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 
@@ -253,14 +253,18 @@ def check_change(old: Manifest, new: Manifest) -> None:
     """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
     changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
     fault = new.find_fault()
-    always(not fault, fault, new)
-    always((old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.partition_id, new.partition_id)
-    always(new.leader_epoch >= old.leader_epoch, "leader epoch", old.leader_epoch, new.leader_epoch)
-    always(new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset)
-    always(new.cold_end_offset >= old.cold_end_offset, "cold end", old.cold_end_offset, new.cold_end_offset)
+    check_invariant(not fault, fault, new)
+    check_invariant(
+        (old.topic_id, old.partition) == (new.topic_id, new.partition), "identity", old.partition_id, new.partition_id
+    )
+    check_invariant(new.leader_epoch >= old.leader_epoch, "leader epoch", old.leader_epoch, new.leader_epoch)
+    check_invariant(
+        new.log_start_offset >= old.log_start_offset, "log start", old.log_start_offset, new.log_start_offset
+    )
+    check_invariant(new.cold_end_offset >= old.cold_end_offset, "cold end", old.cold_end_offset, new.cold_end_offset)
     before = {node.key: (node.level, node.next_offset) for node in old.nodes}
     for node in new.nodes:
         if node.key in before:
-            always(before[node.key] == (node.level, node.next_offset), "another object under its key", node)
+            check_invariant(before[node.key] == (node.level, node.next_offset), "another object under its key", node)
         elif node.level == 0 and old.nodes:
-            always(node.base_offset >= old.cold_end_offset, "below the cold end", node)
+            check_invariant(node.base_offset >= old.cold_end_offset, "below the cold end", node)

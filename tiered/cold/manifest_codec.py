@@ -74,13 +74,13 @@ def decode(data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def encode_submanifest(pid: PartitionId, level: int, nodes: Sequence[ManifestNode]) -> bytes:
+def encode_submanifest(partition_id: PartitionId, level: int, nodes: Sequence[ManifestNode]) -> bytes:
     """A sub-manifest as it stands in the bucket: written once, never changed."""
     return seal(
         {
             "format": FORMAT,
-            "topic_id": pid.topic_id,
-            "partition": pid.partition,
+            "topic_id": partition_id.topic_id,
+            "partition": partition_id.partition,
             "level": level,
             "spilled": [_encode_ref(node) for node in nodes if isinstance(node, SubmanifestRef)],
             "entries": [_encode_entry(node) for node in nodes if isinstance(node, SegmentEntry)],
@@ -92,14 +92,14 @@ def decode_submanifest(data: bytes, where: str) -> tuple[ManifestNode, ...]:
     """The nodes of a sub-manifest, in order of offset. Corrupt, Refused when a newer program wrote it."""
     body = _unseal_body(data, where)
     try:
-        nodes, pid = _decode_nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
+        nodes, partition_id = _decode_nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"sub-manifest is not such a document: {error!r}"[:200], where=where) from None
     if not nodes or any(a.next_offset != b.base_offset for a, b in pairwise(nodes)):
         raise Corrupt("sub-manifest has a gap or is empty", where=where)
     name = parse_key(where)
-    if name is not None and name.partition != pid:
-        raise Corrupt(f"sub-manifest of {pid} under another's key", where=where)
+    if name is not None and name.partition != partition_id:
+        raise Corrupt(f"sub-manifest of {partition_id} under another's key", where=where)
     return nodes
 
 

@@ -18,11 +18,11 @@ from tiered.cold.layout import manifest_key, parse_key, partition_prefix, subman
 from tiered.cold.manifest import (
     FAN,
     Manifest,
-    SubmanifestNeeded,
     ManifestNode,
-    Submanifests,
     SegmentEntry,
+    SubmanifestNeeded,
     SubmanifestRef,
+    Submanifests,
     check_change,
     find_node,
     find_node_by_time,
@@ -75,18 +75,18 @@ class ManifestStore:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def load(self, pid: PartitionId) -> Manifest | None:
+    async def load(self, partition_id: PartitionId) -> Manifest | None:
         """The manifest as it is now; None when nothing of the partition was ever cold. Unavailable, Corrupt."""
-        manifest, _ = await self._get(pid)
+        manifest, _ = await self._get(partition_id)
         return manifest
 
-    async def _get(self, pid: PartitionId) -> tuple[Manifest | None, str]:
-        key = manifest_key(pid)
+    async def _get(self, partition_id: PartitionId) -> tuple[Manifest | None, str]:
+        key = manifest_key(partition_id)
         read = await self._read(key, decode)
         if read is None:
             return None, ""
         manifest, version = read
-        if manifest.partition_id != pid:
+        if manifest.partition_id != partition_id:
             raise Corrupt(f"manifest of {manifest.partition_id} under another's key", where=key)
         return manifest, version
 
@@ -169,54 +169,54 @@ class ManifestStore:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    async def change(self, pid: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
+    async def change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
         """Makes `fn`'s change under leader epoch `epoch` and returns the manifest that then stands in the bucket.
 
         The epoch is written too, so a change that leaves all else alone takes the manifest over. Fenced when a higher
         epoch has; Unavailable when the outcome is unknown or the bucket did not answer in time.
         """
         try:
-            return await self._change(pid, topic, epoch, fn)
+            return await self._change(partition_id, topic, epoch, fn)
         except BaseException:
-            self.mark_orphans(pid)  # it may be done all the same, and then nobody deletes what it let go
+            self.mark_orphans(partition_id)  # it may be done all the same, and then nobody deletes what it let go
             raise
 
-    async def _change(self, pid: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
-        lock = self._locks.setdefault(pid, asyncio.Lock())
+    async def _change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
+        lock = self._locks.setdefault(partition_id, asyncio.Lock())
         async with lock:
             started = self._clock.mono_ns()
             while True:
-                old, version = await self._get(pid)
+                old, version = await self._get(partition_id)
                 if old is not None and old.leader_epoch > epoch:
-                    self._undecided.discard(pid)  # what was under way finds another version
+                    self._undecided.discard(partition_id)  # what was under way finds another version
                     self._changes.inc(1, "fenced")
-                    raise Fenced(f"{pid}: leader epoch {epoch} is behind {old.leader_epoch} of the manifest")
-                if old is None and await self._has_objects(pid):
+                    raise Fenced(f"{partition_id}: leader epoch {epoch} is behind {old.leader_epoch} of the manifest")
+                if old is None and await self._has_objects(partition_id):
                     continue
-                base = old or Manifest(topic, pid.topic_id, pid.partition)
+                base = old or Manifest(topic, partition_id.topic_id, partition_id.partition)
                 new = await self.apply_change(base.adopt_epoch(epoch), fn)
-                if new == old and pid not in self._undecided:
+                if new == old and partition_id not in self._undecided:
                     return new
-                written = await self._compare_and_swap(pid, base, new, version, started)
-                self._undecided.discard(pid)
-                self._keys_in_flight.pop(pid, None)
+                written = await self._compare_and_swap(partition_id, base, new, version, started)
+                self._undecided.discard(partition_id)
+                self._keys_in_flight.pop(partition_id, None)
                 self._changes.inc(1, "lost" if written is None else "made")
                 if written is not None:
                     return written
 
-    async def _has_objects(self, pid: PartitionId) -> bool:
+    async def _has_objects(self, partition_id: PartitionId) -> bool:
         """Whether somebody wrote a manifest just now. Corrupt when objects are there and no manifest: it comes before
         the first of them, so it was lost, and in a new one they would all be garbage."""
-        listed = await self._store.list(partition_prefix(pid))
+        listed = await self._store.list(partition_prefix(partition_id))
         if not any(parse_key(item.key) for item in listed):
             return False
-        if isinstance(await self._store.get(manifest_key(pid)), NotFound):
-            raise Corrupt("manifest is missing, objects of its partition are there", where=manifest_key(pid))
+        if isinstance(await self._store.get(manifest_key(partition_id)), NotFound):
+            raise Corrupt("manifest is missing, objects of its partition are there", where=manifest_key(partition_id))
         return True
 
-    async def take_over(self, pid: PartitionId, topic: str, epoch: int) -> Manifest:
+    async def take_over(self, partition_id: PartitionId, topic: str, epoch: int) -> Manifest:
         """The manifest under leader epoch `epoch`, with every earlier write of this process decided."""
-        return await self.change(pid, topic, epoch, lambda manifest, _: manifest)
+        return await self.change(partition_id, topic, epoch, lambda manifest, _: manifest)
 
     async def apply_change(self, manifest: Manifest, fn: ManifestChange) -> Manifest:
         """`fn` applied, with every sub-manifest opened that it asks for."""
@@ -232,45 +232,45 @@ class ManifestStore:
         """Whether a change that nobody waits for any more may yet land."""
         return bool(self._undecided)
 
-    def keys_in_flight(self, pid: PartitionId) -> frozenset[str]:
+    def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
         """Sub-manifests that an undecided change may yet name: no garbage, although no manifest names them."""
-        return frozenset(self._keys_in_flight.get(pid, ()))
+        return frozenset(self._keys_in_flight.get(partition_id, ()))
 
-    def mark_orphans(self, pid: PartitionId) -> None:
+    def mark_orphans(self, partition_id: PartitionId) -> None:
         """An object of the partition may be in the bucket, now or soon, that no manifest will ever name."""
-        self._may_have_orphans.add(pid)
+        self._may_have_orphans.add(partition_id)
 
-    def take_orphan_mark(self, pid: PartitionId) -> bool:
+    def take_orphan_mark(self, partition_id: PartitionId) -> bool:
         """Returns whether that was noted since the last call: only a sweep finds such objects."""
-        found = pid in self._may_have_orphans
-        self._may_have_orphans.discard(pid)
+        found = partition_id in self._may_have_orphans
+        self._may_have_orphans.discard(partition_id)
         return found
 
-    def forget(self, pid: PartitionId) -> None:
+    def forget(self, partition_id: PartitionId) -> None:
         """The partition is led elsewhere or deleted: lets go of what is kept for it."""
-        self._may_have_orphans.discard(pid)
-        self._locks.pop(pid, None)
-        self._undecided.discard(pid)
-        self._keys_in_flight.pop(pid, None)
+        self._may_have_orphans.discard(partition_id)
+        self._locks.pop(partition_id, None)
+        self._undecided.discard(partition_id)
+        self._keys_in_flight.pop(partition_id, None)
 
     async def _compare_and_swap(
-        self, pid: PartitionId, old: Manifest, new: Manifest, version: str, started: int
+        self, partition_id: PartitionId, old: Manifest, new: Manifest, version: str, started: int
     ) -> Manifest | None:
         """Puts `new` in the place of `old`; None when another write came first."""
-        new = replace(await self._pack_oldest(pid, new), sequence=old.sequence + 1, nonce=self._new_nonce())
+        new = replace(await self._pack_oldest(partition_id, new), sequence=old.sequence + 1, nonce=self._new_nonce())
         check_change(old, new)
         body = encode(new)
-        self._undecided.add(pid)
+        self._undecided.add(partition_id)
         backoff = BACKOFF_S
         while True:
             result = await self._store.put(
-                manifest_key(pid), body, if_absent=not version, if_match=version if version else None
+                manifest_key(partition_id), body, if_absent=not version, if_match=version if version else None
             )
             if isinstance(result, Ok):
                 return new
-            there = await self._read_back(pid, backoff, started)
+            there = await self._read_back(partition_id, backoff, started)
             if there is None and version:
-                raise Fenced(f"{pid}: the manifest is gone, the topic was deleted")
+                raise Fenced(f"{partition_id}: the manifest is gone, the topic was deleted")
             nonce = there.nonce if there is not None else ""
             if nonce == new.nonce:
                 return new
@@ -280,22 +280,22 @@ class ManifestStore:
             await self._pause(backoff, started)
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
-    async def _read_back(self, pid: PartitionId, backoff: float, started: int) -> Manifest | None:
+    async def _read_back(self, partition_id: PartitionId, backoff: float, started: int) -> Manifest | None:
         while True:
             try:
-                manifest, _ = await self._get(pid)
+                manifest, _ = await self._get(partition_id)
             except Unavailable:
                 await self._pause(backoff, started)
                 backoff = min(2 * backoff, BACKOFF_MAX_S)
             else:
                 return manifest
 
-    async def _pack_oldest(self, pid: PartitionId, manifest: Manifest) -> Manifest:
+    async def _pack_oldest(self, partition_id: PartitionId, manifest: Manifest) -> Manifest:
         """With its oldest nodes moved into sub-manifests, which are in the bucket before the manifest names them."""
         while (packed := manifest.find_pack_range(self._fan)) is not None:
-            key = submanifest_key(pid, packed.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce())
-            self._keys_in_flight.setdefault(pid, set()).add(key)
-            result = await self._store.put(key, encode_submanifest(pid, packed.level, packed.nodes))
+            key = submanifest_key(partition_id, packed.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce())
+            self._keys_in_flight.setdefault(partition_id, set()).add(key)
+            result = await self._store.put(key, encode_submanifest(partition_id, packed.level, packed.nodes))
             if not isinstance(result, Ok):
                 raise Unavailable(f"sub-manifest {key} was not stored: {result!r}")
             self._cache_submanifest(key, packed.nodes)

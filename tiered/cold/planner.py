@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from tiered.cold.layout import parse_key
-from tiered.cold.manifest import Manifest, SubmanifestNeeded, ManifestNode, Submanifests, SegmentEntry
+from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, SubmanifestNeeded, Submanifests
 from tiered.errors import Corrupt
 from tiered.hot.retention import age_start_ms
-from tiered.ports import Listed
+from tiered.ports import ListedObject
 
 
 class LocalSegment(Protocol):
@@ -127,7 +127,9 @@ def _oldest_first(nodes: Iterable[ManifestNode], start: int, submanifests: Subma
             raise SubmanifestNeeded(node)
 
 
-def find_dropped_keys(nodes: Iterable[ManifestNode], old_start: int, new_start: int, submanifests: Submanifests) -> list[str]:
+def find_dropped_keys(
+    nodes: Iterable[ManifestNode], old_start: int, new_start: int, submanifests: Submanifests
+) -> list[str]:
     """Keys of segments and sub-manifests that were alive at `old_start` and are not at `new_start`, children first.
 
     NeedsOpen while `opened` lacks a spill that may hold some.
@@ -145,7 +147,9 @@ def find_dropped_keys(nodes: Iterable[ManifestNode], old_start: int, new_start: 
     return keys
 
 
-def find_garbage(listed: Iterable[Listed], alive: Collection[str], in_flight: Collection[str], leader_epoch: int) -> list[Listed]:
+def find_garbage(
+    listed: Iterable[ListedObject], alive: Collection[str], in_flight: Collection[str], leader_epoch: int
+) -> list[ListedObject]:
     """Objects that nobody can name any more: of this epoch or a lower one, not alive in the manifest nor in the making.
 
     Final, because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and

@@ -41,19 +41,19 @@ class ReadBackoff:
     def __len__(self) -> int:
         return len(self._failed_reads)
 
-    def raise_if_backing_off(self, pid: PartitionId, offset: int, now_ns: int) -> None:
+    def raise_if_backing_off(self, partition_id: PartitionId, offset: int, now_ns: int) -> None:
         """Raises the last failure again while it is too early for another try. One caller tries, the others wait for
         what comes of it."""
-        for key in ((pid, ALL_OFFSETS), (pid, offset)):
+        for key in ((partition_id, ALL_OFFSETS), (partition_id, offset)):
             held = self._failed_reads.get(key)
             if held is not None:
                 if now_ns < held.until_ns:
                     raise held.failure.with_traceback(None)
                 held.until_ns = now_ns + held.pause_ns
 
-    def record_failure(self, pid: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
+    def record_failure(self, partition_id: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
         """Notes a failure; returns after how many seconds the next try may be made."""
-        key = (pid, offset if isinstance(failure, Corrupt) else ALL_OFFSETS)
+        key = (partition_id, offset if isinstance(failure, Corrupt) else ALL_OFFSETS)
         shortest, longest = PAUSE_NS
         before = self._failed_reads.pop(key, None)
         pause_ns = shortest if before is None else min(2 * before.pause_ns, longest)
@@ -62,7 +62,7 @@ class ReadBackoff:
             self._failed_reads.popitem(last=False)
         return pause_ns / 1e9
 
-    def record_success(self, pid: PartitionId, offset: int) -> None:
+    def record_success(self, partition_id: PartitionId, offset: int) -> None:
         """A read of this offset came to its end: the next failure is the first again."""
-        self._failed_reads.pop((pid, ALL_OFFSETS), None)
-        self._failed_reads.pop((pid, offset), None)
+        self._failed_reads.pop((partition_id, ALL_OFFSETS), None)
+        self._failed_reads.pop((partition_id, offset), None)

@@ -22,11 +22,11 @@ from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.checkpoints import parse_lineage
-from tiered.hot.index import lookup_timestamp, lookup_offset
+from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import PartitionId
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
 from tiered.records.native import crc32c
@@ -72,10 +72,10 @@ class ColdReader:
             "tiered_cold_read_failures_total", "Cold reads that failed, those without a try left out.", ("why",)
         )
         self._backoff = ReadBackoff()
-        self._log_limiter = Quiet(clock)
+        self._log_limiter = LogLimiter(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
-    async def read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
+    async def read(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `offset`: at most `max_bytes` unless the first alone is larger, and as
         many as are at hand, at least one.
 
@@ -85,49 +85,51 @@ class ColdReader:
 
         What failed is not asked for again before its pause is over: until then the failure is raised again.
         """
-        with self._with_backoff(pid, offset, manifest):
-            return await self._read(pid, manifest, offset, max_bytes)
+        with self._with_backoff(partition_id, offset, manifest):
+            return await self._read(partition_id, manifest, offset, max_bytes)
 
-    async def _read(self, pid: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
-        stream = self._take_stream(pid, offset)
-        piece = await self._next_batches(pid, offset, stream, max_bytes) if stream is not None else None
+    async def _read(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
+        stream = self._take_stream(partition_id, offset)
+        piece = await self._next_batches(partition_id, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
             # A stream that is at its end knew an older manifest: what follows may be cold since.
-            stream = await self._open_stream(pid, manifest, offset)
-            piece = await self._next_batches(pid, offset, stream, max_bytes)
+            stream = await self._open_stream(partition_id, manifest, offset)
+            piece = await self._next_batches(partition_id, offset, stream, max_bytes)
         if piece is None:
-            raise _out_of_range(pid, offset)
-        self._keep_stream(pid, stream)
+            raise _out_of_range(partition_id, offset)
+        self._keep_stream(partition_id, stream)
         self._bytes.inc(len(piece.data))
         return bytes(piece.data)
 
-    async def _next_batches(self, pid: PartitionId, offset: int, stream: ColdStream, max_bytes: int) -> ColdBatches | None:
+    async def _next_batches(
+        self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int
+    ) -> ColdBatches | None:
         """The next piece; None at the end of the stream, which is closed then, as it is when the read fails."""
         try:
             piece = await stream.next_batches(max_bytes)
         except BaseException as fault:
             stream.close()
-            if isinstance(fault, Corrupt) and await self._is_expired(pid, offset):
-                raise _out_of_range(pid, offset) from None
+            if isinstance(fault, Corrupt) and await self._is_expired(partition_id, offset):
+                raise _out_of_range(partition_id, offset) from None
             raise
         if piece is None:
             stream.close()
         return piece
 
     async def iterate(
-        self, pid: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
+        self, partition_id: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
     ) -> AsyncGenerator[ColdBatches]:
         """Pieces of whole batches from the one that holds `start` to the one that holds `end - 1` (None: to the cold
         end of the manifest), each about as large as a chunk, with read-ahead across segments.
 
         Refused(OFFSET_OUT_OF_RANGE) when `start` is below the log start or beyond the cold end, Unavailable, Corrupt.
         """
-        manifest = manifest or await self._manifests.load(pid)
+        manifest = manifest or await self._manifests.load(partition_id)
         stop = manifest.cold_end_offset if manifest is not None else 0
         stop = stop if end is None else min(end, stop)
         if start == stop and manifest is not None and start >= manifest.log_start_offset:
             return
-        stream = await self._open_stream(pid, manifest, start, depth=DEPTH_OF_ITERATE)
+        stream = await self._open_stream(partition_id, manifest, start, depth=DEPTH_OF_ITERATE)
         try:
             while (piece := await stream.next_batches()) is not None and piece.base_offset < stop:
                 piece = _cut_before(piece, stop)
@@ -140,7 +142,7 @@ class ColdReader:
 
     async def offset_for_timestamp(
         self,
-        pid: PartitionId,
+        partition_id: PartitionId,
         timestamp: int,
         *,
         manifest: Manifest | None = None,
@@ -149,19 +151,19 @@ class ColdReader:
         """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
         there is none. Exact while few batches claim what they do not hold (`hot/time_lookup.py`). Unavailable,
         Corrupt; what failed pauses as with `read`."""
-        with self._with_backoff(pid, TIME_LOOKUPS, manifest):
-            return await self._find_by_time(pid, timestamp, manifest, lookups or TimeLookups())
+        with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
+            return await self._find_by_time(partition_id, timestamp, manifest, lookups or TimeLookups())
 
     async def _find_by_time(
-        self, pid: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
+        self, partition_id: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
     ) -> tuple[int, int, int] | None:
-        manifest = manifest or await self._manifests.load(pid)
+        manifest = manifest or await self._manifests.load(partition_id)
         entry = await self._manifests.find_segment_by_time(manifest, timestamp) if manifest is not None else None
         if manifest is None or entry is None:
             return None
         sections = await self.read_sections(entry)
         begin = entry.base_offset + lookup_timestamp(sections.time_index, timestamp) + 1
-        stream = await self._open_stream(pid, manifest, max(begin, manifest.log_start_offset))
+        stream = await self._open_stream(partition_id, manifest, max(begin, manifest.log_start_offset))
         try:
             return await _find_in_stream(stream, timestamp, manifest.log_start_offset, lookups)
         finally:
@@ -201,34 +203,36 @@ class ColdReader:
         self._streams.clear()
 
     @contextmanager
-    def _with_backoff(self, pid: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
+    def _with_backoff(self, partition_id: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
         """Raises the last failure again where it is too early for another try; notes how this one ends."""
         backoff, clock = self._backoff, self._clock
         if backoff:
-            backoff.raise_if_backing_off(pid, offset, clock.mono_ns())
+            backoff.raise_if_backing_off(partition_id, offset, clock.mono_ns())
         try:
             yield
         except (Unavailable, Corrupt) as error:
-            pause = backoff.record_failure(pid, offset, error, clock.mono_ns())
+            pause = backoff.record_failure(partition_id, offset, error, clock.mono_ns())
             self._failures.inc(1, type(error).__name__.lower())
-            unsaid = self._log_limiter.unsaid()
+            unsaid = self._log_limiter.admit()
             if unsaid is not None:
-                at = pid if manifest is None else manifest.tp
+                at = partition_id if manifest is None else manifest.tp
                 log.warning("cold read fails partition=%s again_in=%.2f unsaid=%d why=%s", at, pause, unsaid, error)
             raise
         if backoff:
-            backoff.record_success(pid, offset)
+            backoff.record_success(partition_id, offset)
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
-    async def _open_stream(self, pid: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0) -> ColdStream:
+    async def _open_stream(
+        self, partition_id: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0
+    ) -> ColdStream:
         """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
         entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
-            manifest = await self._manifests.load(pid)
+            manifest = await self._manifests.load(partition_id)
             entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
-            raise _out_of_range(pid, offset)
+            raise _out_of_range(partition_id, offset)
         position = 0
         if offset > entry.base_offset:
             _, position = lookup_offset((await self.read_sections(entry)).offset_index, offset - entry.base_offset)
@@ -237,21 +241,21 @@ class ColdReader:
             self._cache, self._get, entries, offset, position=position, depth=depth, window_bytes=self._window_bytes
         )
 
-    def _take_stream(self, pid: PartitionId, offset: int) -> ColdStream | None:
+    def _take_stream(self, partition_id: PartitionId, offset: int) -> ColdStream | None:
         """The stream that an earlier read left at this offset."""
-        kept = self._streams.pop((pid, offset), None)
+        kept = self._streams.pop((partition_id, offset), None)
         if kept is None:
             return None
         kept[0].enable_read_ahead()
         return kept[0]
 
-    def _keep_stream(self, pid: PartitionId, stream: ColdStream) -> None:
+    def _keep_stream(self, partition_id: PartitionId, stream: ColdStream) -> None:
         """Leaves a stream for the read that goes on where this one ended; idle ones give their chunks back."""
         loop = asyncio.get_running_loop()
-        replaced = self._streams.pop((pid, stream.offset), None)
+        replaced = self._streams.pop((partition_id, stream.offset), None)
         if replaced is not None:
             replaced[0].close()
-        self._streams[pid, stream.offset] = stream, loop.time()
+        self._streams[partition_id, stream.offset] = stream, loop.time()
         if len(self._streams) > STREAMS_MAX:
             _, (oldest, _) = self._streams.popitem(last=False)
             oldest.close()
@@ -268,9 +272,9 @@ class ColdReader:
         if self._streams:
             self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
-    async def _is_expired(self, pid: PartitionId, offset: int) -> bool:
+    async def _is_expired(self, partition_id: PartitionId, offset: int) -> bool:
         """Whether the manifest in the bucket names this offset no more: then its object may be gone rightly."""
-        manifest = await self._manifests.load(pid)
+        manifest = await self._manifests.load(partition_id)
         return manifest is None or manifest.find_node(offset) is None
 
     # -- gets ---------------------------------------------------------------------------------------------------------
@@ -293,8 +297,8 @@ class ColdReader:
         raise Corrupt(f"object ends early: {there} of {chunk.length} bytes", where=chunk.key, position=chunk.start)
 
 
-def _out_of_range(pid: PartitionId, offset: int) -> Refused:
-    return Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {pid} is not in the bucket")
+def _out_of_range(partition_id: PartitionId, offset: int) -> Refused:
+    return Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {partition_id} is not in the bucket")
 
 
 def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
@@ -306,7 +310,9 @@ def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
     return ColdBatches(piece.data[:end], batches, piece.entry)
 
 
-async def _find_in_stream(stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
+async def _find_in_stream(
+    stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups
+) -> tuple[int, int, int] | None:
     """The first record of a stream with a timestamp >= `timestamp` and an offset >= `start`; the first offset of the
     batch where it has read `LOOKUP_BYTES` in vain."""
     left = LOOKUP_BYTES

@@ -113,7 +113,9 @@ class _SegmentCheck:
         if first is None or self._last_offset >= self._next_offset:
             raise Corrupt("segment does not hold the offsets that it should", where=self._where)
         if first.base_offset < self._from_offset and not may_begin_before:
-            raise Corrupt(f"offset {self._from_offset} is inside a batch", where=self._where, position=self._start_position)
+            raise Corrupt(
+                f"offset {self._from_offset} is inside a batch", where=self._where, position=self._start_position
+            )
         base_offset = min(first.base_offset, self._from_offset)
         facts = SegmentFacts(
             base_offset=base_offset,

@@ -142,7 +142,9 @@ class ColdStream:
         self._reread_from(entry, self._position, found.why)
         return None
 
-    def _check_order(self, entry: SegmentEntry, view: memoryview, batches: list[WalkedBatch], at: int) -> ColdBatches | None:
+    def _check_order(
+        self, entry: SegmentEntry, view: memoryview, batches: list[WalkedBatch], at: int
+    ) -> ColdBatches | None:
         """The batches up to the first that cannot stand there: no CRC covers a batch's base offset and leader epoch."""
         last, good = max(self._last_offset, entry.base_offset - 1), 0
         known = last >= entry.base_offset or at == 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
-from tiered.cold.manifest import Manifest, Submanifests, SegmentEntry
+from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.planner import next_upload
 from tiered.cold.segment_check import ClosedSegment, check_segment
@@ -68,13 +68,13 @@ class Uploader:
         self._bytes = metrics.counter("tiered_upload_bytes_total", "Bytes of cold segments put into the bucket")
         self._segments = metrics.counter("tiered_upload_segments_total", "Segments uploaded, by outcome", ("outcome",))
 
-    def keys_in_flight(self, pid: PartitionId) -> frozenset[str]:
+    def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
         """Objects being uploaded, or whose manifest change is undecided: no garbage, although nothing names them."""
-        return frozenset(self._keys_in_flight.get(pid, ()))
+        return frozenset(self._keys_in_flight.get(partition_id, ()))
 
-    def forget(self, pid: PartitionId) -> None:
+    def forget(self, partition_id: PartitionId) -> None:
         """The partition is led elsewhere: what was undecided is for the next leader to judge."""
-        self._keys_in_flight.pop(pid, None)
+        self._keys_in_flight.pop(partition_id, None)
 
     async def upload_next(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
@@ -152,13 +152,14 @@ class Uploader:
     async def _upload_object(
         self, manifest: Manifest, epoch: int, entry: SegmentEntry, log_part: FileSlice, tail: bytes
     ) -> None:
-        pid, key = manifest.partition_id, entry.key
-        self._keys_in_flight.setdefault(pid, set()).add(key)
+        partition_id, key = manifest.partition_id, entry.key
+        self._keys_in_flight.setdefault(partition_id, set()).add(key)
         try:
             await self._put_and_verify(key, log_part, tail, entry.object_bytes)
         except BaseException:
-            self._keys_in_flight.get(pid, set()).discard(key)  # never offered to a manifest: an orphan, whenever it lands
-            self._manifests.mark_orphans(pid)
+            # never offered to a manifest: an orphan, whenever it lands
+            self._keys_in_flight.get(partition_id, set()).discard(key)
+            self._manifests.mark_orphans(partition_id)
             self._segments.inc(1, "failed")
             raise
 
@@ -174,7 +175,7 @@ class Uploader:
 
     async def _add_to_manifest(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
         """The manifest names the objects. While that is undecided, their keys stay busy."""
-        pid = manifest.partition_id
+        partition_id = manifest.partition_id
 
         def add(current: Manifest, _: Submanifests) -> Manifest:
             # Moved by an earlier, then undecided change of this very leader: that one's objects are named, or these.
@@ -185,12 +186,12 @@ class Uploader:
             return current
 
         try:
-            written = await self._manifests.change(pid, manifest.topic, epoch, add)
+            written = await self._manifests.change(partition_id, manifest.topic, epoch, add)
         except Fenced:
-            self.forget(pid)
+            self.forget(partition_id)
             self._segments.inc(len(entries), "fenced")
             raise
-        self._keys_in_flight.pop(pid, None)
+        self._keys_in_flight.pop(partition_id, None)
         named = {node.key for node in written.nodes}
         for entry in entries:
             self._segments.inc(1, "copied" if entry.key in named else "failed")

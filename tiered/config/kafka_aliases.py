@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -51,7 +51,7 @@ LEADERS_ONLY = "org.apache.kafka.common.replica.LeaderSelector"
 _LONG_MAX = 2**63 - 1
 
 
-def in_our_names(given: Mapping[str, str], table: Mapping[str, Row]) -> dict[str, str]:
+def resolve_aliases(given: Mapping[str, str], table: Mapping[str, SettingRow]) -> dict[str, str]:
     """`given` with Kafka's other names replaced by the one name of each setting in `table`."""
     other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
     made = {name: text for name, text in given.items() if name not in other_names}
@@ -62,7 +62,7 @@ def in_our_names(given: Mapping[str, str], table: Mapping[str, Row]) -> dict[str
             made.setdefault(name, given[other])
     for other, (name, unit) in LARGER_UNITS.items():
         if other in given:
-            row = Row(other, 1, "", -1, _LONG_MAX // unit)
+            row = SettingRow(other, 1, "", -1, _LONG_MAX // unit)
             number = row.parse(given[other])
             assert isinstance(number, int)
             made.setdefault(name, str(number * unit if number > 0 else number))

@@ -32,7 +32,7 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def host_and_port(text: str) -> tuple[str, int] | None:
+def parse_host_port(text: str) -> tuple[str, int] | None:
     """`HOST:PORT` taken apart, the host may be empty; None when it is not that."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
@@ -40,7 +40,7 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def http_origin(text: str, bound_port: int) -> str | None:
+def parse_http_origin(text: str, bound_port: int) -> str | None:
     """`http://HOST:PORT` of HOST:PORT, or of `http(s)://HOST[:PORT]`; None when the text is neither. Port 0 stands for
     the port that is bound."""
     found = _ORIGIN.fullmatch(text)
@@ -58,7 +58,7 @@ def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple
     found: dict[str, Endpoint] = {}
     for text in texts:
         name, separator, address = text.partition("://")
-        place = host_and_port(address)
+        place = parse_host_port(address)
         if not separator or not name or place is None:
             raise refuse(text, "it must be NAME://HOST:PORT")
         name = name.upper()
@@ -80,10 +80,10 @@ def check_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], ref
             raise refuse(f"{endpoint.name}://{endpoint.address}", f"{protocol} is not built yet, only PLAINTEXT is")
 
 
-def advertise(bound: Sequence[Endpoint], told: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
+def advertise(bound: Sequence[Endpoint], advertised: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
     """What clients are told of each bound listener: what was given for its name, else its own address, with this
     machine's `hostname` for one that listens everywhere. Port 0 stands for the port that is bound."""
-    given = {endpoint.name: endpoint for endpoint in told}
+    given = {endpoint.name: endpoint for endpoint in advertised}
     made = []
     for endpoint in bound:
         one = given.get(endpoint.name, endpoint)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 
 if TYPE_CHECKING:
     from tiered.config.settings import Settings, TopicConfig
@@ -19,7 +19,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
-def check_topic(config: TopicConfig, table: Mapping[str, Row]) -> None:
+def check_topic(config: TopicConfig, table: Mapping[str, SettingRow]) -> None:
     """A local copy cannot be promised for longer than the record itself (Kafka's rule)."""
     pairs = (
         ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
@@ -36,7 +36,7 @@ def check_topic(config: TopicConfig, table: Mapping[str, Row]) -> None:
             raise table[name].refuse(",".join(words), "it must be PARTITION:BROKER,PARTITION:BROKER,... or *")
 
 
-def check_broker(settings: Settings, table: Mapping[str, Row]) -> None:
+def check_broker(settings: Settings, table: Mapping[str, SettingRow]) -> None:
     """Others reach a broker by a listener that it has. And one that is heard less than twice a session is missed
     whenever one sign of life is late: then the controller would change for ever."""
     heartbeat, session = settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms
@@ -48,7 +48,7 @@ def check_broker(settings: Settings, table: Mapping[str, Row]) -> None:
             raise table["tiered.http.allowed.hosts"].refuse(
                 name, "it must be a host name without scheme and port, or *"
             )
-    named, there = settings.inter_broker_listener_name, [each.name for each in settings.listeners_in_force()]
+    named, there = settings.inter_broker_listener_name, [each.name for each in settings.effective_listeners()]
     if named and named not in there:
         why = f"no listener has that name; there are: {', '.join(there) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)

@@ -19,7 +19,7 @@ TRUE_FALSE = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """What is known of one setting. `low` and `high` are inclusive; `choices` empty means free text."""
 
     name: str
@@ -28,7 +28,7 @@ class Row:
     low: int | None = None
     high: int | None = None
     choices: tuple[str, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
     """Values that are well-formed but not built, with the reason."""
     topic_name: str = ""
     """For a broker setting that is the default of a topic setting: that setting's name."""
@@ -45,9 +45,9 @@ class Row:
     def allowed(self) -> str:
         """What may be given, in words."""
         if isinstance(self.default, bool):
-            return " or ".join(word for word in TRUE_FALSE if word not in self.refused)
+            return " or ".join(word for word in TRUE_FALSE if word not in self.unsupported)
         if self.choices:
-            only = [choice for choice in self.choices if choice not in self.refused]
+            only = [choice for choice in self.choices if choice not in self.unsupported]
             words = only[0] if len(only) == 1 else " or ".join((", ".join(only[:-1]), only[-1]))
             return f"a list of {words}" if isinstance(self.default, tuple) else words
         if not isinstance(self.default, int | float):
@@ -60,23 +60,23 @@ class Row:
         if isinstance(self.default, tuple):
             parts = tuple(part.strip() for part in text.split(",") if part.strip())
             for part in parts:
-                self._choose(part, text)
+                self._check_choice(part, text)
             return parts
         if isinstance(self.default, bool):
             if text.lower() not in TRUE_FALSE:
                 raise self.refuse(text)
-            self._choose(text.lower(), text)
+            self._check_choice(text.lower(), text)
             return TRUE_FALSE[text.lower()]
         if isinstance(self.default, int | float):
-            return self._number(text)
-        self._choose(text, text)
+            return self._parse_number(text)
+        self._check_choice(text, text)
         return text
 
     def refuse(self, value: str, why: str = "") -> Refused:
         """The one form of a refusal: key, value, reason or what is allowed."""
         return Refused(Code.INVALID_CONFIG, f"{self.name}={value}: {why or 'it must be ' + self.allowed}")
 
-    def _number(self, text: str) -> int | float:
+    def _parse_number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name
         try:
             number = int(text) if isinstance(self.default, int) else float(text)
@@ -86,9 +86,9 @@ class Row:
             raise self.refuse(text)
         return number
 
-    def _choose(self, word: str, whole: str) -> None:
-        if word in self.refused:
-            raise self.refuse(whole, self.refused[word])
+    def _check_choice(self, word: str, whole: str) -> None:
+        if word in self.unsupported:
+            raise self.refuse(whole, self.unsupported[word])
         if self.choices and word not in self.choices:
             raise self.refuse(whole)
 
@@ -99,28 +99,30 @@ def setting(
     low: int | None = None,
     high: int | None = None,
     choices: tuple[str, ...] = (),
-    refused: Mapping[str, str] | None = None,
+    unsupported: Mapping[str, str] | None = None,
     topic_name: str = "",
     dynamic: bool = False,
 ) -> T:
     """A field of a settings table. (Typed as its value: that is what reading the field gives.)"""
-    row = Row("", default, sentence, low, high, choices, refused or {}, topic_name, dynamic or bool(topic_name))
+    row = SettingRow(
+        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
+    )
     made: T = field(default=default, metadata={"row": row})
     return made
 
 
-def rows(table: type[Any]) -> dict[str, Row]:
+def rows(table: type[Any]) -> dict[str, SettingRow]:
     """The rows of a settings table by their dotted names, in the order of the fields."""
     made = {}
     for each in fields(table):
-        row: Row = each.metadata["row"]
+        row: SettingRow = each.metadata["row"]
         assert each.default is not MISSING
         name = each.name.replace("_", ".")
         made[name] = replace(row, name=name)
     return made
 
 
-def unknown(name: str, known: Iterable[str], what: str) -> Refused:
+def unknown_setting(name: str, known: Iterable[str], what: str) -> Refused:
     """The refusal of a name that no table holds, with the nearest known one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""

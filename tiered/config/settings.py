@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from tiered.config import listeners, rules
-from tiered.config.kafka_aliases import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, in_our_names
+from tiered.config.kafka_aliases import HOUR_MS, LEADERS_ONLY, MINUTE_MS, RACK_AWARE, resolve_aliases
 from tiered.config.listeners import PLAINTEXT, Endpoint
-from tiered.config.setting import Row, Value, rows, setting, text_of, unknown
+from tiered.config.setting import SettingRow, Value, rows, setting, text_of, unknown_setting
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -23,9 +23,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 NO_COMPACTION = "log compaction is not built yet, and a topic that silently kept every record would be worse"
-IDLE = "(Without effect: nothing is compacted.)"
-NO_HALF = "it is not built yet; remote.storage.enable=false ends copying and keeps what is in the bucket"
-NO_CHAIN = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
+NO_EFFECT = "(Without effect: nothing is compacted.)"
+NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps what is in the bucket"
+NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TopicConfig:
         ("delete",),
         "What happens to old records: they are deleted.",
         choices=("delete", "compact"),
-        refused={"compact": NO_COMPACTION},
+        unsupported={"compact": NO_COMPACTION},
     )
     compression_type: str = setting(
         "producer",
@@ -83,19 +83,19 @@ class TopicConfig:
         "none",
         "What acks=all waits for beside the replicas: nothing, or an fsync (grouped) on each.",
         choices=("none", "ack", "bucket"),
-        refused={"bucket": NO_CHAIN},
+        unsupported={"bucket": NO_BUCKET_FLUSH},
     )
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
     # Names that tools set and show. What they ask for either cannot arise here, or is refused.
-    delete_retention_ms: int = setting(DAY_MS, f"How long tombstones stay. {IDLE}", 0, LONG_MAX)
-    min_cleanable_dirty_ratio: float = setting(0.5, f"Share of a log that is worth a compaction. {IDLE}", 0, 1)
-    min_compaction_lag_ms: int = setting(0, f"Age before which no record is compacted. {IDLE}", 0, LONG_MAX)
-    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is. {IDLE}", 1, LONG_MAX)
+    delete_retention_ms: int = setting(DAY_MS, f"How long tombstones stay. {NO_EFFECT}", 0, LONG_MAX)
+    min_cleanable_dirty_ratio: float = setting(0.5, f"Share of a log that is worth a compaction. {NO_EFFECT}", 0, 1)
+    min_compaction_lag_ms: int = setting(0, f"Age before which no record is compacted. {NO_EFFECT}", 0, LONG_MAX)
+    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is. {NO_EFFECT}", 1, LONG_MAX)
     preallocate: bool = setting(
         False,
         "Segment files take their whole size at once.",
-        refused={"true": "segment files grow as they are written"},
+        unsupported={"true": "segment files grow as they are written"},
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "PARTITION:BROKER, ... or `*`: leaders that hold followers which are not in sync to a rate (KIP-73)."
@@ -103,33 +103,41 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         (), "PARTITION:BROKER, ... or `*`: replicas that copy at that rate while they are not in sync."
     )
-    remote_log_copy_disable: bool = setting(False, "Nothing more goes to the bucket.", refused={"true": NO_HALF})
+    remote_log_copy_disable: bool = setting(
+        False, "Nothing more goes to the bucket.", unsupported={"true": NO_TIERING_SWITCH}
+    )
     remote_log_delete_on_disable: bool = setting(
-        False, "What is in the bucket goes when tiering is switched off.", refused={"true": NO_HALF}
+        False, "What is in the bucket goes when tiering is switched off.", unsupported={"true": NO_TIERING_SWITCH}
     )
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
         """`defaults` with `given` (values as text) over it; Refused(INVALID_CONFIG) says what is wrong."""
-        config = replace(defaults or cls(), **_parsed(topic_rows(), given, "topic"))
+        config = replace(defaults or cls(), **_parse_values(topic_rows(), given, "topic"))
         rules.check_topic(config, topic_rows())
         return config
 
     def to_strings(self) -> dict[str, str]:
         """Every setting as text by its dotted name."""
-        return _strings(self)
+        return _format_values(self)
 
 
 def _default_of(topic_name: str) -> Any:
     """A broker setting that is the default of a topic setting and shares its limits."""
     row = topic_rows()[topic_name]
     return setting(
-        row.default, f"Default of `{topic_name}`.", row.low, row.high, row.choices, row.refused, topic_name=topic_name
+        row.default,
+        f"Default of `{topic_name}`.",
+        row.low,
+        row.high,
+        row.choices,
+        row.unsupported,
+        topic_name=topic_name,
     )
 
 
 @cache
-def topic_rows() -> dict[str, Row]:
+def topic_rows() -> dict[str, SettingRow]:
     """The topic table by name."""
     return rows(TopicConfig)
 
@@ -357,17 +365,19 @@ class Settings:
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
         """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
-        made = replace(defaults or cls(), **_parsed(broker_rows(), in_our_names(given, broker_rows()), "broker"))
+        made = replace(
+            defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker")
+        )
         made = replace(made, inter_broker_listener_name=made.inter_broker_listener_name.upper())
-        address(made.http, "http")
-        made.listeners_in_force()
-        made.advertised(made.listeners_in_force(), "localhost")
-        made.advertised_origin(0)
+        parse_address(made.http, "http")
+        made.effective_listeners()
+        made.resolve_advertised_listeners(made.effective_listeners(), "localhost")
+        made.resolve_advertised_http(0)
         rules.check_broker(made, broker_rows())
         rules.check_topic(made.topic_defaults(), topic_rows())
         return made
 
-    def listeners_in_force(self) -> tuple[Endpoint, ...]:
+    def effective_listeners(self) -> tuple[Endpoint, ...]:
         """Where the Kafka protocol is served. Refused(INVALID_CONFIG) when that cannot be."""
         skipped = [name.upper() for name in self.controller_listener_names]
         if self.listeners:
@@ -376,11 +386,11 @@ class Settings:
             found = tuple(each._replace(host=each.host or listeners.ANY_HOST) for each in found)
         else:
             row = broker_rows()["kafka"]
-            found = (Endpoint(PLAINTEXT, *address(self.kafka, "kafka")),) if self.kafka else ()
+            found = (Endpoint(PLAINTEXT, *parse_address(self.kafka, "kafka")),) if self.kafka else ()
         listeners.check_protocols(found, self.listener_security_protocol_map, row.refuse)
         return found
 
-    def advertised(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
+    def resolve_advertised_listeners(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
         """What clients are told of the listeners in `bound`. Refused(INVALID_CONFIG) for a name that none has."""
         row = broker_rows()["advertised.listeners"]
         skipped = [name.upper() for name in self.controller_listener_names]
@@ -392,11 +402,11 @@ class Settings:
                 raise row.refuse(f"{each.name}://{each.address}", "it must name a host that clients can reach")
         return listeners.advertise(bound, told, hostname)
 
-    def advertised_origin(self, bound_port: int) -> str:
+    def resolve_advertised_http(self, bound_port: int) -> str:
         """Returns the `http://HOST:PORT` that HTTP clients are told; "" where none is set. Refused(INVALID_CONFIG)."""
         if not self.advertised_http:
             return ""
-        found = listeners.http_origin(self.advertised_http, bound_port)
+        found = listeners.parse_http_origin(self.advertised_http, bound_port)
         if found is None:
             why = "it must be HOST:PORT or http(s)://HOST[:PORT], of a host that clients can reach"
             raise broker_rows()["advertised.http"].refuse(self.advertised_http, why)
@@ -414,31 +424,31 @@ class Settings:
 
     def to_strings(self) -> dict[str, str]:
         """Every setting as text by its dotted name."""
-        return _strings(self)
+        return _format_values(self)
 
 
 @cache
-def broker_rows() -> dict[str, Row]:
+def broker_rows() -> dict[str, SettingRow]:
     """The broker table by name."""
     return rows(Settings)
 
 
-def address(text: str, name: str) -> tuple[str, int]:
+def parse_address(text: str, name: str) -> tuple[str, int]:
     """`HOST:PORT` taken apart; IPv6 hosts stand in brackets. Refused(INVALID_CONFIG) when it is not that."""
-    found = listeners.host_and_port(text)
+    found = listeners.parse_host_port(text)
     if found is None or not found[0]:
         raise broker_rows()[name].refuse(text, "it must be HOST:PORT with a port from 0 to 65535")
     return found
 
 
-def _parsed(table: Mapping[str, Row], given: Mapping[str, str], what: str) -> dict[str, Any]:
+def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], what: str) -> dict[str, Any]:
     parsed: dict[str, Value] = {}
     for name, text in given.items():
         if name not in table:
-            raise unknown(name, table, what)
+            raise unknown_setting(name, table, what)
         parsed[name.replace(".", "_")] = table[name].parse(text)
     return parsed
 
 
-def _strings(table: TopicConfig | Settings) -> dict[str, str]:
+def _format_values(table: TopicConfig | Settings) -> dict[str, str]:
     return {each.name.replace("_", "."): text_of(getattr(table, each.name)) for each in fields(table)}

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tiered.controller.controller import Controller
-from tiered.controller.heartbeats import UnreachableBrokers, BrokerHeartbeats
+from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
 from tiered.controller.preferred_leaders import PreferredLeaderBalancer
 from tiered.controller.replica_gains import MissingReplicaBalancer
 from tiered.controller.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
@@ -18,7 +18,7 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import FollowAsk
+from tiered.peers import MetadataFetch
 from tiered.subtask import run_subtask
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class LastContact(NamedTuple):
 class ActiveController:
     """`epoch` is this controller's; `progress` is set, and replaced, whenever a broker says what it has acted on."""
 
-    def __init__(self, cluster: ClusterMember, controller: Controller, metadata: MetadataLog, last_contact: LastContact) -> None:
+    def __init__(
+        self, cluster: ClusterMember, controller: Controller, metadata: MetadataLog, last_contact: LastContact
+    ) -> None:
         self.epoch = metadata.epoch
         self.heartbeats = BrokerHeartbeats(cluster.session_ms * 1_000_000)
         self.applied_progress = asyncio.Event()
@@ -58,8 +60,12 @@ class ActiveController:
         self.runtime: Runtime[Request] = Runtime(
             controller, _SnapshottingLog(metadata, cluster), self._clock, cluster.on_entry_committed
         )
-        self._leader_balancer = PreferredLeaderBalancer(self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock)
-        self._replica_balancer = MissingReplicaBalancer(self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock)
+        self._leader_balancer = PreferredLeaderBalancer(
+            self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
+        )
+        self._replica_balancer = MissingReplicaBalancer(
+            self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
+        )
         self._newer_controller_seen = asyncio.Event()
         self._fenced_queried_ns = self._view_requested_ns = 0
         self._last_contact: LastContact | None = last_contact
@@ -101,22 +107,31 @@ class ActiveController:
             self._spawn("look", self._cluster.node_id, self._check_newer_controller())
 
     @contextlib.contextmanager
-    def track_metadata_fetch(self, metadata_fetch: FollowAsk) -> Iterator[None]:
+    def track_metadata_fetch(self, metadata_fetch: MetadataFetch) -> Iterator[None]:
         """While a broker's request is under way. One that ends with its connection may be the last."""
         now_ns, connection_lost, self.was_followed = self._clock.mono_ns(), True, True
         known = self._cluster.image.brokers.get(metadata_fetch.node_id)
-        if not self.heartbeats.begin_fetch(metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns):
+        if not self.heartbeats.begin_fetch(
+            metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns
+        ):
             self._wake.set()
         progress, self.applied_progress = self.applied_progress, asyncio.Event()
         progress.set()
         fenced = known is not None and known.fenced and known.alive and known.incarnation == metadata_fetch.incarnation
         if fenced and metadata_fetch.applied >= self._cluster.image.slot:
-            self._decide("unfence", metadata_fetch.node_id, UnfenceBroker(metadata_fetch.node_id, metadata_fetch.incarnation))
+            self._decide(
+                "unfence", metadata_fetch.node_id, UnfenceBroker(metadata_fetch.node_id, metadata_fetch.incarnation)
+            )
         try:
             yield
             connection_lost = False
         finally:
-            self.heartbeats.end_fetch(metadata_fetch.node_id, metadata_fetch.incarnation, self._clock.mono_ns(), connection_lost=connection_lost)
+            self.heartbeats.end_fetch(
+                metadata_fetch.node_id,
+                metadata_fetch.incarnation,
+                self._clock.mono_ns(),
+                connection_lost=connection_lost,
+            )
             if connection_lost:
                 self.probe(metadata_fetch.node_id)
 
@@ -141,7 +156,9 @@ class ActiveController:
             live = [each for each in image.brokers.values() if each.live and each.node_id != own]
             self.heartbeats.set_live_brokers(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
             if self._last_contact is not None:
-                self.heartbeats.backdate_contact(self._last_contact.node_id, self._last_contact.silent_ms * 1_000_000, self._clock.mono_ns())
+                self.heartbeats.backdate_contact(
+                    self._last_contact.node_id, self._last_contact.silent_ms * 1_000_000, self._clock.mono_ns()
+                )
                 self._last_contact = None
             self._unfence_self(image.brokers.get(own))
             fenced_ids = [each.node_id for each in image.brokers.values() if each.alive and each.fenced]
@@ -212,7 +229,7 @@ class ActiveController:
         if peers is None:
             return
         try:
-            view = await peers.heard(address, PROBE_SECONDS)
+            view = await peers.get_controller_view(address, PROBE_SECONDS)
         except (Unavailable, Refused, Corrupt):
             return
         if view.controller_epoch > self.epoch:

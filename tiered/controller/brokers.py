@@ -14,7 +14,7 @@ from tiered.ids import NO_EPOCH
 from tiered.metadata import changes as kinds
 from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
-from tiered.metadata.effective_config import MIN_ISR, broker_settings, check_dynamic, apply_edits, topic_config
+from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 
 
@@ -34,7 +34,11 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     reported_ends = _ReportedEnds(request)
 
     def step(topic: TopicImage, p: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
-        return partition_transitions.register_broker(old, node, reported_ends.end(topic, p), terms) if node in old.replicas else old
+        return (
+            partition_transitions.register_broker(old, node, reported_ends.end(topic, p), terms)
+            if node in old.replicas
+            else old
+        )
 
     contexts = PartitionContexts(image.apply(made), settings, leaders.live_ids(image) | {node}, now_ms)
     made += leaders.change_partitions(image.topics.values(), contexts, step)
@@ -70,7 +74,9 @@ def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Dec
                 " where that one is reached itself"
             )
             raise Refused(Code.INVALID_REGISTRATION, why)
-    updated = replace(known, http=request.http, listeners=dict(request.listeners), advertised_http=request.advertised_http)
+    updated = replace(
+        known, http=request.http, listeners=dict(request.listeners), advertised_http=request.advertised_http
+    )
     return update_registration(image, updated, now_ms)
 
 
@@ -92,7 +98,7 @@ def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[Non
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {node}")
     if known.live:
         raise Refused(Code.INVALID_REQUEST, f"broker {node} is live: stop it first")
-    held = [str(at) for at, _ in delta.hosted_partitions(image, node)]
+    held = [str(tp) for tp, _ in delta.hosted_partitions(image, node)]
     if held:
         why = f"broker {node} has {len(held)} replicas, {held[0]} for one: move them away first (decommission)"
         raise Refused(Code.INVALID_REQUEST, why)

@@ -26,7 +26,9 @@ class UnreachableBrokers:
 
     def is_log_check_due(self, unreachable: Iterable[int], now_ns: int) -> bool:
         """Whether the log should be looked at now; it is taken to be."""
-        self._unreachable_since_ns = {node_id: self._unreachable_since_ns.get(node_id, now_ns) for node_id in unreachable}
+        self._unreachable_since_ns = {
+            node_id: self._unreachable_since_ns.get(node_id, now_ns) for node_id in unreachable
+        }
         if not self._unreachable_since_ns:
             return False
         least, most = LOG_CHECK_INTERVALS_NS

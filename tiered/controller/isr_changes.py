@@ -19,11 +19,11 @@ class IsrChangeSummary:
     def __init__(self) -> None:
         self._changes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[TopicPartition]] = {}
 
-    def record(self, at: TopicPartition, before: Collection[int], after: Collection[int]) -> None:
+    def record(self, tp: TopicPartition, before: Collection[int], after: Collection[int]) -> None:
         """A partition got another in-sync set."""
         joined, left = sorted(set(after).difference(before)), sorted(set(before).difference(after))
         if joined or left:
-            self._changes.setdefault((tuple(joined), tuple(left)), []).append(at)
+            self._changes.setdefault((tuple(joined), tuple(left)), []).append(tp)
 
     def take_lines(self) -> Iterator[str]:
         """One for all partitions that the same brokers joined and left. They are told once."""

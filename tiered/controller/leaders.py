@@ -80,7 +80,9 @@ def check_incarnation(image: Image, node_id: int, incarnation: str) -> BrokerIma
     return known
 
 
-def change_partitions(topics: Iterable[TopicImage], contexts: PartitionContexts, transition: PartitionTransition) -> Iterator[Change]:
+def change_partitions(
+    topics: Iterable[TopicImage], contexts: PartitionContexts, transition: PartitionTransition
+) -> Iterator[Change]:
     """What `step` makes of each partition, as changes."""
     for topic in topics:
         context = contexts(topic)
@@ -95,7 +97,9 @@ def reevaluate_partitions(topics: Iterable[TopicImage], contexts: PartitionConte
     return change_partitions(topics, contexts, lambda _, __, old, terms: partition_transitions.reevaluate(old, terms))
 
 
-def new_partition_change(topic_id: TopicId, p: int, replicas: tuple[int, ...], context: PartitionContext) -> kinds.PartitionChanged:
+def new_partition_change(
+    topic_id: TopicId, p: int, replicas: tuple[int, ...], context: PartitionContext
+) -> kinds.PartitionChanged:
     """Who leads a partition that comes to be."""
     made = partition_transitions.new_partition(replicas, context)
     return kinds.PartitionChanged(topic_id, p, made.leader, made.leader_epoch, made.isr, ())
@@ -143,13 +147,17 @@ def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOv
         still_led += new.leader == node
         return new
 
-    made = tuple(change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), step))
+    made = tuple(
+        change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), step)
+    )
     others = live_ids(image) - stopping_ids(image) - {node}
     said = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
     return Decision((*said, *made), still_led)
 
 
-def leave_partitions(image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int) -> Decision[None]:
+def leave_partitions(
+    image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int
+) -> Decision[None]:
     """As a stop, for some partitions. Those that are not there any more are passed over."""
     check_incarnation(image, request.node_id, request.incarnation)
     node, made = request.node_id, list[Change]()
@@ -170,7 +178,9 @@ def alter_isrs(
 ) -> Decision[tuple[Code, ...]]:
     """Wishes of one leader. The second for one partition goes by an epoch that has passed."""
     check_incarnation(image, request.node_id, request.incarnation)
-    numbers = {broker.node_id: number for broker in live_brokers(image) if (number := _incarnation_number(broker)) is not None}
+    numbers = {
+        broker.node_id: number for broker in live_brokers(image) if (number := _incarnation_number(broker)) is not None
+    }
     contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
     made: list[Change] = []
     codes: list[Code] = []

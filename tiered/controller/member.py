@@ -15,15 +15,15 @@ from tiered.controller.request_codec import decode_reply, decode_request, encode
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
 from tiered.controller.standby import StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image, inter_broker_address
 from tiered.metadata.loader import ApplyImage, MetadataLoader
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, Peers, SubmitAnswer
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
 
 if TYPE_CHECKING:
-    from tiered.broker.broker import Node
+    from tiered.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class ClusterMember:
     Whoever starts calls `begin`, then keeps `run` and `committed.carry_out` running; an error of one of these ends the
     broker."""
 
-    def __init__(self, node: Node, metadata: MetadataLog, apply_image: ApplyImage) -> None:
+    def __init__(self, node: Broker, metadata: MetadataLog, apply_image: ApplyImage) -> None:
         self._node = node
         self._metadata = metadata
         self.clock = node.world.clock
         self.rng = node.world.rng.stream("cluster")
-        self.loader = MetadataLoader(apply_image, node.told, self._on_image)
+        self.loader = MetadataLoader(apply_image, node.on_committed, self._on_image)
         self.active_controller: ActiveController | None = None
         self.standby = StandbyController(self, node.peers, node.store)
         self._ended = False
@@ -115,37 +115,39 @@ class ClusterMember:
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
-    async def handle_metadata_fetch(self, metadata_fetch: FollowAsk) -> FollowAnswer:
+    async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply:
         """Another broker wants what comes next. `Refused(NOT_CONTROLLER)`."""
         active = self._require_active()
         if metadata_fetch.controller_epoch > active.epoch:
             active.on_newer_controller()
-            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {metadata_fetch.controller_epoch} is newer than {active.epoch}")
+            raise Refused(
+                Code.NOT_CONTROLLER, f"controller epoch {metadata_fetch.controller_epoch} is newer than {active.epoch}"
+            )
         with active.track_metadata_fetch(metadata_fetch):
             await self.loader.wait_for_slot(metadata_fetch.slot, metadata_fetch.wait_ms / 1000)
         if self._require_active() is not active:
             raise Refused(Code.NOT_CONTROLLER, f"controller epoch {active.epoch} is over")
         entries = self.loader.recent_entries.read(metadata_fetch.slot)
-        return FollowAnswer(
+        return MetadataFetchReply(
             active.epoch, self.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms()
         )  # fmt: skip
 
-    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer:
+    async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
         """A request that another broker passes on. `Refused` as the controller refuses it."""
         reply = await self._decide(decode_request(request), timeout)
-        return SubmitAnswer(encode_reply(reply), self.image.slot)
+        return ForwardReply(encode_reply(reply), self.image.slot)
 
     def on_broker_unreachable(self, node_id: int) -> None:
         """A broker answers this one no more; a controller looks whether it is gone."""
         if self.active_controller is not None:
             self.active_controller.probe(node_id)
 
-    def controller_view(self) -> HeardAnswer:
+    def controller_view(self) -> ControllerView:
         """What this broker knows of the controller."""
         view = self.standby.controller_view()
         if self.active_controller is not None:
             self.active_controller.on_view_request()
-            view = HeardAnswer(self.image.controller_epoch, self.image.controller, 0)
+            view = ControllerView(self.image.controller_epoch, self.image.controller, 0)
         return view._replace(node_id=self.node_id, incarnation=self.incarnation)
 
     # -- requests to the controller -----------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class ClusterMember:
             async with asyncio.timeout(None) as takeover_timeout:
                 self._forwarded[takeover_timeout] = self._current_controller()
                 try:
-                    reply = await self.peers.submit(address, encode_request(request), timeout, sent.set)
+                    reply = await self.peers.forward(address, encode_request(request), timeout, sent.set)
                 finally:
                     self._forwarded.pop(takeover_timeout, None)
         except TimeoutError:
@@ -208,7 +210,7 @@ class ClusterMember:
         if self.peers is None or request.node_id == self.node_id or not address:
             return
         try:
-            await self.peers.reach(address, REACH_SECONDS)
+            await self.peers.check_listening(address, REACH_SECONDS)
         except Unavailable as error:
             why = f"broker {request.node_id} cannot be reached where its advertised.listeners say, from the controller"
             raise Refused(Code.BROKER_NOT_AVAILABLE, f"{why} (broker {self.node_id}): {error}") from None
@@ -282,7 +284,7 @@ class ClusterMember:
         await self._metadata.take_over(self.image, self.node_id, self.incarnation)
         self.loader.append_entries(self._metadata.takeover_entries)  # and so others need no bucket to follow
         image = self.image
-        controller = Controller(image, node.started_with, lambda: text_id(node.draw_uuid()))
+        controller = Controller(image, node.startup_settings, lambda: encode_uuid(node.draw_uuid()))
         self.active_controller = ActiveController(self, controller, self._metadata, last_contact)
 
     async def _run_active(self, active: ActiveController) -> None:

@@ -19,12 +19,18 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
     from and is not on its way already; those that it has stay, the preferred leader first. Brokers that hold as many
     replicas as they may gain none."""
     racks, limits = leaders.placement_racks(image), PartitionLimits(image, settings)
-    loads = Counter(node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas)
+    loads = Counter(
+        node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
+    )
     found: list[Move] = []
     for topic in image.topics.values():
         target_count = min(_target_replication(topic, settings), len(racks))
         for p, partition in enumerate(topic.partitions):
-            if len(partition.replicas) < target_count and partition.leader != NO_LEADER and not partition.is_reassigning:
+            if (
+                len(partition.replicas) < target_count
+                and partition.leader != NO_LEADER
+                and not partition.is_reassigning
+            ):
                 added = _choose_brokers(partition, target_count, racks, loads, limits)
                 if not added:
                     continue

@@ -55,14 +55,17 @@ def assess_partitions(image: Image, node_id: int) -> PartitionHealth:
     return health
 
 
-def _count_leader(health: PartitionHealth, at: TopicPartition, each: PartitionImage, min_isr: int) -> None:
+def _count_leader(health: PartitionHealth, tp: TopicPartition, each: PartitionImage, min_isr: int) -> None:
     health.leader_count += 1
-    in_sync, target_count = len(each.isr), len(each.replicas) - len(each.adding)  # a move that is under way lacks nothing
+    in_sync, target_count = (
+        len(each.isr),
+        len(each.replicas) - len(each.adding),
+    )  # a move that is under way lacks nothing
     needed = min(min_isr, len(each.replicas))
     if in_sync < target_count:
-        health.under_replicated[at] = each
+        health.under_replicated[tp] = each
     if in_sync < needed:
-        health.under_min_isr[at] = each
+        health.under_min_isr[tp] = each
     health.at_min_isr_count += in_sync == needed
 
 
@@ -70,11 +73,11 @@ def unacknowledged_losses(image: Image) -> dict[TopicPartition, Loss]:
     """The losses that no operator has acknowledged, one for each partition, in order of their names. It reaches as far
     back as any of them, was told when the first was, and is of the epoch of the last."""
     found = {
-        TopicPartition(topic.name, pid.partition): Loss(
+        TopicPartition(topic.name, partition_id.partition): Loss(
             each[-1].leader_epoch, min(one.from_offset for one in each), each[0].at_ms
         )
-        for pid, each in image.losses.items()
-        if (topic := image.topics_by_id.get(pid.topic_id)) is not None
+        for partition_id, each in image.losses.items()
+        if (topic := image.topics_by_id.get(partition_id.topic_id)) is not None
     }
     return dict(sorted(found.items()))
 
@@ -109,7 +112,9 @@ def count_isr_changes(changes: Iterable[Change], before: Image, after: Image, no
     return shrunk, expanded
 
 
-def _changed_partitions(changes: Iterable[Change], before: Image, after: Image) -> Iterator[tuple[PartitionImage, PartitionImage]]:
+def _changed_partitions(
+    changes: Iterable[Change], before: Image, after: Image
+) -> Iterator[tuple[PartitionImage, PartitionImage]]:
     """Each partition that changes once, as it is and as it was; new ones and deleted ones are left out."""
     seen: set[tuple[TopicId, int]] = set()
     for change in changes:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tiered.controller.requests import IsrWish
-from tiered.errors import Code, always
+from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionChanged
 from tiered.metadata.image import End, Loss, PartitionImage
@@ -166,12 +166,14 @@ def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> Parti
     return _keep_replicas(old, remaining, context)
 
 
-def to_changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext) -> Iterator[Change]:
+def to_changes(
+    topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext
+) -> Iterator[Change]:
     """What makes `new` of `old`. `Broken` rather than that something wrong is written."""
     if new is old:
         return
     check_invariants(new, context)
-    always(new.leader_epoch >= old.leader_epoch, "leader epochs never go back", old, new)
+    check_invariant(new.leader_epoch >= old.leader_epoch, "leader epochs never go back", old, new)
     ends = tuple((end.node_id, end.leader_epoch, end.end_offset) for end in new.ends)
     yield PartitionChanged(
         topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends,
@@ -184,15 +186,15 @@ def to_changes(topic_id: TopicId, p: int, old: PartitionImage, new: PartitionIma
 def check_invariants(image: PartitionImage, context: PartitionContext) -> None:
     """What always holds."""
     isr, elr = set(image.isr), set(image.elr)
-    always(isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image)
-    always(isr <= context.live, image, context)
-    always(image.leader in isr or (image.leader == NO_LEADER and not isr), image)
-    always(not elr or len(isr) < context.min_isr, image, context)
-    always(image.leader == NO_LEADER or not (image.last_known or image.ends), image)
-    always(set(image.last_known) <= {end.node_id for end in image.ends} <= set(image.replicas), image)
-    always(not elr & set(image.last_known), image)
-    always(set(image.adding) | set(image.removing) <= set(image.replicas), image)
-    always(not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image)
+    check_invariant(isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image)
+    check_invariant(isr <= context.live, image, context)
+    check_invariant(image.leader in isr or (image.leader == NO_LEADER and not isr), image)
+    check_invariant(not elr or len(isr) < context.min_isr, image, context)
+    check_invariant(image.leader == NO_LEADER or not (image.last_known or image.ends), image)
+    check_invariant(set(image.last_known) <= {end.node_id for end in image.ends} <= set(image.replicas), image)
+    check_invariant(not elr & set(image.last_known), image)
+    check_invariant(set(image.adding) | set(image.removing) <= set(image.replicas), image)
+    check_invariant(not set(image.adding) & set(image.removing) and set(image.last_known) <= set(image.replicas), image)
 
 
 def _update_sets(
@@ -295,7 +297,11 @@ def _keep_replicas(image: PartitionImage, replicas: tuple[int, ...], context: Pa
 
 
 def _last_resort(
-    replicas: tuple[int, ...], elr: tuple[int, ...], last_known: tuple[int, ...], ends: tuple[End, ...], context: PartitionContext
+    replicas: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    ends: tuple[End, ...],
+    context: PartitionContext,
 ) -> int | None:
     """Who leads though nobody who lives is eligible: the best of all who live, once all of the last known are back and
     all have said what they have (rule R4), anybody where nothing was ever stored, or where the topic prefers to serve.

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from tiered.errors import Code, Refused
 
 
-def place_replicas(racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0) -> list[list[int]]:
+def place_replicas(
+    racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0
+) -> list[list[int]]:
     """Replicas of the partitions [first, first + partitions); the first of each is its preferred leader.
 
     Replica j of partition k is the broker `(start + j + k) mod n` of the brokers in an order that alternates racks; one
@@ -18,10 +20,14 @@ def place_replicas(racks: Mapping[int, str], partitions: int, replication_factor
     if not 1 <= replication_factor <= len(racks):
         raise Refused(
             Code.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} is not in 1..{len(racks)}, the number of live brokers that take new replicas",
+            f"replication factor {replication_factor} is not in 1..{len(racks)}, "
+            "the number of live brokers that take new replicas",
         )
     order = _alternate_racks(racks)
-    return [_choose_replicas(order, racks, replication_factor, start + k) for k in range(first_partition, first_partition + partitions)]
+    return [
+        _choose_replicas(order, racks, replication_factor, start + k)
+        for k in range(first_partition, first_partition + partitions)
+    ]
 
 
 def start_of(racks: Mapping[int, str], broker: int) -> int:

@@ -27,30 +27,32 @@ Assignments = Mapping[PartitionName, tuple[int, ...]]
 Reassignments = dict[PartitionName, tuple[int, ...]]
 
 
-def plan_drain(assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()) -> Reassignments:
+def plan_drain(
+    assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()
+) -> Reassignments:
     """New replicas for all partitions that `leaving` has one of: another live broker takes its place in each. `racks`:
     live broker -> rack. `Refused` where too few brokers are left, or nobody leads a partition that has to go: then
     nothing can copy it, and `leaving` may have the last of it."""
     others = {node: rack for node, rack in racks.items() if node != leaving}
-    held = {at: replicas for at, replicas in assignments.items() if leaving in replicas}
-    stuck = sorted(at for at in leaderless if at in held)
+    held = {tp: replicas for tp, replicas in assignments.items() if leaving in replicas}
+    stuck = sorted(tp for tp in leaderless if tp in held)
     if stuck:
         why = f"{_format_names(stuck)} has no leader to copy from: broker {leaving} may have the last copy"
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
-    short = sorted(at for at, replicas in held.items() if not others.keys() - set(replicas))
+    short = sorted(tp for tp, replicas in held.items() if not others.keys() - set(replicas))
     if short:
         why = f"{_format_names(short)} would have too few brokers: {len(others)} others are live and take new ones"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
     made: Reassignments = {}
-    for at in sorted(held):
-        replicas = held[at]
+    for tp in sorted(held):
+        replicas = held[tp]
         used = {others[node] for node in replicas if others.get(node)}
         candidates = sorted(
             others.keys() - set(replicas),
             key=lambda node: (others[node] in used, replica_counts[node], leader_counts[node], node),
         )
-        made[at] = _replace_replica(replicas, leaving, candidates[0])
+        made[tp] = _replace_replica(replicas, leaving, candidates[0])
         replica_counts[candidates[0]] += 1
         leader_counts[candidates[0]] += replicas[0] == leaving
     return made
@@ -59,27 +61,30 @@ def plan_drain(assignments: Assignments, racks: Mapping[int, str], leaving: int,
 def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassignments:
     """What to change so that no live broker has two replicas more than another, where racks allow it, and leaders are
     spread as well. No partition comes to stand in fewer racks; one that has a replica elsewhere stays as it is."""
-    planned = {at: replicas for at, replicas in sorted(assignments.items()) if all(node in racks for node in replicas)}
+    planned = {tp: replicas for tp, replicas in sorted(assignments.items()) if all(node in racks for node in replicas)}
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
     held: dict[int, dict[PartitionName, None]] = {node: {} for node in racks}
-    for at, replicas in planned.items():
+    for tp, replicas in planned.items():
         for node in replicas:
-            held[node][at] = None
+            held[node][tp] = None
     while (found := _find_move(planned, held, replica_counts, racks)) is not None:
-        at, crowded, free = found
-        leader_counts[crowded] -= planned[at][0] == crowded
-        leader_counts[free] += planned[at][0] == crowded
-        planned[at] = _replace_replica(planned[at], crowded, free)
-        del held[crowded][at]
-        held[free][at] = None
+        tp, crowded, free = found
+        leader_counts[crowded] -= planned[tp][0] == crowded
+        leader_counts[free] += planned[tp][0] == crowded
+        planned[tp] = _replace_replica(planned[tp], crowded, free)
+        del held[crowded][tp]
+        held[free][tp] = None
         replica_counts[crowded] -= 1
         replica_counts[free] += 1
     _balance_leaders(planned, leader_counts)
-    return {at: replicas for at, replicas in planned.items() if replicas != assignments[at]}
+    return {tp: replicas for tp, replicas in planned.items() if replicas != assignments[tp]}
 
 
 def _find_move(
-    planned: Assignments, held: Mapping[int, Iterable[PartitionName]], replica_counts: Counter[int], racks: Mapping[int, str]
+    planned: Assignments,
+    held: Mapping[int, Iterable[PartitionName]],
+    replica_counts: Counter[int],
+    racks: Mapping[int, str],
 ) -> tuple[PartitionName, int, int] | None:
     """A partition that can go from a broker with many to one with few."""
     order = sorted(racks, key=lambda node: (replica_counts[node], node))
@@ -87,9 +92,11 @@ def _find_move(
         for free in order:
             if replica_counts[crowded] - replica_counts[free] < 2:
                 break
-            for at in held[crowded]:
-                if free not in planned[at] and _count_racks(_replace_replica(planned[at], crowded, free), racks) >= _count_racks(planned[at], racks):
-                    return at, crowded, free
+            for tp in held[crowded]:
+                if free not in planned[tp] and _count_racks(
+                    _replace_replica(planned[tp], crowded, free), racks
+                ) >= _count_racks(planned[tp], racks):
+                    return tp, crowded, free
     return None
 
 
@@ -98,12 +105,12 @@ def _balance_leaders(planned: Reassignments, leader_counts: Counter[int]) -> Non
     changed = True
     while changed:
         changed = False
-        for at, replicas in planned.items():
+        for tp, replicas in planned.items():
             leader = min(replicas, key=lambda node: (leader_counts[node], node))
             if leader_counts[replicas[0]] - leader_counts[leader] >= 2:
                 leader_counts[replicas[0]] -= 1
                 leader_counts[leader] += 1
-                planned[at] = (leader, *(node for node in replicas if node != leader))
+                planned[tp] = (leader, *(node for node in replicas if node != leader))
                 changed = True
 
 

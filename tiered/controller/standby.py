@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.log_limiter import Waning
-from tiered.metadata.candidacy import ContactLoss, BecomeCandidate, Wait, decide_candidacy, decide_if_store_stalled
+from tiered.log_limiter import StateLogLimiter
+from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.log_reader import load_metadata, verify_cluster, read_boundary, read_entries
-from tiered.peers import FollowAsk, HeardAnswer, Peers
+from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
+from tiered.peers import ControllerView, MetadataFetch, Peers
 from tiered.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StandbyController:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
         self._store_stalled_ms = 0
         self._unfollowed_epochs = 0
-        self._read_failure_log = Waning(self._clock)
+        self._read_failure_log = StateLogLimiter(self._clock)
         self._store_readable = True
         """True if the bucket told the rest of the log when it was asked last."""
         self._controller_lost = False
@@ -66,10 +66,12 @@ class StandbyController:
         """Since when no controller was heard."""
         return (self._clock.mono_ns() - self._contact_ns) // 1_000_000
 
-    def controller_view(self) -> HeardAnswer:
+    def controller_view(self) -> ControllerView:
         """For another broker that misses the controller. One that does not answer us either is not heard."""
         image = self._cluster.image
-        return HeardAnswer(image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms)
+        return ControllerView(
+            image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms
+        )
 
     def reset(self, *, was_followed: bool) -> None:
         """This broker was controller until now, and others followed it, or nobody did. It stands for that place no
@@ -99,12 +101,12 @@ class StandbyController:
         left_ms = max(self._cluster.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
         timeout_ms = min((wait_ms + self._cluster.session_ms) // 2, left_ms)
         wait_ms = min(wait_ms, timeout_ms // 2)
-        metadata_fetch = FollowAsk(
+        metadata_fetch = MetadataFetch(
             self._cluster.node_id, self._cluster.incarnation, image.slot + 1, self._cluster.applied_slot,
             image.controller_epoch, wait_ms,
         )  # fmt: skip
         try:
-            reply = await self._peers.follow(address, metadata_fetch, timeout_ms / 1000)
+            reply = await self._peers.fetch_metadata(address, metadata_fetch, timeout_ms / 1000)
             if reply.controller_epoch < image.controller_epoch:
                 return False
             if not reply.too_old:
@@ -138,7 +140,9 @@ class StandbyController:
         ages = [each.heard_ms_ago for each in same if each.heard_ms_ago >= 0]
 
         def step() -> Wait | BecomeCandidate:
-            loss = self._contact_loss(gone or ended, ages)._replace(asked=len(addresses), answered=len(views))
+            loss = self._contact_loss(gone or ended, ages)._replace(
+                brokers_queried=len(addresses), brokers_replied=len(views)
+            )
             return stalled_step or decide_candidacy(loss, session_ms)
 
         match step():
@@ -170,16 +174,16 @@ class StandbyController:
         others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
         return [address for address in map(self._cluster.address_of, others) if address]
 
-    async def _query_others(self, addresses: Sequence[str]) -> list[HeardAnswer]:
+    async def _query_others(self, addresses: Sequence[str]) -> list[ControllerView]:
         """What those say that answer."""
         found = await asyncio.gather(*(self._query_other(each) for each in addresses))
         return [each for each in found if each is not None]
 
-    async def _query_other(self, address: str) -> HeardAnswer | None:
+    async def _query_other(self, address: str) -> ControllerView | None:
         if self._peers is None:
             return None
         try:
-            return await self._peers.heard(address, QUERY_SECONDS)
+            return await self._peers.get_controller_view(address, QUERY_SECONDS)
         except (Unavailable, Refused, Corrupt) as error:
             log.info("broker does not say whom it hears address=%s why=%s", address, error)
             return None
@@ -191,7 +195,7 @@ class StandbyController:
         try:
             await self.catch_up()
         except (Unavailable, Corrupt) as error:
-            seconds = self._read_failure_log.lasts(begins=self._store_readable)
+            seconds = self._read_failure_log.admit(is_start=self._store_readable)
             self._store_readable = False
             if seconds is not None:
                 log.warning("the metadata log cannot be read seconds=%d why=%s", seconds, error)

@@ -16,7 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
-from tiered.metadata.effective_config import broker_settings, apply_edits
+from tiered.metadata.effective_config import apply_edits, broker_settings
 from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
@@ -33,7 +33,9 @@ class Topics:
     settings: Settings
     draw_id: Callable[[], TopicId]
 
-    def create(self, topic_requests: Sequence[requests.CreateTopic], now_ms: int) -> Decision[tuple[TopicImage | Refused, ...]]:
+    def create(
+        self, topic_requests: Sequence[requests.CreateTopic], now_ms: int
+    ) -> Decision[tuple[TopicImage | Refused, ...]]:
         """Those that can be made are made together."""
         defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
@@ -101,7 +103,9 @@ class Topics:
         replication_factor = request.replication_factor
         if replication_factor == -1:
             # With too few brokers for all of them it begins with some (`gaining`).
-            replication_factor = min(self.settings.default_replication_factor, max(1, len(leaders.placement_racks(self.image))))
+            replication_factor = min(
+                self.settings.default_replication_factor, max(1, len(leaders.placement_racks(self.image)))
+            )
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
         return self._place_replicas(partitions, replication_factor, start=number, first_partition=0)
@@ -113,8 +117,16 @@ class Topics:
         if closed := [node for node in named if leaders.is_cordoned(self.image, node)]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {closed}")
 
-    def _place_replicas(self, partitions: int, replication_factor: int, *, start: int, first_partition: int) -> tuple[tuple[int, ...], ...]:
-        placed = place_replicas(leaders.placement_racks(self.image), partitions, replication_factor, start=start, first_partition=first_partition)
+    def _place_replicas(
+        self, partitions: int, replication_factor: int, *, start: int, first_partition: int
+    ) -> tuple[tuple[int, ...], ...]:
+        placed = place_replicas(
+            leaders.placement_racks(self.image),
+            partitions,
+            replication_factor,
+            start=start,
+            first_partition=first_partition,
+        )
         return tuple(tuple(replicas) for replicas in placed)
 
     def _new_partition_changes(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, decode_batch
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, StartingSnapshot
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.errors import Corrupt
 from tiered.groups.records import CoordinatorRecord, OffsetKey, offset_record
 from tiered.groups.shard import GroupShard
@@ -41,7 +41,7 @@ class LoadedShard(NamedTuple):
 
 
 async def load_shard(
-    replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: StartingSnapshot, clock: Clock
+    replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: PreviousSnapshot, clock: Clock
 ) -> LoadedShard:
     """Loads the state of the log at the time when this broker became leader.
 
@@ -61,7 +61,7 @@ async def load_shard(
 
 
 async def _read_snapshot(
-    replica: LeaderReplica, store: CoordinatorSnapshotStore, base: StartingSnapshot
+    replica: LeaderReplica, store: CoordinatorSnapshotStore, base: PreviousSnapshot
 ) -> tuple[SnapshotName | None, list[bytes]]:
     """Reads the snapshot to start from, or an older one if it is corrupt."""
     name, batches, end = base.name, base.batches, replica.log.end_offset
@@ -84,7 +84,7 @@ async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: i
             data = data.file.pread(data.start, data.length)
         walked = walk(data)
         if walked.why or not walked.batches:
-            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'no data'}", where=str(replica.at))
+            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'no data'}", where=str(replica.tp))
         for each in walked.batches:
             if not each.attributes & CONTROL:
                 rows = (row for row in decode_records(data, each.position) if row.offset >= offset)

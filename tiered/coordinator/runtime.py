@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tiered.coordinator.snapshot import encode_batches
-from tiered.errors import Broken, Code, Refused
+from tiered.errors import Code, InvariantViolation, Refused
 from tiered.groups.log_state import LogState
 from tiered.groups.records import CoordinatorRecord, group_key, offset_record
 from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, Now, Reply, Request, TopicsDeleted
@@ -95,7 +95,7 @@ class CoordinatorRuntime:
         if len(self._pending_replies) >= PENDING_REQUESTS_MAX:
             raise Refused(
                 Code.COORDINATOR_NOT_AVAILABLE,
-                f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.at}; try again",
+                f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.tp}; try again",
             )
         self._token = token = self._token + 1
         if type(request) is CommitOffsets:
@@ -169,7 +169,7 @@ class CoordinatorRuntime:
         if self._pending_records and self._end_reason is None:
             try:
                 self._append()
-            except Broken as error:  # the broker sees errors of its tasks, but not of callbacks
+            except InvariantViolation as error:  # the broker sees errors of its tasks, but not of callbacks
                 self._spawn(_raise(error))
 
     def _append(self) -> None:
@@ -290,5 +290,5 @@ def _to_coordinator_error(refused: Refused) -> Refused:
     return Refused(code, refused.why)
 
 
-async def _raise(error: Broken) -> None:
+async def _raise(error: InvariantViolation) -> None:
     raise error

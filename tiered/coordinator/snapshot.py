@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Corrupt, Refused
 from tiered.groups.records import CoordinatorRecord
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.records import batch
 from tiered.records.native import crc32c, walk
 
@@ -34,14 +34,15 @@ _KEY = re.compile(r"groups/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
 class SnapshotName(NamedTuple):
     """The state that a snapshot holds. Of two names of one partition, the greater is the newer snapshot."""
 
-    pid: PartitionId
+    partition_id: PartitionId
     epoch: int
     offset: int
 
     @property
     def key(self) -> str:
         """The key in the bucket."""
-        return f"{topic_prefix(self.pid.topic_id)}{self.pid.partition}/{self.epoch:010d}-{self.offset:020d}"
+        at = self.partition_id
+        return f"{topic_prefix(at.topic_id)}{at.partition}/{self.epoch:010d}-{self.offset:020d}"
 
 
 def topic_prefix(topic_id: TopicId) -> str:
@@ -75,7 +76,9 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
     """Encodes the whole object: a header, then the batches. The CRC covers all that follows it."""
-    header = _HEADER.pack(id_bytes(name.pid.topic_id), name.pid.partition, name.epoch, name.offset, count, now_ms)
+    header = _HEADER.pack(
+        decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms
+    )
     body = b"".join((header, *batches))
     return _PREAMBLE.pack(MAGIC, VERSION, 0, crc32c(body)) + body
 
@@ -99,7 +102,11 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if crc32c(view[_PREAMBLE.size :]) != crc:
         raise Corrupt("snapshot fails its checksum", where=name.key)
     topic_id, partition, epoch, offset, count, _ = _HEADER.unpack_from(data, _PREAMBLE.size)
-    if (topic_id, partition, epoch, offset) != (id_bytes(name.pid.topic_id), name.pid.partition, *name[1:]):
+    if (topic_id, partition, epoch, offset) != (
+        decode_uuid(name.partition_id.topic_id),
+        name.partition_id.partition,
+        *name[1:],
+    ):
         raise Corrupt("snapshot has the header of another one", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)
     if walked.why or sum(each.count for each in walked.batches) != count:

@@ -26,7 +26,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
-from tiered.ports import Clock, ConditionFailed, Listed, NotFound, ObjectStore, Ok
+from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectStore, Ok
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.leader_state import RestartAtColdEnd
 
@@ -38,7 +38,7 @@ KEPT_SNAPSHOTS = 2
 """Snapshots of a partition that are kept: the newest, and the one before it, in case the newest is corrupt."""
 
 
-class StartingSnapshot(NamedTuple):
+class PreviousSnapshot(NamedTuple):
     """Start of a leader: the snapshot below its log, with its batches if they were read already, and all snapshots."""
 
     name: SnapshotName | None
@@ -54,7 +54,7 @@ class CoordinatorSnapshotStore:
         self._clock = clock
         self._listing_lock = asyncio.Lock()
         self._listed: tuple[TopicId, dict[int, list[SnapshotName]]] | None = None
-        self._bases: dict[PartitionId, StartingSnapshot] = {}
+        self._bases: dict[PartitionId, PreviousSnapshot] = {}
         self._written = metrics.counter("tiered_group_images_total", "Images of groups by outcome.", ("outcome",))
         self._bytes = metrics.counter("tiered_group_image_bytes_total", "Bytes of images of groups.")
 
@@ -64,17 +64,17 @@ class CoordinatorSnapshotStore:
         """Drops the listing of an earlier leadership. Partitions that start together share one listing."""
         self._listed = None
 
-    async def reconcile(self, hot: DiskLog, pid: PartitionId) -> LeaderStart:
+    async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
         """Makes a log of `__consumer_offsets` agree with its snapshots before this broker leads it (R5).
 
         Offsets that a snapshot covers are never assigned again. Raises `Unavailable` if the bucket cannot be read.
         """
-        names = await self._partition_names(pid)
+        names = await self._partition_names(partition_id)
         candidates = list(names)
         while True:
             choice = choose_snapshot(candidates, hot.local_start_offset, hot.end_offset, hot.epochs)
             if choice.base is None or not choice.restarts_log:
-                self._bases[pid] = StartingSnapshot(choice.base, None, names)
+                self._bases[partition_id] = PreviousSnapshot(choice.base, None, names)
                 return LeaderStart(None, None)
             try:
                 batches = await self.read(choice.base)  # the log is dropped only for a snapshot that can be read
@@ -83,31 +83,31 @@ class CoordinatorSnapshotStore:
                 candidates.remove(choice.base)
                 continue
             restart = RestartAtColdEnd(choice.base.offset, f"the log ends at {hot.end_offset}, below its snapshot")
-            at = TopicPartition(OFFSETS_TOPIC, pid.partition)
+            tp = TopicPartition(OFFSETS_TOPIC, partition_id.partition)
             log.warning(
-                "group snapshot replaces the local log partition=%s offset=%d why=%s", at, restart.offset, restart.why
+                "group snapshot replaces the local log partition=%s offset=%d why=%s", tp, restart.offset, restart.why
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
-            self._bases[pid] = StartingSnapshot(choice.base, batches, names)
+            self._bases[partition_id] = PreviousSnapshot(choice.base, batches, names)
             return LeaderStart(None, restart)
 
-    def take_base(self, pid: PartitionId) -> StartingSnapshot:
+    def take_base(self, partition_id: PartitionId) -> PreviousSnapshot:
         """Returns what `reconcile` found, and forgets it. Returns nothing for a new log."""
-        return self._bases.pop(pid, StartingSnapshot(None, None, ()))
+        return self._bases.pop(partition_id, PreviousSnapshot(None, None, ()))
 
-    async def _partition_names(self, pid: PartitionId) -> tuple[SnapshotName, ...]:
+    async def _partition_names(self, partition_id: PartitionId) -> tuple[SnapshotName, ...]:
         async with self._listing_lock:
-            if self._listed is None or self._listed[0] != pid.topic_id:
-                self._listed = pid.topic_id, await self._list_topic(pid.topic_id)
-            return tuple(self._listed[1].get(pid.partition, ()))
+            if self._listed is None or self._listed[0] != partition_id.topic_id:
+                self._listed = partition_id.topic_id, await self._list_topic(partition_id.topic_id)
+            return tuple(self._listed[1].get(partition_id.partition, ()))
 
     async def _list_topic(self, topic_id: TopicId) -> dict[int, list[SnapshotName]]:
         prefix, names = topic_prefix(topic_id), dict[int, list[SnapshotName]]()
-        page: list[Listed] = []
+        page: list[ListedObject] = []
         while page := await self._store.list(prefix, page[-1].key if page else ""):
             for name in filter(None, (parse_key(each.key) for each in page)):
-                names.setdefault(name.pid.partition, []).append(name)
+                names.setdefault(name.partition_id.partition, []).append(name)
         return names
 
     # -- one snapshot -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class CoordinatorSnapshotter:
                 await self.write(partition, *await coordinator.snapshot())
             except (Unavailable, Refused) as error:
                 coordinator.unsaved_since_ms = since
-                log.warning("group snapshot failed, retrying later partition=%s why=%s", partition.replica.at, error)
+                log.warning("group snapshot failed, retrying later partition=%s why=%s", partition.replica.tp, error)
 
     async def write(self, partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
         """Writes a snapshot: `records` give the state of the log below `offset`.
@@ -65,7 +65,7 @@ class CoordinatorSnapshotter:
         Raises `Unavailable` if it is not known to be in the bucket.
         """
         replica = partition.replica
-        name = SnapshotName(replica.pid, replica.leader_epoch, offset)
+        name = SnapshotName(replica.partition_id, replica.leader_epoch, offset)
         await self._store.write(name, records)
         partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
@@ -74,7 +74,7 @@ class CoordinatorSnapshotter:
         try:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # the next snapshot deletes them
-            log.warning("older group snapshots are not deleted yet partition=%s why=%s", replica.at, error)
+            log.warning("older group snapshots are not deleted yet partition=%s why=%s", replica.tp, error)
 
     def prepare_final_snapshot(self, partition: CoordinatorPartition) -> None:
         """Takes the state for the final snapshot of this partition, before its log is closed."""
@@ -83,7 +83,7 @@ class CoordinatorSnapshotter:
             try:
                 self._final_snapshots.append((partition, coordinator.flush(), coordinator.shard.snapshot()))
             except Refused as refused:
-                log.warning("final group snapshot is not taken partition=%s why=%s", partition.replica.at, refused)
+                log.warning("final group snapshot is not taken partition=%s why=%s", partition.replica.tp, refused)
 
     async def save_final_snapshots(self) -> None:
         """Writes the final snapshots of a clean stop, so that a start with an empty disk finds the newest groups."""
@@ -92,7 +92,7 @@ class CoordinatorSnapshotter:
         async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
             async with semaphore:
                 if partition.replica.is_committed(offset):
-                    name = SnapshotName(partition.replica.pid, partition.replica.leader_epoch, offset)
+                    name = SnapshotName(partition.replica.partition_id, partition.replica.leader_epoch, offset)
                     await self._store.write(name, records)
 
         try:

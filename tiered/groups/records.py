@@ -21,7 +21,7 @@ from tiered.groups.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.ids import id_bytes, text_id
+from tiered.ids import decode_uuid, encode_uuid
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
 OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
@@ -110,7 +110,7 @@ def offset_value(value: OffsetValue) -> bytes:
     if value.topic_id:
         text = metadata.encode()
         head = I16.pack(OFFSET_FLEXIBLE) + offset + I32.pack(value.leader_epoch)
-        return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + id_bytes(value.topic_id)
+        return head + encode_uvarint(len(text) + 1) + text + when + _ONE_TOPIC_ID + decode_uuid(value.topic_id)
     return I16.pack(OFFSET_PLAIN) + offset + I32.pack(value.leader_epoch) + encode_string(metadata) + when
 
 
@@ -212,7 +212,7 @@ def _read_offset(raw: bytes) -> OffsetValue:
     if topic_id is not None and len(topic_id) != 16:
         raise Corrupt("topic id does not have 16 bytes")
     return OffsetValue(
-        offset, epoch, metadata, committed, expires, text_id(uuid.UUID(bytes=topic_id)) if topic_id else ""
+        offset, epoch, metadata, committed, expires, encode_uuid(uuid.UUID(bytes=topic_id)) if topic_id else ""
     )
 
 

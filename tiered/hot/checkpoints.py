@@ -87,7 +87,7 @@ def is_torn_metadata(data: bytes) -> bool:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return encode_rows(f"{at.topic} {at.partition} {offset}" for at, offset in sorted(offsets.items()))
+    return encode_rows(f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
 
 
 def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:

@@ -39,7 +39,13 @@ class CleanLogEntry(NamedTuple):
 
     @classmethod
     def of(
-        cls, topic_id: str, leader_epoch: int, has_cold_segments: bool, lineage: Lineage, active: Segment, builder: IndexBuilder
+        cls,
+        topic_id: str,
+        leader_epoch: int,
+        has_cold_segments: bool,
+        lineage: Lineage,
+        active: Segment,
+        builder: IndexBuilder,
     ) -> CleanLogEntry:
         """Of a log that consists of its active segment."""
         offsets, times = bytes(builder.offsets), bytes(builder.times)
@@ -57,9 +63,9 @@ def is_small(segments: int, producers: int, builder: IndexBuilder) -> bool:
     return segments == 1 and producers == 0 and len(builder.offsets) + len(builder.times) <= INDEX_BYTES_MAX
 
 
-def encode_log(at: TopicPartition, entry: CleanLogEntry) -> bytes:
+def encode_log(tp: TopicPartition, entry: CleanLogEntry) -> bytes:
     """One log as JSON."""
-    return orjson.dumps(_encode_entry(at, entry))
+    return orjson.dumps(_encode_entry(tp, entry))
 
 
 def encode(logs: Iterable[bytes]) -> bytes:
@@ -87,8 +93,8 @@ def _decode_entry(row: list[Any]) -> tuple[TopicPartition, CleanLogEntry]:
     )  # fmt: skip
 
 
-def _encode_entry(at: TopicPartition, entry: CleanLogEntry) -> list[object]:
+def _encode_entry(tp: TopicPartition, entry: CleanLogEntry) -> list[object]:
     one = entry.segment
     numbers = (one.base_offset, one.next_offset, one.size, one.created_ms, one.max_timestamp, one.max_timestamp_offset)
     indexes = (entry.offsets.hex(), entry.times.hex(), entry.unindexed)
-    return [*at, entry.topic_id, entry.leader_epoch, entry.has_cold_segments, entry.lineage, numbers, *indexes]
+    return [*tp, entry.topic_id, entry.leader_epoch, entry.has_cold_segments, entry.lineage, numbers, *indexes]

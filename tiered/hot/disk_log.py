@@ -28,8 +28,8 @@ from tiered.hot.segments import find_segment_number, is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
-from tiered.hot.validation import LogAppendInfo, validate_batches, assign_offsets
-from tiered.log_limiter import Quiet
+from tiered.hot.validation import LogAppendInfo, assign_offsets, validate_batches
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
 from tiered.records.model import WalkedBatch
@@ -77,7 +77,7 @@ class DiskLog:
         self._group_flush = GroupFlush(self._writer, clock, metrics)
         self._reader = LogReader(self._writer, self._index, files)
         self._deletion = SegmentDeletion(self._writer)
-        self._log_limiter = Quiet(clock)
+        self._log_limiter = LogLimiter(clock)
         self.configure(config)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -118,14 +118,21 @@ class DiskLog:
         trusted_to = recovery.WHOLE_LOG if whole else recovery_point
         limits = producer_limits or ProducerLimits()
         opening = LogLoader(own, config, clock.wall_ms(), trusted_to, clean=clean, producers_max=limits.per_partition)
-        resumed = opening.create(start_offset) if is_new else opening.load_clean(clean_entry) if clean_entry is not None else None
+        resumed = (
+            opening.create(start_offset)
+            if is_new
+            else opening.load_clean(clean_entry)
+            if clean_entry is not None
+            else None
+        )
         opened = resumed or await opening.recover(start_offset, recovery_point)
         metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.truncated_bytes)
         end = opened.segments[-1].next_offset
         self = cls(
             own, clock, config, opened, start_offset=start_offset,
             flushed_offset=end if clean else min(recovery_point, end), metrics=metrics, topic_id=topic_id, name=name,
-            synced=synced_entry or SyncedLogEntry(), producer_limits=limits, resumed=resumed is not None and start_offset == 0,
+            synced_entry=synced_entry or SyncedLogEntry(), producer_limits=limits,
+            resumed=resumed is not None and start_offset == 0,
         )  # fmt: skip
         self.suspect = opening.suspect
         self.truncations.made = int(truncation_interrupted or end < recovery_point)
@@ -158,7 +165,11 @@ class DiskLog:
         since and never written. What a power cut takes of a log without records, any start makes anew."""
         if self._resumed_at is None or self.truncations.made or self._writer.end_offset != self._resumed_at[0]:
             return False
-        return self.epochs.lineage == self._resumed_at[1] and self.make_clean_entry(-1, True) is not None and not self.write_failure
+        return (
+            self.epochs.lineage == self._resumed_at[1]
+            and self.make_clean_entry(-1, True) is not None
+            and not self.write_failure
+        )
 
     async def close_clean(self) -> None:
         """All durable, producers snapshotted at the end: the next start has nothing to check."""
@@ -188,7 +199,14 @@ class DiskLog:
         """What is to be said of it once it is closed; None when it is too large for that."""
         if not is_small(self.segment_count, len(self.producers), self._writer.builder):
             return None
-        return CleanLogEntry.of(self.topic_id, leader_epoch, has_cold_segments, self.epochs.lineage, self._writer.active, self._writer.builder)
+        return CleanLogEntry.of(
+            self.topic_id,
+            leader_epoch,
+            has_cold_segments,
+            self.epochs.lineage,
+            self._writer.active,
+            self._writer.builder,
+        )
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -266,7 +284,9 @@ class DiskLog:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, data: bytearray | memoryview, *, leader_epoch: int, now_ms: int, check_each_record: bool = False) -> LogAppendInfo:
+    def append(
+        self, data: bytearray | memoryview, *, leader_epoch: int, now_ms: int, check_each_record: bool = False
+    ) -> LogAppendInfo:
         """Produced batches, stamped in place and written whole or not at all; batches that stand in the log already
         (an idempotent producer's retry) are answered with the offsets they have. `deep` opens every record. Refused
         with the code that the producer shall see, KAFKA_STORAGE_ERROR on a full or failing disk."""
@@ -304,7 +324,7 @@ class DiskLog:
             return
         view = memoryview(data)
         for batch in walked.batches:  # they come from a larger segment; no batch is too large for one of its own
-            self._write(view[batch.position : batch.position + batch.size], [batch._replace(at=0)], now_ms)
+            self._write(view[batch.position : batch.position + batch.size], [batch._replace(position=0)], now_ms)
 
     def _write(self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], now_ms: int) -> None:
         config, tail = self.config, self._writer
@@ -326,7 +346,7 @@ class DiskLog:
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._group_flush.fail(str(error), final=True)
-        unsaid = self._log_limiter.unsaid("final" if error.final else "passing")
+        unsaid = self._log_limiter.admit("final" if error.final else "passing")
         if unsaid is not None:
             log.error(
                 "disk refused a write partition=%s final=%s unsaid=%d error=%s", self.name, error.final, unsaid, error

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from operator import itemgetter
 
-from tiered.errors import always
+from tiered.errors import check_invariant
 from tiered.ids import NO_EPOCH
 
 Lineage = tuple[tuple[int, int], ...]
@@ -98,5 +98,7 @@ class LeaderEpochs:
     def check(self) -> None:
         """What always holds."""
         for a, b in pairwise(self._entries):
-            always(a[0] < b[0] and a[1] < b[1], "lineage out of order", a, b)
-        always(self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH), "latest epoch", self.latest)
+            check_invariant(a[0] < b[0] and a[1] < b[1], "lineage out of order", a, b)
+        check_invariant(
+            self.latest == (self._entries[-1][0] if self._entries else NO_EPOCH), "latest epoch", self.latest
+        )

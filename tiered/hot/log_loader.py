@@ -115,12 +115,16 @@ class LogLoader:
             rebuild_epochs(self._files, segments, epochs)
         epochs.truncate_from(end)
         if epochs.lineage != held:
-            self._files.replace(self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage))
+            self._files.replace(
+                self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage)
+            )
         for offset in listing.snapshots:
             if offset > end:
                 self._files.remove(self._files.path(offset, ".snapshot"))
         producers, snapshot_at = load_producers(self._files, segments, listing.snapshots, end, self._producers_max)
-        return LoadedLog(segments, builder, self._index_file_sizes, epochs, producers, snapshot_at, self._truncated_bytes)
+        return LoadedLog(
+            segments, builder, self._index_file_sizes, epochs, producers, snapshot_at, self._truncated_bytes
+        )
 
     def create(self, start_offset: int) -> LoadedLog:
         """A directory that was not there before: there is nothing to read. Index files come with their first entry."""
@@ -157,7 +161,11 @@ class LogLoader:
     # -- segments -----------------------------------------------------------------------------------------------------
 
     def _open_segments(
-        self, listing: recovery.DirectoryListing, checkpointed: dict[int, Segment], epochs: LeaderEpochs, start_offset: int
+        self,
+        listing: recovery.DirectoryListing,
+        checkpointed: dict[int, Segment],
+        epochs: LeaderEpochs,
+        start_offset: int,
     ) -> tuple[list[Segment], IndexBuilder]:
         bases = listing.bases or (start_offset,)
         segments: list[Segment] = []
@@ -181,7 +189,12 @@ class LogLoader:
     def _load_closed_segment(self, base: int, following: int, checkpointed: Segment | None) -> Segment:
         """A segment below the trusted offset: taken by its line, or by its headers when the line does not fit."""
         size = self._files.size(self._files.path(base, ".log"))
-        if checkpointed is not None and checkpointed.next_offset == following and checkpointed.size == size and checkpointed.index_checksums is not None:
+        if (
+            checkpointed is not None
+            and checkpointed.next_offset == following
+            and checkpointed.size == size
+            and checkpointed.index_checksums is not None
+        ):
             return checkpointed
         builder = IndexBuilder(base, self._config.index_interval_bytes)
         end, next_offset = 0, base
@@ -201,7 +214,9 @@ class LogLoader:
         proof = IndexChecksums.of(builder.offsets, builder.times)
         return Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, proof)
 
-    def _recover_segment(self, base: int, checkpointed: Segment | None, epochs: LeaderEpochs) -> tuple[Segment, IndexBuilder]:
+    def _recover_segment(
+        self, base: int, checkpointed: Segment | None, epochs: LeaderEpochs
+    ) -> tuple[Segment, IndexBuilder]:
         """The active segment, or one above the trusted offset: walked with CRC from the last proven point, cut behind
         the last good batch."""
         file = self._files.open(self._files.path(base, ".log"), create=True)
@@ -231,7 +246,9 @@ class LogLoader:
     def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
         """Says what is about to be cut off, and why. `Rotten` before anybody is to be told of it."""
         tail = self._files.log_file(base).map()[end:]
-        proved_to = checkpointed.next_offset if checkpointed is not None and checkpointed.index_checksums is not None else base
+        proved_to = (
+            checkpointed.next_offset if checkpointed is not None and checkpointed.index_checksums is not None else base
+        )
         torn = self._trusted_to == recovery.WHOLE_LOG and recovery.is_torn(tail, next_offset)
         cut = recovery.TruncationPoint(next_offset, proved_to, torn)
         rot = recovery.is_corruption(cut, clean=self._clean, trusted_to=self._trusted_to)
@@ -243,7 +260,9 @@ class LogLoader:
             self._files.directory, base, next_offset, len(tail),
         )  # fmt: skip
 
-    def _find_recovery_start(self, base: int, checkpointed: Segment | None, size: int, offsets: bytes, times: bytes) -> recovery.RecoveryStart:
+    def _find_recovery_start(
+        self, base: int, checkpointed: Segment | None, size: int, offsets: bytes, times: bytes
+    ) -> recovery.RecoveryStart:
         """In a log that is doubted nothing is proved: what rotted may be back, where the power failed before the cut of
         it was durable, and lie below the point from which on a start looks."""
         interval = self._config.index_interval_bytes

@@ -54,7 +54,9 @@ class LogReader:
         if limit < next_offset:
             end, next_offset = self._index.find_position(segment, limit), limit
         if end - position > max_bytes:
-            end, next_offset = self._index.find_last_batch_end(segment, position, min(end, position + max(max_bytes, 0)))
+            end, next_offset = self._index.find_last_batch_end(
+                segment, position, min(end, position + max(max_bytes, 0))
+            )
         if end <= position or next_offset > limit:
             return None
         if len(self._hints) >= HINTS_MAX:

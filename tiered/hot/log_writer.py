@@ -84,7 +84,9 @@ class LogWriter:
         """... by these settings."""
         self.set_active_segment(opened.builder, opened.index_file_sizes, opened.snapshot_offset)
 
-    def set_active_segment(self, builder: IndexBuilder, index_file_sizes: tuple[int, int], snapshot_offset: int) -> None:
+    def set_active_segment(
+        self, builder: IndexBuilder, index_file_sizes: tuple[int, int], snapshot_offset: int
+    ) -> None:
         """The last segment is the active one, with `builder` as its indexes, of which its files hold `indexed` bytes;
         the newest producer snapshot is at `snapshot_at`."""
         self.active = self.segments[-1]
@@ -199,7 +201,9 @@ class LogWriter:
         if not batch.attributes & CONTROL:
             self.producers.apply(batch, now_ms)
             return
-        aborted = self.producers.end_transaction(batch, memoryview(data)[batch.position : batch.position + batch.size], now_ms)
+        aborted = self.producers.end_transaction(
+            batch, memoryview(data)[batch.position : batch.position + batch.size], now_ms
+        )
         if aborted is not None:
             self._index_file(".txnindex").append([aborted.encode()])
             self.unsynced.directory_changed = True

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from tiered.errors import Corrupt
-from tiered.hot.index import lookup_position, lookup_offset, valid_offset_bytes
+from tiered.hot.index import lookup_offset, lookup_position, valid_offset_bytes
 from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates, decode_aborted_txns
 from tiered.hot.recovery import usable_snapshots
 from tiered.hot.segment_files import SegmentFiles

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused, always
+from tiered.errors import Code, Corrupt, Refused, check_invariant
 from tiered.ports import Buffer
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
@@ -103,7 +103,7 @@ class ProducerStateEntry:
 class ProducerLimits:
     """How many producers all logs of a broker may know of, together and each. `held`: how many they do."""
 
-    __slots__ = ("producer_count", "per_partition", "total")
+    __slots__ = ("per_partition", "producer_count", "total")
 
     def __init__(self, per_partition: int = 10_000, total: int = 200_000) -> None:
         self.per_partition = per_partition
@@ -227,7 +227,9 @@ class ProducerStates:
             self._make_room(new, now_ms)
         return known
 
-    def _check_follows(self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int] | None) -> None:
+    def _check_follows(
+        self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int] | None
+    ) -> None:
         if tail is None:
             if producer is None:
                 # One that was forgotten may go on; a log that never held a record has nothing to go on from.
@@ -384,10 +386,12 @@ class ProducerStates:
     def check(self) -> None:
         """What always holds."""
         for producer in self._producers.values():
-            always(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
+            check_invariant(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
-            always(offsets == sorted(offsets), "window out of order", producer)
-        always(list(self._ongoing_txns) == sorted(self._ongoing_txns), "open transactions out of order", self._ongoing_txns)
+            check_invariant(offsets == sorted(offsets), "window out of order", producer)
+        check_invariant(
+            list(self._ongoing_txns) == sorted(self._ongoing_txns), "open transactions out of order", self._ongoing_txns
+        )
 
 
 def _decode_marker(batch: Buffer) -> tuple[bool, int]:

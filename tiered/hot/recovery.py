@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, valid_offset_bytes, valid_time_bytes, time_bytes_below
+from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, time_bytes_below, valid_offset_bytes, valid_time_bytes
 from tiered.hot.segments import IndexChecksums, Segment
 from tiered.ports import Buffer
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, LENGTH_FROM, MAGIC, MAGIC_AT, MIN_LENGTH
@@ -69,7 +69,9 @@ def classify_files(names: Iterable[str]) -> DirectoryListing:
     return DirectoryListing(tuple(sorted(bases)), tuple(sorted(snapshots)), tuple(leftovers))
 
 
-def last_indexed_batch(base_offset: int, interval: int, size: int, offsets: bytes, times: bytes) -> tuple[int, IndexBuilder]:
+def last_indexed_batch(
+    base_offset: int, interval: int, size: int, offsets: bytes, times: bytes
+) -> tuple[int, IndexBuilder]:
     """(position of the last indexed batch or -1, indexes up to and with it) from the files of a whole log.
 
     Times are written before offsets, so that every offset entry that is there has its time entry too; what follows the
@@ -88,7 +90,12 @@ def start_from_checkpoint(
 ) -> RecoveryStart | None:
     """Where the check begins by the last line of the segment checkpoint; None when it proves nothing below
     `trusted_to`."""
-    if checkpointed is None or checkpointed.index_checksums is None or checkpointed.next_offset > trusted_to or checkpointed.size > size:
+    if (
+        checkpointed is None
+        or checkpointed.index_checksums is None
+        or checkpointed.next_offset > trusted_to
+        or checkpointed.size > size
+    ):
         return None
     proof = checkpointed.index_checksums
     offsets, times = offsets[: proof.offsets_bytes], times[: proof.times_bytes]

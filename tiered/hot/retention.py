@@ -64,7 +64,9 @@ def plan_retention(
     start = _find_log_start(closed, active, config, now_ms, log_start, deletable_below, size_known)
     drop_below = start
     if cold_end is not None:
-        drop_below = max(start, find_local_start(closed, active, config, now_ms, cold_end=min(cold_end, deletable_below)))
+        drop_below = max(
+            start, find_local_start(closed, active, config, now_ms, cold_end=min(cold_end, deletable_below))
+        )
     emptied = all(segment.next_offset <= start for segment in closed)
     # Where its records say no age the oldest of them counts: from when it is closed on, the newest of them does.
     due = _is_expired(active, active.created_ms, config, now_ms)
@@ -122,14 +124,18 @@ def _find_log_start(
     return start
 
 
-def find_local_start(closed: Sequence[RetentionSegment], active: RetentionSegment, config: TopicConfig, now_ms: int, *, cold_end: int) -> int:
+def find_local_start(
+    closed: Sequence[RetentionSegment], active: RetentionSegment, config: TopicConfig, now_ms: int, *, cold_end: int
+) -> int:
     """Where the local disk may begin: what is cold and beyond local retention goes.
 
     Size counts closed segments, the active one stays in any case: a limit of one segment keeps the newest closed one
     whatever the active one holds, a limit of one byte keeps none.
     """
     keep_ms = config.retention_ms if config.local_retention_ms == SAME_AS_TOTAL else config.local_retention_ms
-    keep_bytes = config.retention_bytes if config.local_retention_bytes == SAME_AS_TOTAL else config.local_retention_bytes
+    keep_bytes = (
+        config.retention_bytes if config.local_retention_bytes == SAME_AS_TOTAL else config.local_retention_bytes
+    )
     held = sum(segment.size for segment in closed)
     below = 0
     for segment, ended_ms in zip(closed, segment_end_times(closed, active), strict=True):

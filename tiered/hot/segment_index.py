@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.index import IndexBuilder, lookup_timestamp, lookup_position, lookup_offset
+from tiered.hot.index import IndexBuilder, lookup_offset, lookup_position, lookup_timestamp
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import IndexChecksums, Segment
 from tiered.metrics import Metrics
@@ -87,7 +87,9 @@ class SegmentIndex:
             end, next_offset = spot.position + spot.size, spot.last_offset + 1
         return end, next_offset
 
-    def find_batch_by_time(self, segments: Sequence[Segment], timestamp: int, start_offset: int) -> CandidateBatch | None:
+    def find_batch_by_time(
+        self, segments: Sequence[Segment], timestamp: int, start_offset: int
+    ) -> CandidateBatch | None:
         """The first batch that reaches `start_offset` and whose header claims a record not earlier than `timestamp`;
         without its bytes where the look-up went through `HEADERS_MAX` headers in vain."""
         left = HEADERS_MAX

@@ -38,9 +38,9 @@ class SyncedLogsContent(NamedTuple):
     incarnations: tuple[str, ...] = ()
     logs: Mapping[TopicPartition, TopicId] = MappingProxyType({})
 
-    def is_fully_synced(self, at: TopicPartition, topic_id: TopicId) -> bool:
+    def is_fully_synced(self, tp: TopicPartition, topic_id: TopicId) -> bool:
         """True if the log of this very topic is whole at what it synced."""
-        return self.logs.get(at) == topic_id
+        return self.logs.get(tp) == topic_id
 
 
 NO_SYNCED_LOGS = SyncedLogsContent()
@@ -48,7 +48,7 @@ NO_SYNCED_LOGS = SyncedLogsContent()
 
 def encode(incarnations: Iterable[str], rows: Iterable[Row]) -> bytes:
     """Returns a CRC, then one JSON object."""
-    logs = [[*at, topic_id] for at, topic_id in sorted(rows)]
+    logs = [[*tp, topic_id] for tp, topic_id in sorted(rows)]
     body = orjson.dumps({"incarnations": list(incarnations), "logs": logs})
     return b"%08x\n" % crc32c(body) + body
 
@@ -69,9 +69,7 @@ def parse(data: bytes, *, where: str = "") -> SyncedLogsContent:
 class SyncedLogs:
     """The file. `may_note` says of a log that nobody has still to hear of records it may lack."""
 
-    def __init__(
-        self, disk: Disk, directory: str, incarnation: str, may_add: Callable[[TopicPartition], bool]
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, incarnation: str, may_add: Callable[[TopicPartition], bool]) -> None:
         self.may_add = may_add
         self._disk = disk
         self._directory = directory
@@ -122,9 +120,9 @@ class SyncedLogEntry:
     """The part of one open log; without `logs` nothing is noted. `only`: nothing counts of it but what is fsynced.
     `is_due`: its row is not yet what its setting asks for, and the next `settle` is to write it."""
 
-    def __init__(self, logs: SyncedLogs | None = None, at: TopicPartition = NO_PARTITION, topic_id: str = "") -> None:
+    def __init__(self, logs: SyncedLogs | None = None, tp: TopicPartition = NO_PARTITION, topic_id: str = "") -> None:
         self._logs = logs
-        self._row = (at, TopicId(topic_id))
+        self._row = (tp, TopicId(topic_id))
         self._ack = False
         self._fsynced_only_from = 0
         """From here on only fsynced offsets have counted; below, others may have."""

@@ -13,15 +13,15 @@ from functools import partial
 from tiered.errors import Corrupt
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch
-from tiered.records.batch import first_at_or_after, decode_header
-from tiered.thread_pool import Workers
+from tiered.records.batch import decode_header, first_at_or_after
+from tiered.thread_pool import ThreadPool
 
 WASTED_BATCHES_MAX = 4
 INLINE_BYTES = 1 << 20
 INLINE_COMPRESSED_BYTES = 1 << 10
 """A batch up to these sizes is opened on the loop in a millisecond or two, a larger one by a thread."""
 
-_workers = Workers("time-lookup", 1)
+_workers = ThreadPool("time-lookup", 1)
 
 
 class TimeLookups:

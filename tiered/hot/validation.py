@@ -39,7 +39,12 @@ class LogAppendInfo(NamedTuple):
 
 
 def validate_batches(
-    data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int, check_each_record: bool
+    data: bytearray | memoryview,
+    next_offset: int,
+    leader_epoch: int,
+    config: TopicConfig,
+    now_ms: int,
+    check_each_record: bool,
 ) -> Sequence[WalkedBatch]:
     """The batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
 
@@ -48,7 +53,10 @@ def validate_batches(
     """
     if len(data) < HEADER_BYTES:
         raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
-    if not check_each_record and (usual := _validate_single(data, next_offset, leader_epoch, config, now_ms)) is not None:
+    if (
+        not check_each_record
+        and (usual := _validate_single(data, next_offset, leader_epoch, config, now_ms)) is not None
+    ):
         return (usual,)
     stamp(data, 0, next_offset, leader_epoch)
     walked = walk(data, records=True)

@@ -66,12 +66,14 @@ def summarize_losses(before: Image, after: Image) -> str:
     if before.losses == after.losses:
         return ""
     found = list[str]()
-    for pid, losses in after.losses.items():
-        known = {each.leader_epoch: each.from_offset for each in before.losses.get(pid, ())}
-        new = [each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)]
-        topic = after.topics_by_id.get(pid.topic_id)
+    for partition_id, losses in after.losses.items():
+        known = {each.leader_epoch: each.from_offset for each in before.losses.get(partition_id, ())}
+        new = [
+            each.from_offset for each in losses if each.from_offset < known.get(each.leader_epoch, ABOVE_ALL_OFFSETS)
+        ]
+        topic = after.topics_by_id.get(partition_id.topic_id)
         if new and topic is not None:
-            found.append(f"{topic.name}-{pid.partition}@{min(new)}")
+            found.append(f"{topic.name}-{partition_id.partition}@{min(new)}")
     if not found:
         return ""
     more = ",..." if len(found) > LOSSES_SHOWN_MAX else ""

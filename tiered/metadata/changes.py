@@ -243,7 +243,9 @@ KINDS: dict[str, type[Change]] = {
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _FIELDS = {kind: tuple(each.name for each in fields(kind)) for kind in KINDS.values()}
-_OPTIONAL = {kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()}
+_OPTIONAL = {
+    kind: {each.name for each in fields(kind) if each.default_factory is not MISSING} for kind in KINDS.values()
+}
 """Fields that entries of earlier versions lack."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from tiered.config.setting import Row, text_of
+from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.effective_config import MIN_ISR
@@ -39,7 +39,7 @@ class Synonym(NamedTuple):
 class ConfigEntry(NamedTuple):
     """One setting: `synonyms` is never empty, its first is in force."""
 
-    row: Row
+    row: SettingRow
     synonyms: tuple[Synonym, ...]
     is_read_only: bool
 
@@ -79,7 +79,10 @@ class TopicConfigEntries:
         own = topic.configs
         if not own:
             return self._default_entries
-        return [_with_topic_value(each, own[each.row.name]) if each.row.name in own else each for each in self._default_entries]
+        return [
+            _with_topic_value(each, own[each.row.name]) if each.row.name in own else each
+            for each in self._default_entries
+        ]
 
 
 def _with_topic_value(entry: ConfigEntry, value: str) -> ConfigEntry:
@@ -126,7 +129,9 @@ def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[C
     ]
 
 
-def _build_entries(rows: Mapping[str, Row], layers: Iterable[ConfigLayer], *, is_topic: bool) -> list[ConfigEntry]:
+def _build_entries(
+    rows: Mapping[str, SettingRow], layers: Iterable[ConfigLayer], *, is_topic: bool
+) -> list[ConfigEntry]:
     layers = tuple(layers)
     made = []
     for name, row in sorted(rows.items()):

@@ -15,7 +15,7 @@ class Lead:
     """Start leading, under this epoch. `fresh`: the topic did not exist before, so no copy of it exists anywhere.
     `heir`: in sync until now with another leader: all that one may have called committed is here."""
 
-    at: TopicPartition
+    tp: TopicPartition
     topic_id: TopicId
     leader_epoch: int
     is_new: bool
@@ -26,7 +26,7 @@ class Lead:
 class Follow:
     """Copy from `leader` under this epoch; while that is `NO_LEADER`, keep the log as it is. `fresh` as in `Lead`."""
 
-    at: TopicPartition
+    tp: TopicPartition
     topic_id: TopicId
     leader: int
     leader_epoch: int
@@ -64,7 +64,9 @@ class _DeltaBuilder:
     followers: list[Follow] = field(default_factory=list)
     isr_changed: list[tuple[TopicPartition, PartitionImage]] = field(default_factory=list)
 
-    def add_partition(self, at: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage) -> None:
+    def add_partition(
+        self, tp: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage
+    ) -> None:
         node = self.node_id
         is_new = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
         before = was if self.was_registered else None
@@ -72,17 +74,17 @@ class _DeltaBuilder:
         was_leader = before is not None and before.leader == node
         same_leader = before is not None and (before.leader, before.leader_epoch) == (now.leader, now.leader_epoch)
         if was_leader and not is_leader:
-            self.resigned.append(at)
+            self.resigned.append(tp)
         if is_leader and not same_leader:
             was_in_sync = before is not None and _was_in_sync(before, now, node)
-            self.leaders.append(Lead(at, topic_id, now.leader_epoch, is_new, was_in_sync))
+            self.leaders.append(Lead(tp, topic_id, now.leader_epoch, is_new, was_in_sync))
         elif is_leader and before is not None and before.partition_epoch != now.partition_epoch:
-            self.isr_changed.append((at, now))
+            self.isr_changed.append((tp, now))
         was_replica = before is not None and node in before.replicas
         if self.is_registered and not is_leader and node in now.replicas and not (same_leader and was_replica):
-            self.followers.append(Follow(at, topic_id, now.leader, now.leader_epoch, is_new))
+            self.followers.append(Follow(tp, topic_id, now.leader, now.leader_epoch, is_new))
         if was is not None and node in was.replicas and node not in now.replicas:
-            self.dropped.append(at)
+            self.dropped.append(tp)
 
 
 def compute_delta(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
@@ -101,8 +103,8 @@ def compute_delta(old: Image, new: Image, node_id: int, incarnation: str) -> Del
         for p, (was, now) in enumerate(_pair_partitions(before, topic)):
             if was is now and draft.was_registered == draft.is_registered:
                 continue
-            at = TopicPartition(topic.name, p)
-            draft.add_partition(at, topic_id, was, now)
+            tp = TopicPartition(topic.name, p)
+            draft.add_partition(tp, topic_id, was, now)
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
@@ -121,9 +123,9 @@ def _loss_changes(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss
     if old.losses == new.losses:
         return
     for topic_id, p in dict.fromkeys((*old.losses, *new.losses)):
-        pid = PartitionId(topic_id, p)
-        topic, now = new.topics_by_id.get(topic_id), new.losses.get(pid, ())
-        if topic is not None and now != old.losses.get(pid, ()):
+        partition_id = PartitionId(topic_id, p)
+        topic, now = new.topics_by_id.get(topic_id), new.losses.get(partition_id, ())
+        if topic is not None and now != old.losses.get(partition_id, ()):
             yield TopicPartition(topic.name, p), now[-1] if now else None
 
 

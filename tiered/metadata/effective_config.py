@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.setting import Row, unknown
+from tiered.config.setting import SettingRow, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
@@ -53,7 +53,7 @@ def apply_edits(
     edits: Mapping[str, str | ListEdit | None],
     current: Mapping[str, str],
     in_force: Mapping[str, str],
-    table: Mapping[str, Row],
+    table: Mapping[str, SettingRow],
     *,
     replace: bool,
 ) -> dict[str, str | None]:
@@ -64,7 +64,7 @@ def apply_edits(
         if isinstance(edit, ListEdit):
             row = table.get(name)
             if row is None:
-                raise unknown(name, table, "topic")
+                raise unknown_setting(name, table, "topic")
             if not isinstance(row.default, tuple):
                 raise Refused(Code.INVALID_CONFIG, f"{name}: it is no list that words could join or leave")
             words = [word for word in in_force.get(name, "").split(",") if word and word not in edit.removed]

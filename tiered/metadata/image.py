@@ -177,8 +177,9 @@ class _ImageBuilder:
         for topic_id in self.changed_partitions:
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=tuple(self.changed_partitions[topic_id])))
         return Image(
-            slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics, self.topics_by_id,
-            self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses, self.partition_count, self.replica_counts,
+            slot, self.epoch, self.controller, self.controller_incarnation, self.brokers, self.topics,
+            self.topics_by_id, self.broker_configs, self.deleted_topics, self.next_producer_id, self.losses,
+            self.partition_count, self.replica_counts,
         )  # fmt: skip
 
     def apply(self, change: Change) -> None:
@@ -221,8 +222,11 @@ class _ImageBuilder:
                     partitions[partition] = replace(was, stored_end=offset)
             case kinds.LossesAcknowledged():
                 for topic_id, partition, epoch in change.losses:
-                    pid = PartitionId(topic_id, partition)
-                    self._put_losses(pid, tuple(each for each in self.losses.get(pid, ()) if each.leader_epoch > epoch))
+                    partition_id = PartitionId(topic_id, partition)
+                    self._put_losses(
+                        partition_id,
+                        tuple(each for each in self.losses.get(partition_id, ()) if each.leader_epoch > epoch),
+                    )
             case kinds.ProducerIdsAllocated():
                 if change.first < self.next_producer_id:
                     raise Corrupt(f"producer ids from {change.first} on are given out already")
@@ -241,7 +245,9 @@ class _ImageBuilder:
         is_same_incarnation = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
             # It may be the same one, with something else to say of itself.
-            fenced, stopping = (known.fenced, known.stopping) if known is not None and is_same_incarnation else (False, False)
+            fenced, stopping = (
+                (known.fenced, known.stopping) if known is not None and is_same_incarnation else (False, False)
+            )
             self.brokers[change.node_id] = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
                 change.listeners, fenced, stopping, change.advertised_http,
@@ -261,7 +267,9 @@ class _ImageBuilder:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
         partitions = self._new_partitions(change.assignments)
-        self._put_topic(TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted))
+        self._put_topic(
+            TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted)
+        )
 
     def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
         made = tuple(PartitionImage(replicas) for replicas in assignments)
@@ -278,20 +286,22 @@ class _ImageBuilder:
             self.replica_counts.subtract(each.replicas)
         del self.topics[topic.name], self.topics_by_id[change.topic_id]
         self.deleted_topics[change.topic_id] = DeletedTopic(topic.name, topic.topic_id, len(partitions), change.at_ms)
-        self.losses = {pid: each for pid, each in self.losses.items() if pid.topic_id != change.topic_id}
+        self.losses = {
+            partition_id: each for partition_id, each in self.losses.items() if partition_id.topic_id != change.topic_id
+        }
 
     def _report_loss(self, change: kinds.LossReported) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
         made = Loss(change.leader_epoch, change.from_offset, change.at_ms)
         partitions[change.partition] = replace(old, loss=made)
-        pid = PartitionId(change.topic_id, change.partition)
-        self._put_losses(pid, add_loss(self.losses.get(pid, ()), old, made))
+        partition_id = PartitionId(change.topic_id, change.partition)
+        self._put_losses(partition_id, add_loss(self.losses.get(partition_id, ()), old, made))
 
-    def _put_losses(self, pid: PartitionId, losses: tuple[Loss, ...]) -> None:
+    def _put_losses(self, partition_id: PartitionId, losses: tuple[Loss, ...]) -> None:
         if losses:
-            self.losses[pid] = losses
+            self.losses[partition_id] = losses
         else:
-            self.losses.pop(pid, None)
+            self.losses.pop(partition_id, None)
 
     def _change_partition(self, change: kinds.PartitionChanged) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
@@ -373,7 +383,7 @@ def to_json(image: Image) -> dict[str, Any]:
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
         "deleted": [_fields_of(topic) for topic in image.deleted_topics.values()],
         "next_producer_id": image.next_producer_id,
-        "losses": [[*pid, [list(each) for each in losses]] for pid, losses in image.losses.items()],
+        "losses": [[*partition_id, [list(each) for each in losses]] for partition_id, losses in image.losses.items()],
     }
 
 

@@ -15,7 +15,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.metadata import layout
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format
-from tiered.ports import Got, NotFound, ObjectStore
+from tiered.ports import GetResult, NotFound, ObjectStore
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ async def load_metadata(store: ObjectStore, cluster_id: str = "") -> LoadedMetad
     raise Unavailable(f"the metadata log in {store.url} was collected {_ATTEMPTS} times while it was read")
 
 
-async def get_verified(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, Got] | None:
+async def get_verified(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, GetResult] | None:
     """An object, decoded; None when it is not there. A get that fails, or whose bytes do not prove themselves, is made
     again: the way to the bucket may be at fault. Then `Unavailable` or `Corrupt`."""
     for attempt in range(READS_MAX):

@@ -12,14 +12,22 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tiered.errors import Corrupt, Fenced, Unavailable
-from tiered.ids import text_id
-from tiered.log_limiter import Waning
+from tiered.ids import encode_uuid
+from tiered.log_limiter import StateLogLimiter
 from tiered.metadata import layout
 from tiered.metadata.changes import Change, ControllerElected
 from tiered.metadata.election import SlotOutcome, new_candidacy
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
-from tiered.metadata.log_reader import LoadedMetadata, load_metadata, verify_cluster, get_verified, read_boundary, read_entry, read_format
+from tiered.metadata.log_reader import (
+    LoadedMetadata,
+    get_verified,
+    load_metadata,
+    read_boundary,
+    read_entry,
+    read_format,
+    verify_cluster,
+)
 from tiered.metrics import Metrics
 from tiered.ports import Clock, ObjectStore, Ok, Rng
 
@@ -46,7 +54,7 @@ class MetadataLog:
         self._snapshot_slots = snapshot_slots
         self._clock = clock
         self._rng = rng.stream("metadata-log")
-        self._stall_log = Waning(clock)
+        self._stall_log = StateLogLimiter(clock)
         self._commits = metrics.counter("tiered_metadata_commits_total", "Entries written to the metadata log.")
         self._retries = metrics.counter(
             "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
@@ -84,7 +92,7 @@ class MetadataLog:
                 raise Corrupt(why, where=layout.FORMAT_KEY)
         if found is not None:
             return found, False
-        cluster_id = text_id(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        cluster_id = encode_uuid(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
         other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine), mine, layout.decode_format)
         return (mine, True) if other is None else (other, False)
@@ -290,7 +298,7 @@ class MetadataLog:
         """Waits with full jitter; returns the number of the next attempt."""
         self._retries.inc()
         self.last_error = f"{key}: {why}"
-        seconds = self._stall_log.lasts(begins=attempt == 0)
+        seconds = self._stall_log.admit(is_start=attempt == 0)
         if seconds is not None:
             log.warning("metadata put undecided key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
         shortest, longest = _BACKOFF_SECONDS

@@ -23,11 +23,23 @@ from collections.abc import Callable, Iterator, Sequence
 from stat import S_IMODE
 from typing import TypeVar
 
-from tiered.errors import REFUSALS, Code, Refused, Unavailable, unusable
+from tiered.errors import PERMISSION_ERRNOS, Code, Refused, Unavailable, make_directory_error
 from tiered.object_store.upload_body import UploadBody
-from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult, Rng, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    ConditionFailed,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    Ok,
+    PutResult,
+    Rng,
+    Unknown,
+)
 from tiered.system.local_disk import DIRECTORY_MODE, FILE_MODE, make_private, sync_file
-from tiered.thread_pool import Workers
+from tiered.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +68,8 @@ class DirectoryStore:
         """A folder that is there as long as the store is: where a disk was unmounted, `root` may stay, and be empty."""
         self._clock = clock
         self._random = rng.stream("directory-store")
-        self._small = Workers("store", 8)
-        self._bulk = Workers("store-bulk", 8)
+        self._small = ThreadPool("store", 8)
+        self._bulk = ThreadPool("store-bulk", 8)
         if not create:
             if not os.path.isdir(self.root):
                 raise Refused(Code.INVALID_CONFIG, f"there is no store {self.url}: no such directory")
@@ -68,9 +80,9 @@ class DirectoryStore:
             self._restrict_credential()
             self._delete_abandoned()
         except OSError as error:
-            raise unusable(f"cannot use the store {self.url}", error) from None
+            raise make_directory_error(f"cannot use the store {self.url}", error) from None
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         path = self._path(key)
         workers = self._small if start == 0 and length is None else self._bulk
         return await self._request(workers, "get", key, lambda: self._check_store_mounted(_read(path, start, length)))
@@ -84,9 +96,12 @@ class DirectoryStore:
         seconds = SECONDS + whole.size / UPLOAD_BYTES_PER_SECOND
         return await self._run_put(self._bulk, seconds, lambda: self._put(path, whole, False, None))
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         return await self._request(
-            self._small, "list", prefix, lambda: self._check_store_mounted(_list_objects(self.root, prefix, after, limit))
+            self._small,
+            "list",
+            prefix,
+            lambda: self._check_store_mounted(_list_objects(self.root, prefix, after, limit)),
         )
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -100,18 +115,18 @@ class DirectoryStore:
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _request(self, workers: Workers, verb: str, key: str, call: Callable[[], T]) -> T:
+    async def _request(self, workers: ThreadPool, verb: str, key: str, call: Callable[[], T]) -> T:
         try:
             return await workers.run(call, SECONDS)
         except OSError as error:  # TimeoutError is one
             what = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
-            raise Unavailable(what, refused=error.errno in REFUSALS) from None
+            raise Unavailable(what, refused=error.errno in PERMISSION_ERRNOS) from None
 
-    async def _run_put(self, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _run_put(self, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         try:
             return await workers.run(call, seconds)
         except OSError as error:
-            if error.errno in REFUSALS:
+            if error.errno in PERMISSION_ERRNOS:
                 raise Unavailable(f"put failed store={self.url} error={error.strerror}", refused=True) from None
             return Unknown(error.strerror or "deadline")
 
@@ -266,7 +281,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _read(path: str, start: int, length: int | None) -> Got | NotFound:
+def _read(path: str, start: int, length: int | None) -> GetResult | NotFound:
     try:
         with open(path, "rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
@@ -278,17 +293,17 @@ def _read(path: str, start: int, length: int | None) -> Got | NotFound:
                 wanted -= len(chunk)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return NotFound()
-    return Got(chunks[0] if len(chunks) == 1 else b"".join(chunks), stat.st_size, _version_of(stat))
+    return GetResult(chunks[0] if len(chunks) == 1 else b"".join(chunks), stat.st_size, _version_of(stat))
 
 
-def _list_objects(root: str, prefix: str, after: str, limit: int) -> list[Listed]:
-    found: list[Listed] = []
+def _list_objects(root: str, prefix: str, after: str, limit: int) -> list[ListedObject]:
+    found: list[ListedObject] = []
     for entry, key in _walk_files(root, prefix.rpartition("/")[0], prefix, after):
         if len(found) >= limit:
             break
         with contextlib.suppress(FileNotFoundError):
             stat = entry.stat()
-            found.append(Listed(key, stat.st_size, stat.st_mtime_ns // 1_000_000))
+            found.append(ListedObject(key, stat.st_size, stat.st_mtime_ns // 1_000_000))
     return found
 
 

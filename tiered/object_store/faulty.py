@@ -13,7 +13,19 @@ from enum import Enum
 
 from tiered.errors import Unavailable
 from tiered.object_store.upload_body import UploadBody
-from tiered.ports import Buffer, Clock, Conflict, FileSlice, Got, Listed, NotFound, ObjectStore, Ok, PutResult, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    Conflict,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Unknown,
+)
 
 Apply = Callable[[], Awaitable[PutResult]]
 ALL_VERBS = ("get", "put", "upload", "list", "delete")
@@ -149,7 +161,7 @@ class FaultyStore:
         self._late: LateWrites = [] if late is None else late
         self._written_ns: dict[str, int] = {} if written_ns is None else written_ns
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         fault = await self._begin("get", key)
         if fault and fault.kind in NO_REPLY:
             raise await self._no_reply("get", key, fault)
@@ -158,9 +170,9 @@ class FaultyStore:
             return got
         await self._pace(len(got.data))
         if fault and fault.kind is FaultKind.TRUNCATED:
-            return Got(got.data[: len(got.data) // 2], got.size, got.version)
+            return GetResult(got.data[: len(got.data) // 2], got.size, got.version)
         if fault and fault.kind is FaultKind.FLIPPED and got.data:
-            return Got(self._flip_bit(got.data), got.size, got.version)
+            return GetResult(self._flip_bit(got.data), got.size, got.version)
         return got
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
@@ -180,15 +192,15 @@ class FaultyStore:
 
         return await self._write("upload", key, whole.size, lambda: self.inner.upload(key, parts), frozen)
 
-    async def _list_stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[Listed]:
+    async def _list_stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[ListedObject]:
         """As much as was there then; full pages, as from a store that lags behind."""
-        shown: list[Listed] = []
+        shown: list[ListedObject] = []
         while len(shown) < limit and (page := await self.inner.list(prefix, after)):
             shown += [entry for entry in page if self._written_ns.get(entry.key, since_ns) <= since_ns]
             after = page[-1].key
         return shown[:limit]
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         fault = await self._begin("list", prefix)
         if fault and fault.kind in NO_REPLY:
             raise await self._no_reply("list", prefix, fault)
@@ -210,7 +222,9 @@ class FaultyStore:
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
-    async def _write(self, verb: str, key: str, size: int, apply: Apply, make_late_apply: Callable[[], Apply]) -> PutResult:
+    async def _write(
+        self, verb: str, key: str, size: int, apply: Apply, make_late_apply: Callable[[], Apply]
+    ) -> PutResult:
         fault = await self._begin(verb, key)
         kind = fault.kind if fault else None
         if kind is FaultKind.CONFLICT:

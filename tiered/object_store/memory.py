@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.object_store.upload_body import UploadBody
-from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, Got, Listed, NotFound, Ok, PutResult
+from tiered.ports import Buffer, Clock, ConditionFailed, FileSlice, GetResult, ListedObject, NotFound, Ok, PutResult
 
 
 class StoredObject(NamedTuple):
@@ -29,12 +29,12 @@ class MemoryStore:
         self._keys: list[str] = []
         self._writes = 0
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         stored = self._objects.get(key)
         if stored is None:
             return NotFound()
         end = len(stored.data) if length is None else start + length
-        return Got(stored.data[start:end], len(stored.data), stored.version)
+        return GetResult(stored.data[start:end], len(stored.data), stored.version)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         stored = self._objects.get(key)
@@ -51,14 +51,14 @@ class MemoryStore:
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         return await self.put(key, UploadBody(parts).join())
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         at = bisect.bisect_left(self._keys, prefix) if after < prefix else bisect.bisect_right(self._keys, after)
-        found: list[Listed] = []
+        found: list[ListedObject] = []
         for key in self._keys[at : at + limit]:
             if not key.startswith(prefix):
                 break
             stored = self._objects[key]
-            found.append(Listed(key, len(stored.data), stored.modified_ms))
+            found.append(ListedObject(key, len(stored.data), stored.modified_ms))
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -11,7 +11,18 @@ from typing import NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
-from tiered.ports import Buffer, Clock, FileSlice, Got, Listed, NotFound, ObjectStore, Ok, PutResult, Unknown
+from tiered.ports import (
+    Buffer,
+    Clock,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Unknown,
+)
 
 
 class Outage(NamedTuple):
@@ -34,11 +45,11 @@ class MeteredStore:
         labels = ("verb", "outcome")
         self._requests = metrics.counter("tiered_store_requests_total", "Requests to the bucket.", labels)
         self._bytes = metrics.counter("tiered_store_bytes_total", "Bytes to and from the bucket.", ("verb",))
-        metrics.gauge("tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does.").read(
-            self._outage_seconds
-        )
+        metrics.gauge(
+            "tiered_store_unavailable_seconds", "How long the bucket has not answered, 0 when it does."
+        ).set_function(self._outage_seconds)
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         try:
             got = await self._inner.get(key, start, length)
         except Unavailable as error:
@@ -66,7 +77,7 @@ class MeteredStore:
         self._record_result("upload", result, sum(sizes))
         return result
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         try:
             found = await self._inner.list(prefix, after, limit)
         except Unavailable as error:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ports import Conflict, Got, NotFound, ObjectStore, Ok, PutResult, Rng, Unknown
+from tiered.ports import Conflict, GetResult, NotFound, ObjectStore, Ok, PutResult, Rng, Unknown
 
 RACERS = 8
 TRIES = 4
@@ -118,7 +118,9 @@ async def _check_swap_race(store: ObjectStore, key: str) -> bool:
     return await _check_race(store, key, lambda body: store.put(key, body, if_match=first.version), "If-Match")
 
 
-async def _check_race(store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str) -> bool:
+async def _check_race(
+    store: ObjectStore, key: str, put: Callable[[bytes], Awaitable[PutResult]], condition: str
+) -> bool:
     bodies = [b"racer %d" % number for number in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
@@ -134,10 +136,10 @@ async def _check_range(store: ObjectStore, key: str) -> bool:
         return False
     length = RANGE.stop - RANGE.start
     found = await store.get(key, RANGE.start, length)
-    if isinstance(found, Got) and found.data in (BODY, BODY[:length]):
+    if isinstance(found, GetResult) and found.data in (BODY, BODY[:length]):
         raise _unsupported(store, "a ranged get does not give the bytes that were asked for")
     # Any other bytes changed or got lost on their way, which says nothing of the store.
-    return isinstance(found, Got) and found.data == BODY[RANGE]
+    return isinstance(found, GetResult) and found.data == BODY[RANGE]
 
 
 async def _check_list(store: ObjectStore, key: str) -> bool:
@@ -153,7 +155,7 @@ async def _check_list(store: ObjectStore, key: str) -> bool:
 
 async def _check_body(store: ObjectStore, key: str, body: bytes) -> bool:
     found = await store.get(key)
-    if not isinstance(found, Got) or found.data != body:
+    if not isinstance(found, GetResult) or found.data != body:
         raise _unsupported(store, "what is read back is not what was written last")
     return True
 

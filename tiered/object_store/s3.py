@@ -32,15 +32,15 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
-from tiered.object_store.upload_body import UploadBody, BodyWindow
+from tiered.object_store.upload_body import BodyWindow, UploadBody
 from tiered.ports import (
     Buffer,
     Clock,
     ConditionFailed,
     Conflict,
     FileSlice,
-    Got,
-    Listed,
+    GetResult,
+    ListedObject,
     NotFound,
     Ok,
     PutResult,
@@ -48,7 +48,7 @@ from tiered.ports import (
     Unknown,
 )
 from tiered.subtask import run_subtask
-from tiered.thread_pool import Workers
+from tiered.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ PartTags = list[dict[str, Any]]
 class Page(NamedTuple):
     """A part of a listing; `goes_on` is the token to go on with, empty at the end."""
 
-    keys: Sequence[Listed]
+    keys: Sequence[ListedObject]
     next_token: str
 
 
@@ -103,11 +103,11 @@ class S3Store:
             self._retry_client = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
         except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
-        self._conditional = Workers("s3-conditional", CONDITIONAL_WORKERS)
-        self._meta = Workers("s3-meta", META_WORKERS)
-        self._bulk = Workers("s3-bulk", BULK_WORKERS)
+        self._conditional = ThreadPool("s3-conditional", CONDITIONAL_WORKERS)
+        self._meta = ThreadPool("s3-meta", META_WORKERS)
+        self._bulk = ThreadPool("s3-bulk", BULK_WORKERS)
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         if length == 0:
             return await self._head(key)
         ranged = start > 0 or length is not None
@@ -142,8 +142,8 @@ class S3Store:
             key, self._bulk, _upload_seconds(whole.size), lambda: self._put_body(key, whole.window(0, whole.size))
         )
 
-    async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[Listed]:
-        found: list[Listed] = []
+    async def list(self, prefix: str, after: str = "", limit: int = LIST_KEYS) -> list[ListedObject]:
+        found: list[ListedObject] = []
         token, empty = "", 0
         while len(found) < limit:
             wanted = min(LIST_KEYS, limit - len(found))
@@ -172,7 +172,7 @@ class S3Store:
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
-    async def _request(self, verb: str, key: str, workers: Workers, seconds: float, call: Callable[[], T]) -> T:
+    async def _request(self, verb: str, key: str, workers: ThreadPool, seconds: float, call: Callable[[], T]) -> T:
         """What cannot be answered is `Unavailable`, final where the store will never do it."""
         try:
             return await workers.run(call, seconds)
@@ -181,7 +181,7 @@ class S3Store:
         except (BotoCoreError, ClientError, *MALFORMED_REPLY) as error:
             raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
-    async def _run_put(self, key: str, workers: Workers, seconds: float, call: Callable[[], PutResult]) -> PutResult:
+    async def _run_put(self, key: str, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         """Only a clean answer decides: all that may have landed is `Unknown`."""
         try:
             return await workers.run(call, seconds)
@@ -204,7 +204,7 @@ class S3Store:
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
-    def _get(self, key: str, start: int, length: int | None, ranged: bool) -> Got | NotFound | Unknown:
+    def _get(self, key: str, start: int, length: int | None, ranged: bool) -> GetResult | NotFound | Unknown:
         """`Unknown`: the body was not whole."""
         arguments: dict[str, Any] = self._object_arguments(key)
         if ranged:
@@ -226,31 +226,35 @@ class S3Store:
         size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
         if ranged and "ContentRange" not in answer:  # a store that ignores ranges sends all
             data = data[start:] if length is None else data[start : start + length]
-        return Got(data, size, answer["ETag"])
+        return GetResult(data, size, answer["ETag"])
 
-    async def _head(self, key: str) -> Got | NotFound:
+    async def _head(self, key: str) -> GetResult | NotFound:
         return await self._request("head", key, self._meta, SECONDS, lambda: self._head_object(key))
 
-    def _head_object(self, key: str) -> Got | NotFound:
+    def _head_object(self, key: str) -> GetResult | NotFound:
         try:
             answer = self._retry_client.head_object(**self._object_arguments(key))
         except ClientError as error:
             if _status(error) == 404:
                 return NotFound()
             raise
-        return Got(b"", answer["ContentLength"], answer["ETag"])
+        return GetResult(b"", answer["ContentLength"], answer["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
-        return Ok(self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"])
+        return Ok(
+            self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"]
+        )
 
     def _list_page(self, prefix: str, after: str, token: str, limit: int) -> Page:
         where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
-        answer = self._retry_client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where)
+        answer = self._retry_client.list_objects_v2(
+            Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where
+        )
         if "Name" not in answer and "IsTruncated" not in answer:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
         keys = [
-            Listed(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
+            ListedObject(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
             for entry in answer.get("Contents", [])
         ]
         # A page may hold no key although others follow: the store counts what it looked at, not what it gives.
@@ -267,7 +271,9 @@ class S3Store:
     async def _upload_in_parts(self, key: str, whole: UploadBody) -> PutResult:
         """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
         name = self._object_arguments(key)
-        begun = await self._request("upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name))
+        begun = await self._request(
+            "upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name)
+        )
         name["UploadId"] = begun["UploadId"]
         done = False
         try:
@@ -320,13 +326,17 @@ class S3Store:
                 if _code(error) != "NoSuchUpload":
                     raise
             found = self._head_object(key)  # a retry after a lost reply: the first try may have completed it
-            return Ok(found.version) if isinstance(found, Got) and found.size == size else Unknown("upload vanished")
+            return (
+                Ok(found.version) if isinstance(found, GetResult) and found.size == size else Unknown("upload vanished")
+            )
 
         return await self._run_put(key, self._bulk, BULK_SECONDS, complete)
 
     async def _abort(self, key: str, name: dict[str, Any]) -> None:
         try:
-            await self._request("abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name))
+            await self._request(
+                "abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name)
+            )
         except Unavailable as error:
             log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
 
@@ -368,7 +378,9 @@ def _describe(error: Exception) -> str:
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
     status = _status(error) if isinstance(error, ClientError) else 0
-    return Unavailable(f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status))
+    return Unavailable(
+        f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status)
+    )
 
 
 def _is_refusal(error: Exception, status: int) -> bool:

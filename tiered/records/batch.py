@@ -154,10 +154,18 @@ def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED)
     """The batch at `at`, opened: what `native.rows` and `native.arrow` take."""
     head = decode_header(buf, at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
-    return decompress_payload(buf, at, head, max_bytes=max_bytes), head.base_offset, head.base_timestamp, append_time, head.count
+    return (
+        decompress_payload(buf, at, head, max_bytes=max_bytes),
+        head.base_offset,
+        head.base_timestamp,
+        append_time,
+        head.count,
+    )
 
 
-def open_sections(buf: Buffer, batches: Iterable[WalkedBatch], *, max_bytes: int = MAX_DECOMPRESSED) -> list[RecordSection]:
+def open_sections(
+    buf: Buffer, batches: Iterable[WalkedBatch], *, max_bytes: int = MAX_DECOMPRESSED
+) -> list[RecordSection]:
     """The batches that a walk of `buf` saw, opened; control batches, which hold no records of users, are left out."""
     view = memoryview(buf)
     out: list[RecordSection] = []

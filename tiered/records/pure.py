@@ -30,13 +30,13 @@ from tiered.records.model import (
     OBJECTS_MAX,
     TRANSACTIONAL,
     ArrowColumns,
-    WalkResult,
     Codec,
     Header,
     ProducerRecord,
     Record,
     RecordSection,
     WalkedBatch,
+    WalkResult,
 )
 from tiered.records.pure_text import json_spans, murmur2
 
@@ -231,7 +231,9 @@ class _SectionReader:
         self.number += 1
         return parsed
 
-    def offset_and_timestamp(self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int) -> tuple[int, int]:
+    def offset_and_timestamp(
+        self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int
+    ) -> tuple[int, int]:
         """Offset and timestamp of the record that `next` gave last."""
         offset = base_offset + parsed[1]
         if offset > INT64_MAX:
@@ -293,7 +295,13 @@ def some_rows(
 
 
 def _rows_within(
-    section: _SectionReader, base_offset: int, base_timestamp: int, append_time: int, start: int, size: int, objects: int
+    section: _SectionReader,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int,
+    start: int,
+    size: int,
+    objects: int,
 ) -> tuple[list[Record], bool]:
     out: list[Record] = []
     at = section.position

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
-from tiered.replication.cold_history import restart_at_cold_end, read_history
+from tiered.replication.cold_history import read_history, restart_at_cold_end
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
 from tiered.replication.storage import ColdTier
 
@@ -30,11 +30,20 @@ class PreviousLeader(Enum):
 
     NONE = "the topic was created just now: nothing of it can be cold"
     STOPPED_CLEANLY = "the last leader stopped cleanly: no write of its is under way"
-    WAS_IN_SYNC_WITH = "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
+    WAS_IN_SYNC_WITH = (
+        "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
+    )
     MAY_STILL_WRITE = "a write of an earlier leader may be under way to the manifest"
 
 
-async def prepare_leader_log(hot: DiskLog, cold: ColdTier, pid: PartitionId, topic: str, leader_epoch: int, previous_leader: PreviousLeader) -> LeaderStart:
+async def prepare_leader_log(
+    hot: DiskLog,
+    cold: ColdTier,
+    partition_id: PartitionId,
+    topic: str,
+    leader_epoch: int,
+    previous_leader: PreviousLeader,
+) -> LeaderStart:
     """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
     first batch. `Unavailable` when the bucket does not say; nothing is served then.
 
@@ -42,23 +51,34 @@ async def prepare_leader_log(hot: DiskLog, cold: ColdTier, pid: PartitionId, top
     the cold end would move over other records, acknowledged here by then. Then it is taken over first, which fences
     that change."""
     manifest, tiered = None, hot.config.remote_storage_enable
-    if previous_leader is not PreviousLeader.NONE and not (previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered):
-        manifest = await cold.manifests.load(pid)
-        if previous_leader is PreviousLeader.WAS_IN_SYNC_WITH and manifest is not None and isinstance(_compare_with_manifest(hot, manifest), RestartAtColdEnd):
+    if previous_leader is not PreviousLeader.NONE and not (
+        previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered
+    ):
+        manifest = await cold.manifests.load(partition_id)
+        if (
+            previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
+            and manifest is not None
+            and isinstance(_compare_with_manifest(hot, manifest), RestartAtColdEnd)
+        ):
             previous_leader = PreviousLeader.MAY_STILL_WRITE  # it does not have what was committed after all
     if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
-        manifest = await cold.manifests.take_over(pid, topic, leader_epoch)
+        manifest = await cold.manifests.take_over(partition_id, topic, leader_epoch)
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
     if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
-    return LeaderStart(manifest, restart, takeover_pending=previous_leader is PreviousLeader.WAS_IN_SYNC_WITH and tiered)
+    takeover_pending = tiered and previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
+    return LeaderStart(manifest, restart, takeover_pending=takeover_pending)
 
 
 async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> RestartAtColdEnd | None:
     found = _compare_with_manifest(hot, manifest)
-    if isinstance(found, RestartAtColdEnd) and hot.end_offset >= manifest.cold_end_offset and hot.repair_leader_epochs():
+    if (
+        isinstance(found, RestartAtColdEnd)
+        and hot.end_offset >= manifest.cold_end_offset
+        and hot.repair_leader_epochs()
+    ):
         # The file of epochs had rotted, not the log: records that are only here must not go for it.
         log.warning(
             "leader epochs were not those of the batches partition=%s lineage=%s", manifest.tp, hot.epochs.lineage

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 
 
 class LeaderLog(NamedTuple):
@@ -25,7 +25,7 @@ class LeaderLog(NamedTuple):
     epochs: LeaderEpochs
 
 
-def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code | Diverging:
+def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) -> Code | DivergingEpoch:
     """`NONE`: it has the leader's own history up to where it asks, and can have what follows. `OFFSET_OUT_OF_RANGE`:
     that is below the log start, or beyond the end of a log that it knows nothing of. `OFFSET_MOVED_TO_TIERED_STORAGE`:
     what follows is in the bucket only.
@@ -33,7 +33,9 @@ def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code
     `Refused`: FENCED_LEADER_EPOCH (the follower is behind), UNKNOWN_LEADER_EPOCH (this leader is, or the follower has
     records of a later one)."""
     if request.leader_epoch < leader_log.leader_epoch:
-        raise Refused(Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}")
+        raise Refused(
+            Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}"
+        )
     if max(request.leader_epoch, request.last_epoch) > leader_log.leader_epoch:
         newest = max(request.leader_epoch, request.last_epoch)
         raise Refused(Code.UNKNOWN_LEADER_EPOCH, f"leader epoch {newest} is not known here yet")
@@ -45,7 +47,7 @@ def validate_offset_and_epoch(request: FetchFrom, leader_log: LeaderLog) -> Code
         return Code.NONE if request.offset <= leader_log.end else Code.OFFSET_OUT_OF_RANGE
     epoch, end = local_end_offset_for_epoch(request.last_epoch, leader_log)
     if epoch != request.last_epoch or end < request.offset:
-        return Diverging(epoch, end)
+        return DivergingEpoch(epoch, end)
     return Code.NONE
 
 

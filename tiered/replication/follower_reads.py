@@ -32,7 +32,7 @@ class FollowerReads:
 
     @property
     def partition(self) -> int:
-        return self.state.at.partition
+        return self.state.tp.partition
 
     @property
     def leader_epoch(self) -> int:
@@ -58,13 +58,13 @@ class FollowerReads:
         """As `Replica.read_now`, of what is here. `Refused` with where else to ask."""
         replica, hot = self.state, self.state.log
         if replica.is_stopped or not self._is_in_sync():
-            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is not in sync with the leader of {replica.at}")
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is not in sync with the leader of {replica.tp}")
         committed, stable, start = self.offset_snapshot()
         if hot.end_offset < offset <= replica.leader_high_watermark:
-            raise Refused(Code.OFFSET_NOT_AVAILABLE, f"offset {offset} of {replica.at} is not here yet")
+            raise Refused(Code.OFFSET_NOT_AVAILABLE, f"offset {offset} of {replica.tp} is not here yet")
         if not hot.local_start_offset <= offset <= hot.end_offset:
             held = f"[{hot.local_start_offset}, {hot.end_offset}]"
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {replica.at} is not in {held}, which is here")
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {replica.tp} is not in {held}, which is here")
         bound = stable if read_committed else committed
         try:
             data = hot.read(offset, max_bytes, end_offset=bound) if offset < bound else None

@@ -14,11 +14,19 @@ from tiered.errors import Refused, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
-from tiered.peers import FetchedPart, FetchFrom
+from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
-from tiered.replication.cold_history import restart_at_cold_end, read_history
-from tiered.replication.follower_step import Append, RestoreFromBucket, FollowerLog, NoAction, Retry, RestartAtLogStart, Truncate
+from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.follower_step import (
+    Append,
+    FollowerLog,
+    NoAction,
+    RestartAtLogStart,
+    RestoreFromBucket,
+    Retry,
+    Truncate,
+)
 from tiered.replication.purgatory import ProgressListener, add_listener
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.storage import ColdTier, DiskState
@@ -36,7 +44,7 @@ class FollowerReplica:
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: TopicId,
         hot: DiskLog,
         leader: int,
@@ -47,9 +55,9 @@ class FollowerReplica:
         disk: DiskState,
         save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
-        self.at = at
+        self.tp = tp
         self.topic_id = topic_id
-        self.pid = PartitionId(topic_id, at.partition)
+        self.partition_id = PartitionId(topic_id, tp.partition)
         self.log = hot
         self.leader = leader
         self.leader_epoch = leader_epoch
@@ -78,7 +86,7 @@ class FollowerReplica:
 
     def is_throttled(self, node_id: int) -> bool:
         """Whether the topic holds this replica, on broker `node_id`, to a rate."""
-        return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.at.partition, node_id)
+        return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.tp.partition, node_id)
 
     def stop(self) -> None:
         """It is followed no more; who reads here looks elsewhere."""
@@ -98,13 +106,13 @@ class FollowerReplica:
         for listener, index in self._listeners:
             listener.on_progress(index)
 
-    def build_fetch(self) -> FetchFrom:
+    def build_fetch(self) -> PartitionFetch:
         """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
         below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
         hot, end = self.log, self.log.end_offset
         last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
-        return FetchFrom(
-            self.topic_id, self.at.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
+        return PartitionFetch(
+            self.topic_id, self.tp.partition, self.leader_epoch, end, last_epoch, hot.start_offset,
             hot.local_start_offset,
         )  # fmt: skip
 
@@ -117,7 +125,11 @@ class FollowerReplica:
     def _must_flush(self) -> bool:
         hot = self.log
         synced = hot.synced_entry
-        return hot.truncations.is_unsettled or synced.is_due or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
+        return (
+            hot.truncations.is_unsettled
+            or synced.is_due
+            or (synced.fsynced_only and hot.flushed_offset < hot.end_offset)
+        )
 
     @property
     def _must_save_offsets(self) -> bool:
@@ -138,15 +150,19 @@ class FollowerReplica:
         if unsettled:
             await self._save_offsets()
 
-    def apply_reply(self, request: FetchFrom, part: FetchedPart) -> RestoreFromBucket | Retry | NoAction | None:
+    def apply_reply(
+        self, request: PartitionFetch, part: FetchedPartition
+    ) -> RestoreFromBucket | Retry | NoAction | None:
         """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
         where there was no news. `Refused`, `Unavailable` (the disk)."""
         if self.is_stopped:
             return NoAction()
-        if not part.code and part.diverging is None:
+        if not part.code and part.diverging_epoch is None:
             self.leader_high_watermark = part.high_watermark
         hot = self.log
-        found = follower_step.decide_step(request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs))
+        found = follower_step.decide_step(
+            request, part, FollowerLog(hot.local_start_offset, hot.end_offset, hot.epochs)
+        )
         match found:
             case Append(base):
                 if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
@@ -161,7 +177,7 @@ class FollowerReplica:
         self._update_offsets(part)
         return found if isinstance(found, RestoreFromBucket | Retry | NoAction) else None
 
-    def _append(self, part: FetchedPart) -> None:
+    def _append(self, part: FetchedPartition) -> None:
         try:
             self.log.append_as_follower(part.records, now_ms=self._clock.wall_ms())
         except Refused as refused:
@@ -170,24 +186,27 @@ class FollowerReplica:
         if self._disk.full is not None:
             self._disk.mark_writable()
 
-    def _truncate(self, offset: int, part: FetchedPart) -> None:
-        below_high_watermark = offset < self.high_watermark  # after an unclean election or a loss that is told: else a bug
+    def _truncate(self, offset: int, part: FetchedPartition) -> None:
+        below_high_watermark = (
+            offset < self.high_watermark
+        )  # after an unclean election or a loss that is told: else a bug
         log.log(
             logging.ERROR if below_high_watermark else logging.WARNING,
             "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
-            self.at, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch, part.diverging,
+            self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch,
+            part.diverging_epoch,
         )  # fmt: skip
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
     def _restart_log(self, offset: int) -> None:
-        log.info("log begins anew partition=%s offset=%d end=%d", self.at, offset, self.log.end_offset)
+        log.info("log begins anew partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
         self.log.truncate_fully_and_start_at(offset, (), None)
 
-    def _update_offsets(self, part: FetchedPart) -> None:
+    def _update_offsets(self, part: FetchedPartition) -> None:
         """What the leader said of the partition, beside its records."""
         hot = self.log
-        if part.code or part.diverging is not None:
+        if part.code or part.diverging_epoch is not None:
             return
         self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
         high_watermark = follower_step.next_high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
@@ -202,13 +221,13 @@ class FollowerReplica:
         """Begins anew at the cold end, with what the bucket knows of all below. `Unavailable`, `Corrupt` (the bucket or
         the disk)."""
         end = self.log.end_offset
-        manifest = await cold.manifests.load(self.pid)
+        manifest = await cold.manifests.load(self.partition_id)
         if manifest is None or manifest.cold_end_offset <= end:
-            raise Unavailable(f"{self.at} ends at {end}, and the bucket does not have more of it")
+            raise Unavailable(f"{self.tp} ends at {end}, and the bucket does not have more of it")
         history = await read_history(cold, manifest)
         if self.is_stopped or self.log.end_offset != end:
             return
-        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.at, history.offset, end)
+        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.tp, history.offset, end)
         restart_at_cold_end(self.log, history)
         self.cold_end_offset = self.high_watermark = history.offset
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tiered.errors import Code, code_name
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
-from tiered.peers import Diverging, FetchedPart, FetchFrom
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 
 _OFFSET_BYTES = 8
 """A batch begins with its base offset."""
@@ -77,15 +77,19 @@ class NoAction:
 FollowerStep = Append | Truncate | RestoreFromBucket | RestartAtLogStart | Retry | NoAction
 
 
-def decide_step(request: FetchFrom, part: FetchedPart, follower_log: FollowerLog) -> FollowerStep:
+def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
     """What to do with the answer to `asked`."""
     if request.offset != follower_log.end:
         return NoAction()
     match part.code:
         case Code.NONE.number:
-            if part.diverging is not None:
-                return _truncate(part.diverging, follower_log)
-            if follower_log.is_empty and follower_log.epochs.latest == NO_EPOCH and part.cold_end_offset > follower_log.end:
+            if part.diverging_epoch is not None:
+                return _truncate(part.diverging_epoch, follower_log)
+            if (
+                follower_log.is_empty
+                and follower_log.epochs.latest == NO_EPOCH
+                and part.cold_end_offset > follower_log.end
+            ):
                 return RestoreFromBucket(part.cold_end_offset)  # it is new: only the hot tail is copied
             return _append(part, follower_log)
         case Code.OFFSET_MOVED_TO_TIERED_STORAGE.number:
@@ -103,7 +107,7 @@ def next_high_watermark(current: int, leader_high_watermark: int, end: int) -> i
     return max(current, min(leader_high_watermark, end))
 
 
-def _append(part: FetchedPart, follower_log: FollowerLog) -> FollowerStep:
+def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
     if len(part.records) < _OFFSET_BYTES:
         return NoAction()
     base = int.from_bytes(bytes(part.records[:_OFFSET_BYTES]), "big", signed=True)
@@ -112,7 +116,7 @@ def _append(part: FetchedPart, follower_log: FollowerLog) -> FollowerStep:
     return Retry(Code.CORRUPT_MESSAGE.number, f"records begin at {base}, the log ends at {follower_log.end}")
 
 
-def _truncate(diverging: Diverging, follower_log: FollowerLog) -> FollowerStep:
+def _truncate(diverging: DivergingEpoch, follower_log: FollowerLog) -> FollowerStep:
     """Nothing above the leader's end of its epoch is common, nor what the follower has of later epochs: the leader has
     none between that one and the follower's last (KIP-279). Where the follower has none of the epoch itself, the next
     answer names an earlier one."""

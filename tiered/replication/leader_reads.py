@@ -19,7 +19,7 @@ from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.partition_report import explain
-from tiered.replication.purgatory import Purgatory, ProgressListener, add_listener
+from tiered.replication.purgatory import ProgressListener, Purgatory, add_listener
 from tiered.replication.read_result import ReadResult
 from tiered.replication.storage import ColdTier
 
@@ -29,17 +29,17 @@ class LeaderReads:
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
         cold: ColdTier,
         manifest: Manifest | None,
     ) -> None:
-        self.at = at
-        self.topic, self.partition = at
+        self.tp = tp
+        self.topic, self.partition = tp
         self.topic_id = topic_id
-        self.pid = self.id_of(at, topic_id)
+        self.partition_id = self.id_of(tp, topic_id)
         self.log = log
         self.cold = cold
         self.traffic = log.traffic
@@ -53,9 +53,9 @@ class LeaderReads:
         self._stop_error: Refused | None = None
 
     @staticmethod
-    def id_of(at: TopicPartition, topic_id: TopicId) -> PartitionId:
+    def id_of(tp: TopicPartition, topic_id: TopicId) -> PartitionId:
         """The name under which the bucket knows it."""
-        return PartitionId(topic_id, at.partition)
+        return PartitionId(topic_id, tp.partition)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -255,7 +255,7 @@ class LeaderReads:
         committed, stable, start = self.offset_snapshot()
         if offset < start or (offset > committed and offset > hot.end_offset):
             raise Refused(
-                Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.at} is not in [{start}, {hot.end_offset}]"
+                Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.tp} is not in [{start}, {hot.end_offset}]"
             )
         bound = stable if read_committed else committed
         if offset >= bound:
@@ -286,7 +286,7 @@ class LeaderReads:
         if fetched is not None:
             return fetched
         committed, stable, start = self.offset_snapshot()
-        data = await self.cold.reader.read(self.pid, self.manifest, offset, max_bytes)
+        data = await self.cold.reader.read(self.partition_id, self.manifest, offset, max_bytes)
         return ReadResult(data, committed, start, stable)
 
     async def offset_for_timestamp(
@@ -297,7 +297,7 @@ class LeaderReads:
         lookups = lookups or TimeLookups()
         if self.log_start_offset < self.log.local_start_offset:
             found = await self.cold.reader.offset_for_timestamp(
-                self.pid, timestamp, manifest=self.manifest, lookups=lookups
+                self.partition_id, timestamp, manifest=self.manifest, lookups=lookups
             )
             if found is not None and found[0] < self.log.local_start_offset:
                 return found

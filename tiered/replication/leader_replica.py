@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered.hot.disk_log import LogAppendInfo, DiskLog
+from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
@@ -34,7 +34,7 @@ class LeaderReplica(LeaderReads):
 
     def __init__(
         self,
-        at: TopicPartition,
+        tp: TopicPartition,
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
@@ -48,7 +48,7 @@ class LeaderReplica(LeaderReads):
         has_controller_contact: Callable[[], bool],
         save_offsets: Callable[[], Awaitable[None]],
     ) -> None:
-        super().__init__(at, topic_id, log, state, cold, start.manifest)
+        super().__init__(tp, topic_id, log, state, cold, start.manifest)
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
         """All records below were in the bucket when this leader began."""
@@ -141,13 +141,13 @@ class LeaderReplica(LeaderReads):
         if self._stop_error is not None:
             raise self._stop_error
         if self._loss_reported is not None:
-            why = f"records of {self.at} may be gone, and the cluster has not heard of it yet"
+            why = f"records of {self.tp} may be gone, and the cluster has not heard of it yet"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         config = self.log.config
         if acks == ACKS_ALL:
             self._require_controller_contact()
             if not self.state.has_min_isr(config.min_insync_replicas):
-                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.at} are in sync")
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.tp} are in sync")
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
@@ -160,7 +160,7 @@ class LeaderReplica(LeaderReads):
     def _require_controller_contact(self) -> None:
         """`Refused` where another broker may lead by now (rule R6)."""
         if len(self.state.replicas) > 1 and not self._has_controller_contact():
-            why = f"no controller is heard: another broker may lead {self.at} by now"
+            why = f"no controller is heard: another broker may lead {self.tp} by now"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     def is_committed(self, end: int) -> bool:
@@ -178,21 +178,23 @@ class LeaderReplica(LeaderReads):
                 while not self.is_committed(end):
                     await self._wait_wakeup(end)
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
-                        why = f"records below {end} of {self.at} are on too few replicas: some left the in-sync set"
+                        why = f"records below {end} of {self.tp} are on too few replicas: some left the in-sync set"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
         except TimeoutError:
             raise Refused(
-                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.at} are not committed after {timeout_ms} ms"
+                Code.REQUEST_TIMED_OUT, f"records below {end} of {self.tp} are not committed after {timeout_ms} ms"
             ) from None
         except Unavailable as error:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.at} failed: {error}") from None
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.tp} failed: {error}") from None
 
     def _write(self, data: bytearray | memoryview, deep: bool) -> LogAppendInfo:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the data directory failed: {disk.dead.why}")
         try:
-            appended = hot.append(data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep)
+            appended = hot.append(
+                data, leader_epoch=self.state.leader_epoch, now_ms=self._clock.wall_ms(), check_each_record=deep
+            )
         except Refused as refused:
             disk.on_append_refused(refused, hot)
             raise
@@ -230,7 +232,9 @@ class LeaderReplica(LeaderReads):
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
-    def handle_follower_fetch(self, broker: int, incarnation: int, request: FetchFrom, max_bytes: int) -> FollowerReadResult:
+    def handle_follower_fetch(
+        self, broker: int, incarnation: int, request: PartitionFetch, max_bytes: int
+    ) -> FollowerReadResult:
         """Records for a follower, up to the log end; that it asks for them says that it has all below (R2, R6). With no
         room left (`max_bytes` 0) only that is noted. The caller has made sure that this incarnation is registered.
 
@@ -240,7 +244,9 @@ class LeaderReplica(LeaderReads):
             raise self._stop_error
         log = self.log
         data: RecordBytes = b""
-        leader_log = LeaderLog(self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs)
+        leader_log = LeaderLog(
+            self.leader_epoch, self.log_start_offset, log.local_start_offset, log.end_offset, log.epochs
+        )
         verdict, local_start = validate_offset_and_epoch(request, leader_log), leader_log.local_start
         if verdict is Code.NONE:
             self._record_fetch(broker, incarnation, request)
@@ -252,8 +258,8 @@ class LeaderReplica(LeaderReads):
                 # What a damaged file lacks is cold: the follower begins behind it.
                 verdict, local_start = Code.OFFSET_MOVED_TO_TIERED_STORAGE, self.cold_end_offset
         return FollowerReadResult(
-            Code.NONE if isinstance(verdict, Diverging) else verdict,
-            verdict if isinstance(verdict, Diverging) else None,
+            Code.NONE if isinstance(verdict, DivergingEpoch) else verdict,
+            verdict if isinstance(verdict, DivergingEpoch) else None,
             data,
             self.state.high_watermark,
             leader_log.log_start,
@@ -273,7 +279,11 @@ class LeaderReplica(LeaderReads):
     def is_follower_throttled(self, broker: int) -> bool:
         """Whether what `broker` copies from here is held to a rate: not while it is in sync."""
         entries, state = self.config.leader_replication_throttled_replicas, self.state
-        return bool(entries) and broker not in state.isr and self._throttled_replicas(entries, self.partition, state.node_id)
+        return (
+            bool(entries)
+            and broker not in state.isr
+            and self._throttled_replicas(entries, self.partition, state.node_id)
+        )
 
     def enable_follower_reads(self) -> None:
         """Consumers are sent to followers from now on: these hear of the high watermark as soon as it moves."""
@@ -286,7 +296,7 @@ class LeaderReplica(LeaderReads):
             return b""
         return self.log.read(offset, max_bytes, end_offset=self.log.end_offset) or b""
 
-    def _record_fetch(self, broker: int, incarnation: int, request: FetchFrom) -> None:
+    def _record_fetch(self, broker: int, incarnation: int, request: PartitionFetch) -> None:
         state, end, now_ns = self.state, self.log.end_offset, self._clock.mono_ns()
         try:
             moved = state.record_fetch(
@@ -295,7 +305,7 @@ class LeaderReplica(LeaderReads):
                 log_start=request.log_start_offset, local_start=request.local_start_offset,
             )  # fmt: skip
         except Fenced as error:
-            raise Refused(Code.STALE_BROKER_EPOCH, f"{self.at}: {error}") from None
+            raise Refused(Code.STALE_BROKER_EPOCH, f"{self.tp}: {error}") from None
         if moved:
             self._on_high_watermark()
         self._wake_deletions()
@@ -353,12 +363,12 @@ class LeaderReplica(LeaderReads):
         `Fenced`, `Unavailable` (the bucket or the disk)."""
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.at} is beyond the high watermark")
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.tp} is beyond the high watermark")
         self._require_controller_contact()
         manifest = self.manifest
         tiered = self.config.remote_storage_enable or manifest is not None
         if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
-            manifest = manifest or await self.cold.manifests.take_over(self.pid, self.topic, self.leader_epoch)
+            manifest = manifest or await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
             self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
         self.advance_start(before)
         self.state.record_deletion(before)  # not earlier: what the bucket does not take keeps no follower out

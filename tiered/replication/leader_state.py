@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.errors import Fenced, always
+from tiered.errors import Fenced, check_invariant
 from tiered.replication.progress import NEVER_NS, FollowerProgress
 
 Lineage = Sequence[tuple[int, int]]
@@ -178,7 +178,9 @@ class LeaderState:
             return now_ns - self._began_ns > lag_ns
         return follower.is_lagging(self.end, now_ns, lag_ns)
 
-    def next_isr_change(self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()) -> ProposedIsr | None:
+    def next_isr_change(
+        self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()
+    ) -> ProposedIsr | None:
         """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers, and those who are
         about to stop and join none; None when it is so, or while an answer is awaited. After one that was never
         answered it is said even where nothing changes: only a newer partition epoch tells that the other one is not
@@ -241,9 +243,9 @@ class LeaderState:
 
     def check(self) -> None:
         """What always holds."""
-        always(self.high_watermark <= self.end, "high watermark beyond the end", self)
-        always(self.node_id in self._isr, "a leader that is not in sync", self)
-        always(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
+        check_invariant(self.high_watermark <= self.end, "high watermark beyond the end", self)
+        check_invariant(self.node_id in self._isr, "a leader that is not in sync", self)
+        check_invariant(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
 
     def _advance_high_watermark(self, min_isr: int) -> bool:
         if not self.has_min_isr(min_isr):
@@ -251,7 +253,7 @@ class LeaderState:
         lowest = self.end if self._is_sole_member else min(self._position_of(broker) for broker in self._maximal_isr)
         if lowest <= self.high_watermark:
             return False
-        always(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
+        check_invariant(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
         self.high_watermark = lowest
         return True
 
@@ -306,7 +308,9 @@ def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog)
     if low < cold.end:
         ours, theirs = _epochs_between(lineage, low, cold.end), _epochs_between(cold.lineage, low, cold.end)
         if ours != theirs:
-            return RestartAtColdEnd(cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty)
+            return RestartAtColdEnd(
+                cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty
+            )
     return KeepLocalLog()
 
 

@@ -58,7 +58,9 @@ async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, looku
             return await _find_max_timestamp(replica, lookups)
 
 
-async def find_by_timestamp(replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups) -> TimestampAndOffset:
+async def find_by_timestamp(
+    replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups
+) -> TimestampAndOffset:
     """The first record at or after `timestamp` (ms) below `end`."""
     found = await replica.offset_for_timestamp(timestamp, lookups)
     return TimestampAndOffset(*found) if found is not None and found[0] < end else OFFSET_NOT_FOUND
@@ -102,7 +104,7 @@ async def _find_max_timestamp(replica: LeaderReplica, lookups: TimeLookups) -> T
         newest = max(node.max_timestamp for node in manifest.nodes)
         if newest >= 0 and (found is None or newest >= found[1]):
             cold = await replica.cold.reader.offset_for_timestamp(
-                replica.pid, newest, manifest=manifest, lookups=lookups
+                replica.partition_id, newest, manifest=manifest, lookups=lookups
             )
             found = cold if cold is not None else found
     return TimestampAndOffset(*found) if found is not None else OFFSET_NOT_FOUND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.errors import Code
-from tiered.peers import Diverging
+from tiered.peers import DivergingEpoch
 from tiered.ports import FileSlice
 
 RecordBytes = bytes | FileSlice
@@ -30,7 +30,7 @@ class FollowerReadResult(NamedTuple):
     part there are no records."""
 
     code: Code
-    diverging: Diverging | None
+    diverging: DivergingEpoch | None
     data: RecordBytes
     high_watermark: int
     log_start_offset: int

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.log_limiter import Quiet
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
-from tiered.peers import FetchedPart, FetchFrom, Peers, ReplicaFetch
+from tiered.peers import FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.follower_step import RestoreFromBucket, NoAction, Retry
+from tiered.replication.follower_step import NoAction, RestoreFromBucket, Retry
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
 from tiered.replication.storage import ColdTier
 
@@ -82,7 +82,9 @@ class _FetchState:
 class ReplicaFetchers:
     """Every partition that this broker follows, by leader."""
 
-    def __init__(self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics
+    ) -> None:
         self._settings = settings
         self._ports = ports
         self._rng = rng.stream("fetchers")
@@ -94,7 +96,7 @@ class ReplicaFetchers:
         self._failed = metrics.counter(
             "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
         )
-        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").read(
+        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").set_function(
             lambda: float(sum(fetcher.failing_partitions for fetcher in self._fetchers.values()))
         )
 
@@ -179,7 +181,7 @@ class ReplicaFetcher:
         self._leader_answers = False
         self._jitter = 0.0
         self._wake = asyncio.Event()
-        self._log_limiter = Quiet(self._ports.clock)
+        self._log_limiter = LogLimiter(self._ports.clock)
 
     @property
     def failing_partitions(self) -> int:
@@ -187,7 +189,7 @@ class ReplicaFetcher:
 
     def add(self, replica: FollowerReplica) -> None:
         """One more; it takes the place of an earlier copy of the same partition."""
-        self._states[replica.at] = _FetchState(replica)
+        self._states[replica.tp] = _FetchState(replica)
         self._last_wait_ms = LAST_FETCH_WAIT_MS
         self._wake.set()
 
@@ -195,13 +197,15 @@ class ReplicaFetcher:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                self._states = {at: state for at, state in self._states.items() if not state.replica.is_stopped}
+                self._states = {tp: state for tp, state in self._states.items() if not state.replica.is_stopped}
                 if not self._states:
                     self._fetchers.remove_fetcher(self.leader, self)
                     return
                 for due in self._take_due():
                     self._in_flight += 1
-                    group.create_task(self._run_fetch(due, self._in_flight == IN_FLIGHT_MAX, group), name=f"fetch-{self.leader}")
+                    group.create_task(
+                        self._run_fetch(due, self._in_flight == IN_FLIGHT_MAX, group), name=f"fetch-{self.leader}"
+                    )
                 try:
                     async with asyncio.timeout(self._seconds_until_due()):
                         await self._wake.wait()
@@ -245,7 +249,9 @@ class ReplicaFetcher:
         restoring: list[_FetchState] = []
         self._jitter = self._fetchers.rng.random()
         try:
-            ready = {(each.replica.topic_id, each.replica.at.partition): each for each in await self._make_durable(states)}
+            ready = {
+                (each.replica.topic_id, each.replica.tp.partition): each for each in await self._make_durable(states)
+            }
             if ready:
                 restoring = await self._send_fetch(ready, last=last)
         except (Unavailable, Refused, Corrupt) as error:
@@ -257,7 +263,7 @@ class ReplicaFetcher:
                 state.busy = any(state is each for each in restoring)
             self._wake.set()
         for state in restoring:
-            group.create_task(self._restore(state), name=f"restore-{state.replica.at}")
+            group.create_task(self._restore(state), name=f"restore-{state.replica.tp}")
 
     async def _make_durable(self, states: Sequence[_FetchState]) -> list[_FetchState]:
         """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
@@ -316,7 +322,7 @@ class ReplicaFetcher:
             self._leader_answers = leader_answers
             (self._ports.on_leader_answered if leader_answers else self._ports.on_leader_lost)(self.leader)
 
-    def _apply_reply(self, state: _FetchState, request: FetchFrom, part: FetchedPart) -> bool:
+    def _apply_reply(self, state: _FetchState, request: PartitionFetch, part: FetchedPartition) -> bool:
         """Whether it has to begin anew from the bucket."""
         replica = state.replica
         before, was_behind = replica.log.end_offset, replica.lag > 0
@@ -361,9 +367,9 @@ class ReplicaFetcher:
         self._fetchers.count_failures(1)
         if is_transient and state.failures < FAILURES_BEFORE_LOG:
             return
-        suppressed = self._log_limiter.unsaid()
+        suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning(
                 "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",
-                state.replica.at, self.leader, state.failures, suppressed, why,
+                state.replica.tp, self.leader, state.failures, suppressed, why,
             )  # fmt: skip

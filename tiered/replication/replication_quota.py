@@ -54,7 +54,7 @@ class ThrottledReplicas:
     """Whether a list (`partition:broker` words, or `*`) names a replica; looked up again only when it is another list:
     one may be as long as a topic has replicas."""
 
-    __slots__ = ("_is_listed", "_words")
+    __slots__ = ("_entries", "_is_listed")
 
     def __init__(self) -> None:
         self._entries: tuple[str, ...] | None = None
@@ -67,7 +67,9 @@ class ThrottledReplicas:
         return self._is_listed
 
 
-def list_throttled_replicas(reassignments: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_throttled_replicas(
+    reassignments: dict[int, tuple[tuple[int, ...], tuple[int, ...]]],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lists of one topic whose partitions move, each from its replicas to others: those that may be copied from,
     and those that copy."""
     leaders = tuple(f"{p}:{node}" for p, (now, _) in sorted(reassignments.items()) for node in now)

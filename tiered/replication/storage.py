@@ -45,10 +45,10 @@ class DiskState:
         self._on_dead = on_dead
         self.full: DiskProblem | None = None
         self.dead: DiskProblem | None = None
-        metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").read(
+        metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").set_function(
             lambda: float(bool(self.full))
         )
-        metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").read(
+        metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").set_function(
             lambda: float(bool(self.dead))
         )
 

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE
 from types import TracebackType
 
-from tiered.errors import Unavailable, unusable
+from tiered.errors import Unavailable, make_directory_error
 from tiered.ports import Buffer, Space
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,9 @@ THREADS = 4
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 """Records and the brokers' credential are for the user of the process alone, whatever the umask allows."""
-FATAL_ERRORS = frozenset((errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0)))
+FATAL_ERRORS = frozenset(
+    (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0))
+)
 """Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
 OPEN_FILES_WANTED = 65_536
 RESERVE_BYTES = 4 << 20
@@ -185,14 +187,14 @@ def claim_directory(root: str, is_own_name: Callable[[str], bool]) -> None:
         elif mode & ~DIRECTORY_MODE:
             log.warning("data directory is open to others and holds other files path=%s mode=%04o", root, mode)
     except OSError as error:
-        raise unusable(f"cannot use the data directory {root}", error) from None
+        raise make_directory_error(f"cannot use the data directory {root}", error) from None
 
 
 def _make_root(root: str) -> None:
     try:
         make_private(root)
     except OSError as error:
-        raise unusable(f"cannot use the data directory {root}", error) from None
+        raise make_directory_error(f"cannot use the data directory {root}", error) from None
 
 
 def make_private(path: str) -> None:
@@ -359,7 +361,7 @@ class LockFile:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
-            raise unusable(f"cannot lock {self._path}", error) from None
+            raise make_directory_error(f"cannot lock {self._path}", error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -39,7 +39,7 @@ class SocketNet:
             self._readiness = make_readiness(loop)
         return self._readiness
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SocketListener:
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> SocketListener:
         family, address = await _resolve(host, port, socket.AI_PASSIVE)
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -47,7 +47,7 @@ class SocketNet:
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(BACKLOG)
-            return SocketListener(sock, accepted, self._get_readiness())
+            return SocketListener(sock, on_accept, self._get_readiness())
         except OSError as error:
             sock.close()
             taken = error.errno == errno.EADDRINUSE  # whoever has it may go

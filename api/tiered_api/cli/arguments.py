@@ -6,7 +6,17 @@ import argparse
 
 from tiered import __version__
 from tiered_api.cli.kafka_arguments import add_kafka_commands
-from tiered_api.cli.parsing import EXITS, Command, Commands, Parser, add, add_form, count, number_of, within
+from tiered_api.cli.parsing import (
+    EXIT_CODES_HELP,
+    Command,
+    Commands,
+    Parser,
+    add_command,
+    add_format_option,
+    count,
+    number_of,
+    number_within,
+)
 
 STORE_HELP = "file:///dir, s3://bucket/prefix (credentials and endpoint as every AWS tool takes them)"
 BROKERS_MAX = 100
@@ -19,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     whole = Parser(
         prog="tiered",
         description="A log service of the Kafka family that needs a bucket and nothing else.",
-        epilog=EXITS,
+        epilog=EXIT_CODES_HELP,
     )
     whole.add_argument("--version", action="version", version=f"tiered {__version__}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
@@ -29,13 +39,13 @@ def parser() -> argparse.ArgumentParser:
     add_kafka_commands(commands)
     _cold(commands)
     _lake(commands)
-    version = add(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
-    add_form(version)
+    version = add_command(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
+    add_format_option(version)
     return whole
 
 
 def _serve(commands: Commands) -> None:
-    serve = add(commands, "serve", "run a broker", Command("tiered_api.cli.broker.serve", "serve"))
+    serve = add_command(commands, "serve", "run a broker", Command("tiered_api.cli.broker.serve", "serve"))
     serve.add_argument("--config", metavar="FILE", help="settings from a .properties or .toml file")
     serve.add_argument("--data-dir", metavar="DIR", help="directory of the hot log (default ./tiered-data)")
     serve.add_argument(
@@ -50,8 +60,10 @@ def _serve(commands: Commands) -> None:
 
 
 def _up(commands: Commands) -> None:
-    up = add(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.broker.up", "up"))
-    up.add_argument("--brokers", metavar="N", type=within(1, BROKERS_MAX), default=3, help="how many (default 3)")
+    up = add_command(commands, "up", "run several brokers on this machine", Command("tiered_api.cli.broker.up", "up"))
+    up.add_argument(
+        "--brokers", metavar="N", type=number_within(1, BROKERS_MAX), default=3, help="how many (default 3)"
+    )
     up.add_argument("--config", metavar="FILE", help="settings of all from a .properties or .toml file")
     up.add_argument(
         "--data-dir", metavar="DIR", default="./tiered-data", help="their directories go there (default ./tiered-data)"
@@ -76,7 +88,7 @@ def _up(commands: Commands) -> None:
 
 
 def _demo(commands: Commands) -> None:
-    demo = add(
+    demo = add_command(
         commands,
         "demo",
         "send the flights of 2013 through everything and compare",
@@ -88,23 +100,23 @@ def _demo(commands: Commands) -> None:
 
 
 def _cold(commands: Commands) -> None:
-    cold = commands.add_parser("cold", help="read the bucket without a broker", epilog=EXITS)
+    cold = commands.add_parser("cold", help="read the bucket without a broker", epilog=EXIT_CODES_HELP)
     verbs = cold.add_subparsers(metavar="VERB", required=True)
-    ls = add(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold.commands", "ls"))
+    ls = add_command(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold.commands", "ls"))
     ls.add_argument("--topic", metavar="T", help="list the segments of this topic")
     ls.add_argument("-i", "--internal", action="store_true", help="a row for each partition of internal topics too")
-    cat = add(verbs, "cat", "print cold records", Command("tiered_api.cli.cold.commands", "cat"))
+    cat = add_command(verbs, "cat", "print cold records", Command("tiered_api.cli.cold.commands", "cat"))
     cat.add_argument("--topic", metavar="T", required=True)
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
     cat.add_argument("--max", metavar="N", type=count, help="so many records of each partition at most")
     for verb in (ls, cat):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")
-        add_form(verb)
+        add_format_option(verb)
 
 
 def _lake(commands: Commands) -> None:
-    load = add(
+    load = add_command(
         commands,
         "load",
         "load a topic's cold records into its Delta table",
@@ -125,20 +137,20 @@ def _lake(commands: Commands) -> None:
         default="refuse",
         help="of a record whose timestamp Spark cannot hold: stop its partition there, or load NULL (default: refuse)",
     )
-    verify = add(
+    verify = add_command(
         commands,
         "verify",
         "prove that every loaded record is in the table once",
         Command("tiered_api.cli.lake.commands", "verify"),
     )
-    sql = add(
+    sql = add_command(
         commands, "sql", "ask the loaded tables, by their topics' names", Command("tiered_api.cli.lake.commands", "sql")
     )
     sql.add_argument("query", metavar="QUERY", help='for example "SELECT count(*) FROM flights"')
     for command in (load, verify):
         command.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         command.add_argument("--topic", metavar="T", required=True)
-        add_form(command)
-    add_form(sql, "csv")
+        add_format_option(command)
+    add_format_option(sql, "csv")
     for command in (load, verify, sql):
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)

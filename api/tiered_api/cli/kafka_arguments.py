@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 
 from tiered_api.cli.parsing import (
-    EXITS,
+    EXIT_CODES_HELP,
     INT16_MAX,
     INT32_MAX,
     Command,
     Commands,
-    add,
-    add_form,
+    add_command,
+    add_format_option,
     count,
     number_of,
-    within,
+    number_within,
 )
 
 DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -27,23 +27,23 @@ RECORD_FORMAT = (
 def add_kafka_commands(commands: Commands) -> None:
     """`tiered topic`, `tiered group` and `tiered cluster`."""
     topic = commands.add_parser(
-        "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXITS
+        "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _topic(topic)
     _topic_change(topic)
     _produce(topic)
     _consume(topic)
     group = commands.add_parser(
-        "group", help="describe, move and delete consumer groups of a Kafka cluster", epilog=EXITS
+        "group", help="describe, move and delete consumer groups of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _group(group)
     cluster = commands.add_parser(
-        "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXITS
+        "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _cluster(cluster)
 
 
-def _reach(command: argparse.ArgumentParser) -> None:
+def _add_connection_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--brokers",
         metavar="HOST:PORT[,...]",
@@ -59,7 +59,7 @@ def _reach(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _verb(
+def _add_verb(
     verbs: Commands,
     name: str,
     help: str,
@@ -69,24 +69,24 @@ def _verb(
     form: bool = True,
     aliases: tuple[str, ...] = (),
 ) -> argparse.ArgumentParser:
-    made = add(verbs, name, help, Command(f"tiered_api.cli.{module}", function), aliases)
-    _reach(made)
+    made = add_command(verbs, name, help, Command(f"tiered_api.cli.{module}", function), aliases)
+    _add_connection_options(made)
     if form:
-        add_form(made)
+        add_format_option(made)
     return made
 
 
-def _regex(command: argparse.ArgumentParser, what: str) -> None:
+def _add_regex_option(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("-r", "--regex", action="store_true", help=f"take the names as regular expressions of {what}")
 
 
 def _topic(verbs: Commands) -> None:
-    create = _verb(verbs, "create", "create topics", "topic.topics", "create")
+    create = _add_verb(verbs, "create", "create topics", "topic.topics", "create")
     create.add_argument("topics", metavar="TOPIC", nargs="+")
     create.add_argument(
         "-p",
         "--partitions",
-        type=within(-1, INT32_MAX),
+        type=number_within(-1, INT32_MAX),
         default=-1,
         metavar="N",
         help="partitions (default: the broker's)",
@@ -94,7 +94,7 @@ def _topic(verbs: Commands) -> None:
     create.add_argument(
         "-r",
         "--replicas",
-        type=within(-1, INT16_MAX),
+        type=number_within(-1, INT16_MAX),
         default=-1,
         metavar="N",
         help="replicas of each (default: the broker's)",
@@ -104,12 +104,12 @@ def _topic(verbs: Commands) -> None:
     )
     create.add_argument("--if-not-exists", action="store_true", help="a topic that is there is no error")
     create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="check it, create nothing")
-    listed = _verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
+    listed = _add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
     listed.add_argument("topics", metavar="TOPIC", nargs="*")
     listed.add_argument("-d", "--detailed", action="store_true", help="a row for each partition")
     listed.add_argument("-i", "--internal", action="store_true", help="internal topics too")
-    _regex(listed, "topics")
-    describe = _verb(verbs, "describe", "describe topics", "topic.describe", "describe", aliases=("info",))
+    _add_regex_option(listed, "topics")
+    describe = _add_verb(verbs, "describe", "describe topics", "topic.describe", "describe", aliases=("info",))
     describe.add_argument("topics", metavar="TOPIC", nargs="+")
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="the summary")
     describe.add_argument("-c", "--print-configs", dest="configs", action="store_true", help="the settings")
@@ -117,32 +117,32 @@ def _topic(verbs: Commands) -> None:
         "-p", "--print-partitions", dest="partitions", action="store_true", help="the partitions with their offsets"
     )
     describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="all of it")
-    _regex(describe, "topics")
-    storage = _verb(
+    _add_regex_option(describe, "topics")
+    storage = _add_verb(
         verbs, "describe-storage", "show what of topics is local and what is in the bucket", "topic.describe",
         "describe_storage",
     )  # fmt: skip
     storage.add_argument("topics", metavar="TOPIC", nargs="+")
-    _regex(storage, "topics")
+    _add_regex_option(storage, "topics")
 
 
 def _topic_change(verbs: Commands) -> None:
-    alter = _verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
+    alter = _add_verb(verbs, "alter", "change settings of topics", "topic.topics", "alter", aliases=("alter-config",))
     alter.add_argument("topics", metavar="TOPIC", nargs="+")
     alter.add_argument("-s", "--set", action="append", default=[], metavar="NAME=VALUE", help="set it")
     alter.add_argument("-d", "--delete", action="append", default=[], metavar="NAME", help="give it its default back")
     alter.add_argument("--append", action="append", default=[], metavar="NAME=VALUE", help="add to a list")
     alter.add_argument("--subtract", action="append", default=[], metavar="NAME=VALUE", help="take from a list")
     alter.add_argument("--dry-run", "--dry", action="store_true", help="check it, change nothing")
-    _regex(alter, "topics")
-    more = _verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
+    _add_regex_option(alter, "topics")
+    more = _add_verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
     more.add_argument("topics", metavar="TOPIC", nargs="+")
     more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="so many more")
     more.add_argument("--dry-run", action="store_true", help="check it, change nothing")
-    delete = _verb(verbs, "delete", "delete topics", "topic.topics", "delete")
+    delete = _add_verb(verbs, "delete", "delete topics", "topic.topics", "delete")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
-    _regex(delete, "topics")
-    trim = _verb(
+    _add_regex_option(delete, "topics")
+    trim = _add_verb(
         verbs, "trim", "delete the records of a topic before an offset or a time", "topic.describe", "trim",
         aliases=("trim-prefix",),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _topic_change(verbs: Commands) -> None:
 
 
 def _produce(verbs: Commands) -> None:
-    produce = _verb(verbs, "produce", "write records from standard input", "topic.produce", "produce", form=False)
+    produce = _add_verb(verbs, "produce", "write records from standard input", "topic.produce", "produce", form=False)
     produce.add_argument("topic", metavar="TOPIC", nargs="?")
     produce.add_argument(
         "-f", "--format", default=r"%v\n", metavar="FORMAT", help=rf"of the input (default %%v\n): {RECORD_FORMAT}"
@@ -192,7 +192,7 @@ def _produce(verbs: Commands) -> None:
 
 
 def _consume(verbs: Commands) -> None:
-    consume = _verb(verbs, "consume", "print records", "topic.consume", "consume", form=False)
+    consume = _add_verb(verbs, "consume", "print records", "topic.consume", "consume", form=False)
     consume.add_argument("topics", metavar="TOPIC", nargs="+")
     consume.add_argument(
         "-o",
@@ -225,20 +225,20 @@ def _consume(verbs: Commands) -> None:
         "--fetch-max-wait", type=_milliseconds, default=500, metavar="500ms", help="a broker waits so long for records"
     )
     consume.add_argument("--rack", default="", metavar="RACK", help="where the reader stands")
-    _regex(consume, "topics")
+    _add_regex_option(consume, "topics")
 
 
 def _group(verbs: Commands) -> None:
-    listed = _verb(verbs, "list", "list groups with their states", "group.groups", "list_groups", aliases=("ls",))
+    listed = _add_verb(verbs, "list", "list groups with their states", "group.groups", "list_groups", aliases=("ls",))
     listed.add_argument(
         "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Stable, Empty, ..."
     )
-    describe = _verb(verbs, "describe", "show members, offsets and lag of groups", "group.groups", "describe")
+    describe = _add_verb(verbs, "describe", "show members, offsets and lag of groups", "group.groups", "describe")
     describe.add_argument("groups", metavar="GROUP", nargs="+")
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="only the summary")
     describe.add_argument("-c", "--print-commits", dest="commits", action="store_true", help="only the offsets")
-    _regex(describe, "groups")
-    seek = _verb(verbs, "seek", "move what a group has committed", "group.seek", "seek")
+    _add_regex_option(describe, "groups")
+    seek = _add_verb(verbs, "seek", "move what a group has committed", "group.seek", "seek")
     seek.add_argument("group", metavar="GROUP")
     where = seek.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", metavar="WHERE", help="start, end, or @TIME as in consume -o")
@@ -247,10 +247,10 @@ def _group(verbs: Commands) -> None:
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
     seek.add_argument("--allow-new-topics", action="store_true", help="topics too that the group has no offset for")
     seek.add_argument("--dry-run", action="store_true", help="show it, commit nothing")
-    delete = _verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
+    delete = _add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
-    _regex(delete, "groups")
-    offsets = _verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
+    _add_regex_option(delete, "groups")
+    offsets = _add_verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
     offsets.add_argument("group", metavar="GROUP")
     offsets.add_argument(
         "-t", "--topic", dest="topics", action="append", required=True, metavar="TOPIC[:0,1]", help="of this topic"
@@ -258,32 +258,42 @@ def _group(verbs: Commands) -> None:
 
 
 def _cluster(verbs: Commands) -> None:
-    info = _verb(verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",))
+    info = _add_verb(
+        verbs, "info", "show the brokers of the cluster", "cluster.commands", "info", aliases=("metadata",)
+    )
     info.add_argument("-t", "--print-topics", dest="topics", action="store_true", help="topics too")
     info.add_argument("-i", "--print-internal-topics", dest="internal", action="store_true", help="internal ones too")
-    _verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
-    health = _verb(verbs, "health", "say whether every partition has leader and replicas", "cluster.health", "health")
+    _add_verb(verbs, "brokers", "list brokers with their states, replicas and lag", "cluster.brokers", "brokers")
+    health = _add_verb(
+        verbs, "health", "say whether every partition has leader and replicas", "cluster.health", "health"
+    )
     health.add_argument("-w", "--watch", action="store_true", help="go on, and print what changes")
     health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: until all is well")
-    lost = _verb(verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses")
+    lost = _add_verb(
+        verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses"
+    )
     lost.add_argument("action", nargs="?", choices=["acknowledge"], help="they are no problem of the cluster any more")
     lost.add_argument("-t", "--topic", metavar="TOPIC", help="only of this topic")
     lost.add_argument(
         "-p", "--partition", dest="partitions", type=number_of, action="append", default=[], metavar="N",
         help="only of this partition of it",
     )  # fmt: skip
-    move = _verb(verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster.moves", "reassign")
+    move = _add_verb(
+        verbs, "reassign", "move partitions to other brokers, or list what moves", "cluster.moves", "reassign"
+    )
     move.add_argument("targets", metavar="TOPIC/PARTITION=ID,...", nargs="*", help="replicas, preferred leader first")
     move.add_argument("--cancel", metavar="TOPIC/PARTITION", action="append", default=[], help="call a move off")
-    even = _verb(verbs, "rebalance", "let all brokers hold as much, with little moved", "cluster.moves", "rebalance")
+    even = _add_verb(
+        verbs, "rebalance", "let all brokers hold as much, with little moved", "cluster.moves", "rebalance"
+    )
     which = even.add_mutually_exclusive_group()
     which.add_argument("--plan", action="store_true", help="only show what would move (default)")
     which.add_argument("--execute", action="store_true", help="move it")
-    leave = _verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
+    leave = _add_verb(verbs, "decommission", "move everything off a broker", "cluster.moves", "decommission")
     leave.add_argument("broker", metavar="ID", type=number_of)
     leave.add_argument("--plan", action="store_true", help="only show what would move")
     leave.add_argument("--no-wait", action="store_true", help="return as soon as all of it is on its way")
-    gone = _verb(
+    gone = _add_verb(
         verbs, "unregister", "forget a broker that was decommissioned and stopped", "cluster.brokers", "unregister"
     )
     gone.add_argument("broker", metavar="ID", type=number_of)
@@ -294,22 +304,24 @@ def _cluster(verbs: Commands) -> None:
     for verb in (move, even, leave):
         verb.add_argument(
             "--throttle",
-            type=within(1),
+            type=number_within(1),
             metavar="BYTES",
             help="copy so much a second at most; waits, and takes it away",
         )
-    _verb(verbs, "unthrottle", "take every rate away that moves set", "cluster.moves", "unthrottled")
-    config = verbs.add_parser("config", help="settings of brokers", epilog=EXITS)
+    _add_verb(verbs, "unthrottle", "take every rate away that moves set", "cluster.moves", "remove_throttles")
+    config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)
-    listed = _verb(keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",))
+    listed = _add_verb(
+        keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",)
+    )
     listed.add_argument("--filter", default="", metavar="TEXT", help="only settings with this in their name")
-    get = _verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
+    get = _add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
     get.add_argument("keys", metavar="NAME", nargs="+")
-    change = _verb(
+    change = _add_verb(
         keys, "set", "change settings that can be changed while a broker runs", "cluster.commands", "config_set"
     )
     change.add_argument("settings", metavar="NAME=VALUE", nargs="+")
-    reset = _verb(keys, "reset", "give settings back their defaults", "cluster.commands", "config_reset")
+    reset = _add_verb(keys, "reset", "give settings back their defaults", "cluster.commands", "config_reset")
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
         verb.add_argument("--node", type=number_of, metavar="ID", help="of this broker")

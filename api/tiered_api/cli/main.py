@@ -12,7 +12,7 @@ from importlib import import_module
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import drop_output, say_error
+from tiered_api.cli.output import discard_output, print_error
 from tiered_api.cli.parsing import Command
 from tiered_api.kafka.protocol.primitives import Malformed
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     command: Command = args.command
     try:
-        code = int(_loaded(command)(args))
+        code = int(_load_command(command)(args))
         sys.stdout.flush()
         return code
     except Refused as refused:
@@ -41,16 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left (`| head`): that is no error.
-        drop_output()
+        discard_output()
         return Exit.OK
     except OSError as error:
         if error.errno not in DISK_FULL or error.filename is not None:
             raise
-        drop_output()
+        discard_output()
         return _fail(f"cannot write the output: {error.strerror}", Exit.UNAVAILABLE)
 
 
-def _loaded(command: Command) -> Callable[[Namespace], int]:
+def _load_command(command: Command) -> Callable[[Namespace], int]:
     """The function that runs a command. What modules are made of stays: to look for garbage in it takes a tenth of a
     broker's start."""
     gc.disable()
@@ -62,7 +62,7 @@ def _loaded(command: Command) -> Callable[[Namespace], int]:
 
 
 def _fail(why: str, code: Exit) -> int:
-    say_error(why)
+    print_error(why)
     return code
 
 

@@ -44,12 +44,12 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(value) + b"\n")
 
 
-def drop_output() -> None:
+def discard_output() -> None:
     """For an output that takes nothing more: what is still held for it goes nowhere, also at the interpreter's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def shown(data: bytes | None) -> str | None:
+def text_or_base64(data: bytes | None) -> str | None:
     """Bytes as text, or with the prefix `base64:` when they are not UTF-8."""
     if data is None:
         return None
@@ -59,7 +59,7 @@ def shown(data: bytes | None) -> str | None:
         return "base64:" + base64.b64encode(data).decode()
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """A number of bytes as people say it: 12.3 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
@@ -68,13 +68,13 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def say(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Lines for people, at once."""
     for line in lines:
         print(visible(line), flush=True)
 
 
-def say_error(why: str) -> None:
+def print_error(why: str) -> None:
     """One line on the error stream."""
     print(f"tiered: {visible(why)}", file=sys.stderr)
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
-EXITS = (
+EXIT_CODES_HELP = (
     "exit codes: 0 done; 1 a comparison did not hold, data is broken or a part of it was refused; 2 wrong usage or "
     "setting; 3 a tool that is needed is missing (Java, Maven, an extra); 4 store or broker not reached; "
     "10 the cluster is not healthy; 130 interrupted"
@@ -33,26 +33,26 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
 
 
-def add(
+def add_command(
     commands: Commands, name: str, help: str, command: Command, aliases: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """One more command."""
     said = help[0].upper() + help[1:] + "."
     made = commands.add_parser(
-        name, help=help, description=said.replace("%", "%%"), epilog=EXITS, aliases=list(aliases)
+        name, help=help, description=said.replace("%", "%%"), epilog=EXIT_CODES_HELP, aliases=list(aliases)
     )
     made.set_defaults(command=command)
     return made
 
 
-def add_form(command: argparse.ArgumentParser, *more: str) -> None:
+def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     """The option that says how to print."""
     command.add_argument(
         "--format", choices=("text", "json", *more), default="text", help="how to print (default text)"
     )
 
 
-def within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
+def number_within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
     """The type of an option that takes a number in a range."""
 
     def number(text: str) -> int:
@@ -67,9 +67,9 @@ def within(low: int, high: int = INT64_MAX) -> Callable[[str], int]:
     return number
 
 
-count = within(0)
+count = number_within(0)
 """A number from 0 on."""
-number_of = within(0, INT32_MAX)
+number_of = number_within(0, INT32_MAX)
 """That of a partition or a broker, or how many bytes a request may ask for."""
 
 

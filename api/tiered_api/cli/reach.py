@@ -11,21 +11,23 @@ from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.cli.parsing import is_number
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
-PATIENCE_SECONDS = 15.0
+RETRY_SECONDS = 15.0
 EXTRAS = ("brokers", "timeout")
 
 
 @contextlib.asynccontextmanager
-async def cluster(args: Namespace) -> AsyncIterator[Client]:
+async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
     """A client of the cluster that the command line or the environment names."""
-    extra = extras(args.extra)
-    brokers = addresses(args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS)
-    client = Client(
-        SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), patience=PATIENCE_SECONDS
+    extra = parse_extras(args.extra)
+    brokers = parse_addresses(
+        args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS
+    )
+    client = KafkaClient(
+        SocketNet(), SystemClock(), brokers, timeout=_seconds(extra.get("timeout", "30")), retry_seconds=RETRY_SECONDS
     )
     try:
         yield client
@@ -33,7 +35,7 @@ async def cluster(args: Namespace) -> AsyncIterator[Client]:
         await client.close()
 
 
-def extras(pairs: Sequence[str]) -> dict[str, str]:
+def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
     """What `-X name=value` gives."""
     out = {}
     for pair in pairs:
@@ -44,7 +46,7 @@ def extras(pairs: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def addresses(text: str) -> list[Address]:
+def parse_addresses(text: str) -> list[Address]:
     """`host:port,host:port`; a host alone has port 9092."""
     out = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -59,7 +61,7 @@ def addresses(text: str) -> list[Address]:
     return out
 
 
-def pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tuple[str, str]]:
+def parse_pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tuple[str, str]]:
     """`name=value` texts, cut at their first separator."""
     out = []
     for text in given:
@@ -70,7 +72,7 @@ def pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tupl
     return out
 
 
-def numbers(text: str, option: str) -> list[int]:
+def parse_numbers(text: str, option: str) -> list[int]:
     """`0,1,5-7` as numbers."""
     out: list[int] = []
     for part in text.split(","):

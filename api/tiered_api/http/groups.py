@@ -9,14 +9,21 @@ from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import PartitionOffset, DescribeGroupReply, DescribedMember, DescribeGroup, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import (
+    DescribedMember,
+    DescribeGroup,
+    DescribeGroupReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+)
 from tiered.ids import TopicId, TopicPartition
-from tiered_api.http.consumers.coordinator_calls import MOVED, coordinator_of, patiently
+from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
 from tiered_api.http.partitions.remote_brokers import Leader
-from tiered_api.http.partitions.remote_partition import Away, source_of
-from tiered_api.http.server.context import Site
-from tiered_api.kafka.client.client import code_of
-from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR
+from tiered_api.http.partitions.remote_partition import RemotePartition, open_partition
+from tiered_api.http.server.context import HttpContext
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -29,93 +36,97 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
-DESCRIBE, LIST, OFFSETS = 6, 5, 9
-DESCRIBED_AT_ONCE = 100
+DESCRIBE_VERSION, LIST_VERSION, OFFSETS_VERSION = 6, 5, 9
+DESCRIBE_BATCH = 100
 
 
-class Group(NamedTuple):
+class GroupDescription(NamedTuple):
     """A group and the broker that coordinates it."""
 
-    broker: int
-    described: DescribeGroupReply
+    coordinator: int
+    description: DescribeGroupReply
 
 
-async def describe(site: Site, group: str) -> Group:
+async def describe_group(context: HttpContext, group: str) -> GroupDescription:
     """With code GROUP_ID_NOT_FOUND when there is none. `Refused` when its coordinator was not found in time."""
 
-    async def ask() -> Group:
-        broker = await coordinator_of(site, group)
-        if broker == site.node.settings.node_id:
-            return Group(broker, await site.node.coordinators.ask(group, DescribeGroup(group)))
-        [found] = await _describe(site, broker, [group])
-        if found.described.code in STALE_COORDINATOR:
-            raise Refused(found.described.code, f"broker {broker} does not coordinate group {group[:249]!r}")
+    async def ask() -> GroupDescription:
+        broker = await find_coordinator(context, group)
+        if broker == context.broker.settings.node_id:
+            return GroupDescription(broker, await context.broker.group_coordinators.ask(group, DescribeGroup(group)))
+        [found] = await _describe_groups(context, broker, [group])
+        if found.description.code in STALE_COORDINATOR_CODES:
+            raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
         return found
 
-    return await patiently(site, ask, MOVED)
+    return await retry_while_loading(context, ask, MOVED_CODES)
 
 
-async def offsets(site: Site, group: str) -> Sequence[PartitionOffset]:
+async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[PartitionOffset]:
     """All that a group has committed."""
 
     async def ask() -> Sequence[PartitionOffset]:
-        broker = await coordinator_of(site, group)
-        if broker != site.node.settings.node_id:
-            return await _offsets(site, broker, group)
-        fetched: FetchOffsetsReply = await site.node.coordinators.ask(group, FetchOffsets(group, None))
+        broker = await find_coordinator(context, group)
+        if broker != context.broker.settings.node_id:
+            return await _fetch_offsets(context, broker, group)
+        fetched: FetchOffsetsReply = await context.broker.group_coordinators.ask(group, FetchOffsets(group, None))
         return fetched.offsets
 
-    return await patiently(site, ask, MOVED)
+    return await retry_while_loading(context, ask, MOVED_CODES)
 
 
-async def everyone(site: Site) -> list[Group]:
+async def list_all_groups(context: HttpContext) -> list[GroupDescription]:
     """All groups of all brokers that live, by name, without their members. `Refused` when one of these does not say
     which it has."""
-    brokers = sorted(each.node_id for each in site.node.image.brokers.values() if each.live)
-    lists = await asyncio.gather(*(patiently(site, partial(_all_of, site, broker)) for broker in brokers))
-    found = {group.described.group: group for groups in lists for group in groups if group.described.code is Code.NONE}
+    brokers = sorted(each.node_id for each in context.broker.image.brokers.values() if each.live)
+    lists = await asyncio.gather(
+        *(retry_while_loading(context, partial(_groups_of_broker, context, broker)) for broker in brokers)
+    )
+    found = {
+        group.description.group: group for groups in lists for group in groups if group.description.code is Code.NONE
+    }
     return [found[name] for name in sorted(found)]
 
 
-async def _all_of(site: Site, broker: int) -> list[Group]:
-    node = site.node
+async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDescription]:
+    node = context.broker
     if broker == node.settings.node_id:
-        told: list[Group] = []
-        for number, name in enumerate([each.group for each in await node.coordinators.list()], 1):
-            described = await node.coordinators.ask(name, DescribeGroup(name))
-            told.append(Group(broker, replace(described, members=())))
-            if number % DESCRIBED_AT_ONCE == 0:
+        groups: list[GroupDescription] = []
+        for number, name in enumerate([each.group for each in await node.group_coordinators.list_groups()], 1):
+            described = await node.group_coordinators.ask(name, DescribeGroup(name))
+            groups.append(GroupDescription(broker, replace(described, members=())))
+            if number % DESCRIBE_BATCH == 0:
                 await asyncio.sleep(0)
-        return told
-    got = await _ask_list(site, broker)
+        return groups
+    got = await _list_groups(context, broker)
     names = [each.group_id for each in got.groups]
-    found: list[Group] = []
-    for start in range(0, len(names), DESCRIBED_AT_ONCE):
-        some = await _describe(site, broker, names[start : start + DESCRIBED_AT_ONCE])
-        found += [Group(broker, replace(each.described, members=())) for each in some]
+    found: list[GroupDescription] = []
+    for start in range(0, len(names), DESCRIBE_BATCH):
+        some = await _describe_groups(context, broker, names[start : start + DESCRIBE_BATCH])
+        found += [GroupDescription(broker, replace(each.description, members=())) for each in some]
     return found
 
 
-async def _ask_list(site: Site, broker: int) -> ListGroupsResponse:
+async def _list_groups(context: HttpContext, broker: int) -> ListGroupsResponse:
     try:
-        got = await site.elsewhere.ask(broker, ListGroupsRequest(), ListGroupsResponse, LIST)
+        got = await context.remote_brokers.send_request(broker, ListGroupsRequest(), ListGroupsResponse, LIST_VERSION)
     except Unavailable as fault:
-        raise _silent(broker, fault) from None
+        raise _unreachable(broker, fault) from None
     if got.error_code:
-        raise Refused(code_of(got.error_code), f"broker {broker} does not tell its groups")
+        raise Refused(code_from_number(got.error_code), f"broker {broker} does not tell its groups")
     return got
 
 
-async def _describe(site: Site, broker: int, names: Sequence[str]) -> list[Group]:
+async def _describe_groups(context: HttpContext, broker: int, names: Sequence[str]) -> list[GroupDescription]:
     request = DescribeGroupsRequest(list(names))
     try:
-        got = await site.elsewhere.ask(broker, request, DescribeGroupsResponse, DESCRIBE)
+        got = await context.remote_brokers.send_request(broker, request, DescribeGroupsResponse, DESCRIBE_VERSION)
     except Unavailable as fault:
-        raise _silent(broker, fault) from None
-    return [Group(broker, _described(each)) for each in got.groups]
+        raise _unreachable(broker, fault) from None
+    return [GroupDescription(broker, _to_description(each)) for each in got.groups]
 
 
-def _described(group: DescribedGroup) -> DescribeGroupReply:
+def _to_description(group: DescribedGroup) -> DescribeGroupReply:
     members = tuple(
         DescribedMember(
             each.member_id, each.group_instance_id, each.client_id, each.client_host,
@@ -123,73 +134,77 @@ def _described(group: DescribedGroup) -> DescribeGroupReply:
         )
         for each in group.members
     )  # fmt: skip
-    code = code_of(group.error_code)
-    return DescribeGroupReply(code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members)
+    code = code_from_number(group.error_code)
+    return DescribeGroupReply(
+        code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
+    )
 
 
-async def _offsets(site: Site, broker: int, group: str) -> Sequence[PartitionOffset]:
+async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Sequence[PartitionOffset]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
     try:
-        got = await site.elsewhere.ask(broker, request, OffsetFetchResponse, OFFSETS)
+        got = await context.remote_brokers.send_request(broker, request, OffsetFetchResponse, OFFSETS_VERSION)
     except Unavailable as fault:
-        raise _silent(broker, fault) from None
-    code = code_of(got.groups[0].error_code)
+        raise _unreachable(broker, fault) from None
+    code = code_from_number(got.groups[0].error_code)
     if code is not Code.NONE:
         raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
     return [
-        PartitionOffset(topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or "")
+        PartitionOffset(
+            topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or ""
+        )
         for topic in got.groups[0].topics
         for row in topic.partitions
     ]
 
 
-def _silent(broker: int, fault: Unavailable) -> Refused:
+def _unreachable(broker: int, fault: Unavailable) -> Refused:
     return Refused(Code.COORDINATOR_NOT_AVAILABLE, f"broker {broker} does not answer: {fault}")
 
 
 # -- where partitions end ---------------------------------------------------------------------------------------------
 
 
-async def ends(site: Site, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
     """The high watermarks of those that are there and led; one question to each broker."""
     found: dict[TopicPartition, int] = {}
-    away: dict[int, dict[TopicPartition, Leader]] = {}
+    remote: dict[int, dict[TopicPartition, Leader]] = {}
     for topic, partition in partitions:
-        at, image = TopicPartition(topic, partition), site.node.image.topics.get(topic)
+        tp, image = TopicPartition(topic, partition), context.broker.image.topics.get(topic)
         if image is None:
             continue
         try:
-            source = source_of(site, at, TopicId(image.topic_id))
-            if isinstance(source, Away):
+            source = open_partition(context, tp, TopicId(image.topic_id))
+            if isinstance(source, RemotePartition):
                 leader = source.leader()
-                away.setdefault(leader.node_id, {})[at] = leader
+                remote.setdefault(leader.node_id, {})[tp] = leader
             else:
-                found[at] = source.high_watermark
+                found[tp] = source.high_watermark
         except Refused:
             continue
-    for each in await asyncio.gather(*(_ends(site, share) for share in away.values())):
+    for each in await asyncio.gather(*(_fetch_broker_ends(context, share) for share in remote.values())):
         found.update(each)
     return found
 
 
-async def _ends(site: Site, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
+async def _fetch_broker_ends(context: HttpContext, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
     """Of partitions that one broker leads. What it does not lead any more is asked once more, by itself."""
     [leader, *_] = share.values()
-    wanted = {at: (each.epoch, LATEST) for at, each in share.items()}
+    wanted = {tp: (each.epoch, LATEST) for tp, each in share.items()}
     try:
-        got = await site.elsewhere.offsets(leader, wanted)
+        got = await context.remote_brokers.list_offsets(leader, wanted)
     except (Refused, Unavailable):
         got = {}
     found: dict[TopicPartition, int] = {}
-    for at in share:
-        end = got.get(at)
+    for tp in share:
+        end = got.get(tp)
         if isinstance(end, int):
-            found[at] = end
+            found[tp] = end
             continue
-        image = site.node.image.topics.get(at.topic)
+        image = context.broker.image.topics.get(tp.topic)
         try:
             if image is not None:
-                found[at] = (await Away(site, at, image.topic_id).bounds())[1]
+                found[tp] = (await RemotePartition(context, tp, image.topic_id).fetch_bounds())[1]
         except Refused:
             continue
     return found

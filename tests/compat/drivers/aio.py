@@ -39,7 +39,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         say(assigned=sorted(list(each) for each in assigned))
 
 
-class Driver:
+class AiokafkaDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
@@ -208,7 +208,7 @@ def _check(answers: Any) -> None:
 
 async def main(address: str) -> None:
     """Each request waits for the one before it, as in the other drivers."""
-    driver, lines = Driver(address), requests()
+    driver, lines = AiokafkaDriver(address), requests()
     while (request := await asyncio.to_thread(lines.get)) is not None:
         number, do = request.pop("id"), request.pop("do")
         try:

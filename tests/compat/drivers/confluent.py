@@ -28,7 +28,7 @@ def names(partitions: list[Any]) -> list[list[Any]]:
     return sorted([each.topic, each.partition] for each in partitions)
 
 
-class Driver:
+class ConfluentDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
@@ -57,7 +57,7 @@ class Driver:
         producer = self._producer(acks, codec, idempotent, linger_ms)
         placed: list[Any] = [None] * len(records)
 
-        def acknowledged(number: int, error: Any, message: Any) -> None:
+        def on_delivery(number: int, error: Any, message: Any) -> None:
             placed[number] = kafka.KafkaException(error) if error else [message.partition(), message.offset()]
 
         for number, each in enumerate(records):
@@ -68,7 +68,7 @@ class Driver:
                 partition=each.get("p", 0),
                 timestamp=each.get("ts") or 0,
                 headers=headers_of(each),
-                on_delivery=functools.partial(acknowledged, number),
+                on_delivery=functools.partial(on_delivery, number),
             )
             producer.poll(0)
         assert producer.flush(90) == 0, "not all were acknowledged"
@@ -103,15 +103,15 @@ class Driver:
         consumer = self._open()
         cooperative: set[tuple[str, int]] = set()
 
-        def assigned(_: Any, partitions: list[Any]) -> None:
+        def on_assign(_: Any, partitions: list[Any]) -> None:
             cooperative.update((each.topic, each.partition) for each in partitions)
             say(assigned=sorted(list(each) for each in cooperative))
 
-        def revoked(_: Any, partitions: list[Any]) -> None:
+        def on_revoke(_: Any, partitions: list[Any]) -> None:
             cooperative.difference_update((each.topic, each.partition) for each in partitions)
             say(revoked=names(partitions))
 
-        consumer.subscribe(topics, on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        consumer.subscribe(topics, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
 
     def do_assign(self, partitions: list[list[Any]]) -> None:
         self._open().assign(places(partitions))
@@ -224,5 +224,5 @@ class Driver:
 
 
 if __name__ == "__main__":
-    driver = Driver(sys.argv[1])
+    driver = ConfluentDriver(sys.argv[1])
     serve(driver, driver.poll)

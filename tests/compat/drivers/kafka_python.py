@@ -43,7 +43,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         say(assigned=sorted(list(each) for each in self.consumer.assignment()))
 
 
-class Driver:
+class KafkaPythonDriver:
     """One client: producers by their settings, a consumer, an admin."""
 
     def __init__(self, address: str) -> None:
@@ -239,5 +239,5 @@ def _assigned(member: dict[str, Any]) -> list[list[Any]]:
 
 
 if __name__ == "__main__":
-    driver = Driver(sys.argv[1])
+    driver = KafkaPythonDriver(sys.argv[1])
     serve(driver, driver.poll)

@@ -6,34 +6,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tests.sim.cluster.history import History, Places
+from tests.sim.cluster.history import ClientHistory, GroupOffsets
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
 
-CANNOT = (Refused, Unavailable, Corrupt)
-ASK_SECONDS = 0.3
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
+FETCH_SECONDS = 0.3
 
 
-class Asker:
-    """Asks one broker while `coordinates` says that it takes itself for a coordinator, until `working` is unset.
+class GroupOffsetsReader:
+    """Asks one broker while `is_coordinator` says that it takes itself for a coordinator, until `working` is unset.
     `sole` says under which epoch the groups are led while nobody else may answer for them, else -1."""
 
     def __init__(
         self,
         group: str,
         node: int,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        history: History,
-        coordinates: Callable[[int], bool],
-        sole: Callable[[], int],
+        history: ClientHistory,
+        is_coordinator: Callable[[int], bool],
+        sole_epoch: Callable[[], int],
     ) -> None:
         self.working = True
         self._group = group
@@ -41,24 +41,24 @@ class Asker:
         self._client = client
         self._loop = loop
         self._history = history
-        self._coordinates = coordinates
-        self._sole = sole
+        self._is_coordinator = is_coordinator
+        self._sole_epoch = sole_epoch
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(ASK_SECONDS)
-            if self._coordinates(self._node):
+            await asyncio.sleep(FETCH_SECONDS)
+            if self._is_coordinator(self._node):
                 try:
-                    await self._ask()
-                except CANNOT:
+                    await self._fetch_offsets()
+                except REQUEST_ERRORS:
                     continue
         await self._client.close()
 
-    async def _ask(self) -> None:
-        asked_ns, before = self._loop.now_ns, self._sole()
+    async def _fetch_offsets(self) -> None:
+        requested_ns, epoch_before = self._loop.now_ns, self._sole_epoch()
         groups = [OffsetFetchRequestGroup(group_id=self._group, topics=None)]
         request = OffsetFetchRequest(group_id=self._group, topics=None, groups=groups)
-        got = await self._client.ask(request, OffsetFetchResponse, node=self._node)
+        got = await self._client.send(request, OffsetFetchResponse, node_id=self._node)
         if not got.groups or got.groups[0].error_code:
             return
         offsets = {
@@ -67,5 +67,5 @@ class Asker:
             for each in topic.partitions
             if not each.error_code and each.committed_offset >= 0
         }
-        sure = 0 <= before == self._sole()
-        self._history.shown.append((Places(self._group, offsets, asked_ns, self._loop.now_ns), sure))
+        sure = 0 <= epoch_before == self._sole_epoch()
+        self._history.offsets_shown.append((GroupOffsets(self._group, offsets, requested_ns, self._loop.now_ns), sure))

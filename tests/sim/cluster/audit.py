@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster import checkers, resources, stored
-from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.history import Places, Send
+from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.history import GroupOffsets, Send
 from tests.sim.cluster.members import GROUP
-from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client.client import Client, refused
-from tiered_api.kafka.client.consumer import Consumer
-from tiered_api.kafka.client.group_offsets import committed
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient, to_refused
+from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets_at
 from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -37,137 +37,146 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
-DUMP_SECONDS = 60.0
-CALM_SECONDS = 15.0
+READ_SECONDS = 60.0
+IDLE_SECONDS = 15.0
 
 
-async def end_of_run(run: Run) -> dict[TopicPartition, Dump]:
+async def audit_run(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
     """Everything that must hold once nothing fails any more; what could be read."""
-    dumps = await dump_all(run)
-    for finding in (*judge(run, dumps), *stored.everything(run), *await groups(run), *await epochs(run)):
-        run.findings.red(*finding)
-    run.findings.check()
-    await run.until(lambda: resources.is_calm(run), CALM_SECONDS, "I30: brokers come to rest once nobody asks them")
+    dumps = await read_all_topics(run)
+    for finding in (
+        *check_history(run, dumps),
+        *stored.check_stored(run),
+        *await check_group_offsets(run),
+        *await check_epoch_ends(run),
+    ):
+        run.findings.report(*finding)
+    run.findings.raise_if_any()
+    await run.wait_until(
+        lambda: resources.is_idle(run), IDLE_SECONDS, "I30: brokers come to rest once nobody asks them"
+    )
     return dumps
 
 
-def judge(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
+def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -> Iterator[Finding]:
     """All predicates over the whole history."""
     history = run.history
     replicas = {
         TopicPartition(topic.name, number): len(each.replicas)
-        for topic in run.truth.image.topics.values()
+        for topic in run.model.image.topics.values()
         for number, each in enumerate(topic.partitions)
     }
-    named = run.truth.image.losses  # nobody acknowledges any
-    told = {
-        where: [each.from_offset for each in named.get(pid, ())]
-        for where in dumps
-        if (pid := run.pid(where)) is not None
+    named = run.model.image.losses  # nobody acknowledges any
+    reported = {
+        tp: [each.from_offset for each in named.get(partition_id, ())]
+        for tp in dumps
+        if (partition_id := run.partition_id(tp)) is not None
     }
 
-    gone = may_be_gone(run)
+    may_be_lost = loss_predicate(run)
 
-    def may_be_served_apart(where: TopicPartition, offset: int, since_ns: int) -> bool:
-        pid = run.pid(where)
-        return pid is None or run.truth.of(pid).may_be_served_apart(offset, since_ns)
+    def may_have_diverged(tp: TopicPartition, offset: int, since_ns: int) -> bool:
+        partition_id = run.partition_id(tp)
+        return partition_id is None or run.model.copies_of(partition_id).may_have_diverged(offset, since_ns)
 
-    def promised(send: Send) -> bool:
+    def is_promised(send: Send) -> bool:
         """acks=1 is worth a copy in memory: something only where there is one replica, and as long as that machine has
         its power."""
-        alone = replicas.get(send.where, 1) == 1 and not any(at >= send.invoked_ns for at in run.forgotten)
-        alone = alone and send.where not in run.operators.moves.asked
+        alone = replicas.get(send.tp, 1) == 1 and not any(at >= send.invoked_ns for at in run.disk_loss_times)
+        alone = alone and send.tp not in run.operators.reassignments.requested
         return send.acks == -1 or (send.acks == 1 and alone)
 
-    yield from checkers.dense(dumps)
-    yield from checkers.kept(history, dumps, promised, gone)
-    yield from checkers.losses_told(history, dumps, promised, told)
-    yield from checkers.one_value_each(history, dumps, may_be_served_apart)
-    yield from checkers.contiguous(history)
-    yield from checkers.below_high_watermark(history)
-    yield from checkers.ends_go_on(history, may_be_served_apart)
-    yield from checkers.no_phantoms(history, dumps)
-    yield from checkers.once(dumps, gone)
-    yield from checkers.in_order(history, dumps, sorted((*run.forgotten, *run.truth.uncleanly)))
-    yield from checkers.one_owner(history.owned, run.forgotten)
-    yield from checkers.generations_go_on(history.owned, run.forgotten)
-    lost_at = sorted((*run.forgotten, *run.truth.uncleanly))
-    yield from checkers.never_back(history.commits, history.shown, lost_at, gone)
-    yield from checkers.commits_of_their_time(history.commits, history.owned, run.forgotten)
-    yield from log_starts(run, dumps)
+    yield from checkers.check_dense_offsets(dumps)
+    yield from checkers.check_acked_records(history, dumps, is_promised, may_be_lost)
+    yield from checkers.check_losses_reported(history, dumps, is_promised, reported)
+    yield from checkers.check_one_value_per_offset(history, dumps, may_have_diverged)
+    yield from checkers.check_contiguous_reads(history)
+    yield from checkers.check_reads_committed(history)
+    yield from checkers.check_end_offsets(history, may_have_diverged)
+    yield from checkers.check_no_phantoms(history, dumps)
+    yield from checkers.check_no_duplicates(dumps, may_be_lost)
+    yield from checkers.check_order(history, dumps, sorted((*run.disk_loss_times, *run.model.unclean_election_times)))
+    yield from checkers.check_single_owner(history.ownerships, run.disk_loss_times)
+    yield from checkers.check_generations_grow(history.ownerships, run.disk_loss_times)
+    lost_at = sorted((*run.disk_loss_times, *run.model.unclean_election_times))
+    yield from checkers.check_offsets_stable(history.commits, history.offsets_shown, lost_at, may_be_lost)
+    yield from checkers.check_commit_generations(history.commits, history.ownerships, run.disk_loss_times)
+    yield from check_log_starts(run, dumps)
     yield from run.expected.check()
-    yield from moved(run)
-    yield from configured(run)
+    yield from check_reassignments(run)
+    yield from check_configs(run)
 
 
-def may_be_gone(run: Run) -> checkers.MayBeGone:
+def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
     """Asks the reference model. Of a topic that is no more, all may be."""
 
-    def asked(where: TopicPartition, offset: int, since_ns: int) -> bool:
-        pid = run.pid(where)
-        return pid is None or run.truth.of(pid).may_be_gone(offset, since_ns)
+    def is_lost(tp: TopicPartition, offset: int, since_ns: int) -> bool:
+        partition_id = run.partition_id(tp)
+        return partition_id is None or run.model.copies_of(partition_id).may_be_gone(offset, since_ns)
 
-    return asked
+    return is_lost
 
 
-async def groups(run: Run) -> list[Finding]:
+async def check_group_offsets(run: ClusterRun) -> list[Finding]:
     """I18: where groups are, asked of their coordinator now and by every member that began. From a power cut or a lost
     disk on nothing is sure: an image of committed offsets may be a minute old."""
     if not run.options.members:
         return []
-    asked_ns, places = run.loop.now_ns, run.history.places
-    places.append(Places(GROUP, await group_offsets(run), asked_ns, run.loop.now_ns))
-    sure_until = min(run.forgotten, default=run.loop.now_ns + 1)
+    asked_ns, places = run.loop.now_ns, run.history.group_offsets
+    places.append(GroupOffsets(GROUP, await fetch_group_offsets(run), asked_ns, run.loop.now_ns))
+    sure_until = min(run.disk_loss_times, default=run.loop.now_ns + 1)
     sure = [each for each in places if each.answered_ns < sure_until]
-    return list(checkers.committed_offsets(run.history.commits, sure, may_be_gone(run)))
+    return list(checkers.check_committed_offsets(run.history.commits, sure, loss_predicate(run)))
 
 
-async def group_offsets(run: Run) -> dict[TopicPartition, int]:
+async def fetch_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
     """Where the group is, its coordinator says."""
     client = run.world.client("c-groups")
-    task = asyncio.create_task(_committed(client), name="groups")
+    task = asyncio.create_task(_fetch_committed(client), name="groups")
     try:
-        await run.until(task.done, DUMP_SECONDS, "the coordinator answers")
+        await run.wait_until(task.done, READ_SECONDS, "the coordinator answers")
         return task.result()
     finally:
         task.cancel()
         await client.close()
 
 
-async def _committed(client: Client) -> dict[TopicPartition, int]:
+async def _fetch_committed(client: KafkaClient) -> dict[TopicPartition, int]:
     while True:
         try:
-            return await committed(client, GROUP)
+            return await fetch_committed_offsets(client, GROUP)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
 
 
-async def epochs(run: Run) -> list[Finding]:
+async def check_epoch_ends(run: ClusterRun) -> list[Finding]:
     """Where each leader epoch ends, asked as clients ask that look for divergence (KIP-320), hot or cold."""
     client = run.world.client("c-epochs")
     found: list[Finding] = []
     for shape in run.options.topics:
         for number in range(shape.partitions):
-            where = TopicPartition(shape.name, number)
-            pid = run.pid(where)
-            ends = epoch_ends(run.truth.of(pid)) if pid is not None else {}
-            task = asyncio.create_task(_ask_epochs(client, where, list(ends)), name="epochs")
+            tp = TopicPartition(shape.name, number)
+            partition_id = run.partition_id(tp)
+            ends = epoch_ends(run.model.copies_of(partition_id)) if partition_id is not None else {}
+            task = asyncio.create_task(_fetch_epoch_ends(client, tp, list(ends)), name="epochs")
             try:
-                await run.until(task.done, DUMP_SECONDS, "leader epochs are answered")
+                await run.wait_until(task.done, READ_SECONDS, "leader epochs are answered")
                 told = task.result()
             finally:
                 task.cancel()
-            start = run.truth.of(pid).log_start if pid is not None else 0  # retention went on meanwhile
+            start = (
+                run.model.copies_of(partition_id).log_start if partition_id is not None else 0
+            )  # retention went on meanwhile
             wrong = {each: (told[each], end) for each, end in ends.items() if told[each] != end > start}
             if wrong:
-                found.append(Finding("I4", f"{where}: leader epochs end elsewhere: (told, true) {wrong}"))
+                found.append(Finding("I4", f"{tp}: leader epochs end elsewhere: (told, true) {wrong}"))
     await client.close()
     return found
 
 
-def epoch_ends(copies: Copies) -> dict[int, int]:
+def epoch_ends(copies: ModelOfCopies) -> dict[int, int]:
     """Where each epoch that wrote committed records ends, but the last one, which may go on; and none that wrote
     nothing above what retention left."""
     ends: dict[int, int] = {}
@@ -176,116 +185,121 @@ def epoch_ends(copies: Copies) -> dict[int, int]:
     return {epoch: end for epoch, end in ends.items() if epoch < max(ends) and end > copies.log_start}
 
 
-async def _ask_epochs(client: Client, where: TopicPartition, wanted: list[int]) -> dict[int, int]:
-    told: dict[int, int] = {}
-    while left := [epoch for epoch in wanted if epoch not in told]:
-        part = OffsetForLeaderPartition(where.partition, -1, left[0])
-        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(where.topic, [part])])
+async def _fetch_epoch_ends(client: KafkaClient, tp: TopicPartition, wanted: list[int]) -> dict[int, int]:
+    ends: dict[int, int] = {}
+    while left := [epoch for epoch in wanted if epoch not in ends]:
+        part = OffsetForLeaderPartition(tp.partition, -1, left[0])
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(tp.topic, [part])])
         try:
-            shares, _ = await client.by_leader([where])
+            shares, _ = await client.group_by_leader([tp])
             for node in shares:
-                got = await client.ask(request, OffsetForLeaderEpochResponse, node=node)
+                got = await client.send(request, OffsetForLeaderEpochResponse, node_id=node)
                 answer = got.topics[0].partitions[0]
                 if answer.error_code:
-                    raise refused(answer.error_code, str(where))
-                told[left[0]] = answer.end_offset
+                    raise to_refused(answer.error_code, str(tp))
+                ends[left[0]] = answer.end_offset
         except (Refused, Unavailable, Corrupt):
-            client.forget_leaders([where])
+            client.forget_leaders([tp])
             await asyncio.sleep(0.5)
-    return told
+    return ends
 
 
-def log_starts(run: Run, dumps: dict[TopicPartition, Dump]) -> Iterator[Finding]:
+def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -> Iterator[Finding]:
     """I22: a log starts nowhere but where it was seen to be put, and that was judged when it was; and not below what
     somebody was told is deleted."""
-    for where, dump in dumps.items():
-        pid, told = run.pid(where), run.hearing.told.deleted_to(where, run.loop.now_ns)
-        known = run.truth.of(pid).log_start if pid is not None else dump.start
+    for tp, dump in dumps.items():
+        partition_id, told = run.partition_id(tp), run.reply_observer.reply_checker.deleted_below(tp, run.loop.now_ns)
+        known = run.model.copies_of(partition_id).log_start if partition_id is not None else dump.start
         if dump.start > known:
-            yield Finding("I22", f"{where} starts at {dump.start}, it was put at {known}")
-        if dump.start < told and not _went_with_it(run, where, told):
-            yield Finding("I22", f"{where} starts at {dump.start}, told was that what is below {told} is gone")
+            yield Finding("I22", f"{tp} starts at {dump.start}, it was put at {known}")
+        if dump.start < told and not _was_lost_with_log(run, tp, told):
+            yield Finding("I22", f"{tp} starts at {dump.start}, told was that what is below {told} is gone")
 
 
-def _went_with_it(run: Run, where: TopicPartition, told: int) -> bool:
+def _was_lost_with_log(run: ClusterRun, tp: TopicPartition, deleted_below: int) -> bool:
     """Whether where a log starts was lost together with what is above, as only a topic can lose it that is not
     tiered."""
-    pid = run.pid(where)
-    return pid is None or (run.truth.of(pid).cold_end == 0 and run.truth.of(pid).may_be_gone(told, 0))
+    partition_id = run.partition_id(tp)
+    return partition_id is None or (
+        run.model.copies_of(partition_id).cold_end == 0
+        and run.model.copies_of(partition_id).may_be_gone(deleted_below, 0)
+    )
 
 
-def configured(run: Run) -> Iterator[Finding]:
+def check_configs(run: ClusterRun) -> Iterator[Finding]:
     """M5: who has acted on the metadata log goes by the settings that it has."""
     for host, node in run.world.nodes():
-        if run.truth.acted(host.node_id) < run.truth.image.slot:
+        if run.model.applied_slot(host.node_id) < run.model.image.slot:
             continue
-        for held in node.partitions.held():
-            if run.truth.follows(held.pid) and held.log.config != run.truth.config(held.pid.topic_id):
-                wanted = run.truth.config(held.pid.topic_id).to_strings()
+        for held in node.hosted_replicas.list_replicas():
+            if run.model.is_modelled(held.partition_id) and held.log.config != run.model.config(
+                held.partition_id.topic_id
+            ):
+                wanted = run.model.config(held.partition_id.topic_id).to_strings()
                 other = {
                     key: (got, wanted[key]) for key, got in held.log.config.to_strings().items() if got != wanted[key]
                 }
-                yield Finding("M5", f"{host.name}: {held.at} goes by others than it should: {other}")
+                yield Finding("M5", f"{host.name}: {held.tp} goes by others than it should: {other}")
 
 
-def moved(run: Run) -> Iterator[Finding]:
+def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
     """KIP-455: replicas that were asked to move are there."""
 
     lasting = {OFFSETS_TOPIC, *(shape.name for shape in run.options.topics)}
 
-    def replicas(where: TopicPartition) -> tuple[int, ...] | None:
+    def replicas(tp: TopicPartition) -> tuple[int, ...] | None:
         """None for a topic that may have been deleted, and made again."""
-        known = run.truth.image.topics.get(where.topic) if where.topic in lasting else None
-        return known.partitions[where.partition].replicas if known is not None else None
+        known = run.model.image.topics.get(tp.topic) if tp.topic in lasting else None
+        return known.partitions[tp.partition].replicas if known is not None else None
 
-    for what in run.operators.moves.ends.astray(replicas):
+    for what in run.operators.reassignments.expected.find_misplaced(replicas):
         yield Finding("MOVED", what)
 
 
-async def dump_all(run: Run) -> dict[TopicPartition, Dump]:
+async def read_all_topics(run: ClusterRun) -> dict[TopicPartition, PartitionDump]:
     """All of the topics of the run, read by a fresh client over the wire."""
     client = run.world.client("c-audit")
-    wanted = [where for where in run.partitions() if where.topic.startswith("t")]
+    wanted = [tp for tp in run.partitions() if tp.topic.startswith("t")]
     task = asyncio.create_task(_read(client, wanted), name="audit")
     try:
-        await run.until(task.done, DUMP_SECONDS, "everything can be read")
+        await run.wait_until(task.done, READ_SECONDS, "everything can be read")
         return task.result()
     finally:
         task.cancel()
         await client.close()
 
 
-async def _read(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, Dump]:
+async def _read(client: KafkaClient, wanted: list[TopicPartition]) -> dict[TopicPartition, PartitionDump]:
     while True:
         try:
-            starts = await offsets_at(client, wanted, EARLIEST)
-            ends = await offsets_at(client, wanted, LATEST)
+            starts = await list_offsets_at(client, wanted, EARLIEST)
+            ends = await list_offsets_at(client, wanted, LATEST)
             return await _read_between(client, starts, ends)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
 
 
 async def _read_between(
-    client: Client, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
-) -> dict[TopicPartition, Dump]:
-    dumps = {where: Dump(start, ends[where]) for where, start in starts.items()}
-    consumer = Consumer(client, max_wait_ms=100)
-    consumer.assign({where: start for where, start in starts.items() if start < ends[where]})
+    client: KafkaClient, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> dict[TopicPartition, PartitionDump]:
+    dumps = {tp: PartitionDump(start, ends[tp]) for tp, start in starts.items()}
+    consumer = KafkaConsumer(client, max_wait_ms=100)
+    consumer.assign({tp: start for tp, start in starts.items() if start < ends[tp]})
     try:
-        while left := [where for where, offset in consumer.positions().items() if offset < ends[where]]:
+        while left := [tp for tp, offset in consumer.positions().items() if offset < ends[tp]]:
             for fetched in await consumer.poll():
-                dump = dumps[fetched.where]
-                head = fetched.head
+                dump = dumps[fetched.tp]
+                head = fetched.header
                 dump.batches.append((head.base_offset, head.producer_id, head.base_sequence, head.count))
                 dump.values.update((record.offset, record.value or b"") for record in fetched.records)
-            for where in left:
-                if consumer.positions()[where] >= ends[where]:
-                    consumer.drop(where)
+            for tp in left:
+                if consumer.positions()[tp] >= ends[tp]:
+                    consumer.unassign(tp)
     finally:
         await consumer.close()
-    for where, start in (await offsets_at(client, list(starts), EARLIEST)).items():
+    for tp, start in (await list_offsets_at(client, list(starts), EARLIEST)).items():
         # Retention went on meanwhile: what it took in the middle of the reading is no hole.
-        dump = dumps[where]
+        dump = dumps[tp]
         if start > dump.start:
             dump.start = start
             dump.values = {offset: value for offset, value in dump.values.items() if offset >= start}

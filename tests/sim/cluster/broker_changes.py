@@ -7,14 +7,14 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tests.sim.cluster.moves import Moves, Replicas
-from tests.sim.cluster.options import Options
-from tests.sim.cluster.world import Host
+from tests.sim.cluster.moves import Reassignments, Replicas
+from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.world import SimHost
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -22,10 +22,10 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-CANNOT = (Refused, Unavailable, Corrupt)
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 BROKER, SET = 4, 0
 JOIN_SECONDS = (1.0, 8.0)
-AGAIN_SECONDS = 0.5
+RETRY_SECONDS = 0.5
 
 
 class BrokerChanges:
@@ -34,74 +34,74 @@ class BrokerChanges:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        options: Options,
-        tell: Callable[[str], None],
-        moves: Moves,
-        hosts: dict[int, Host],
+        options: ClusterOptions,
+        log_event: Callable[[str], None],
+        reassignments: Reassignments,
+        hosts: dict[int, SimHost],
         image: Callable[[], Image],
     ) -> None:
         self.working = True
         self.counts = {"joined": 0, "emptied": 0, "left": 0}
         self._client = client
         self._options = options
-        self._tell = tell
-        self._moves = moves
+        self._log_event = log_event
+        self._reassignments = reassignments
         self._hosts = hosts
         self._image = image
-        self._draw = random.Random(f"{loop.seed}/broker-changes")
+        self._rng = random.Random(f"{loop.seed}/broker-changes")
 
     async def work(self) -> None:
-        await asyncio.sleep(self._draw.uniform(*JOIN_SECONDS))
+        await asyncio.sleep(self._rng.uniform(*JOIN_SECONDS))
         host = self._hosts[max(self._hosts)]
-        self._tell(f"{host.name} joins")
-        host.absent = False
+        self._log_event(f"{host.name} joins")
+        host.is_absent = False
         host.power_on()
         while self.working and not self._is_live(host.node_id):
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         self.counts["joined"] += self._is_live(host.node_id)
         if self._options.leaves:
-            await asyncio.sleep(self._draw.uniform(*JOIN_SECONDS))
-            await self._decommission(self._hosts[self._draw.choice(sorted(self._hosts))])
+            await asyncio.sleep(self._rng.uniform(*JOIN_SECONDS))
+            await self._decommission(self._hosts[self._rng.choice(sorted(self._hosts))])
         await self._client.close()
 
     def _is_live(self, node_id: int) -> bool:
         known = self._image().brokers.get(node_id)
         return known is not None and known.live
 
-    async def _decommission(self, host: Host) -> None:
-        self._tell(f"{host.name} is to leave")
+    async def _decommission(self, host: SimHost) -> None:
+        self._log_event(f"{host.name} is to leave")
         cordoned = False
         while self.working:
             cordoned = cordoned or await self._cordon(host.node_id) is Code.NONE
-            held = self._held(host.node_id)
+            held = self._assignments_of(host.node_id)
             if cordoned and not held and host.idle:
                 self.counts["emptied"] += 1
-                host.absent = True
-                self._tell(f"{host.name} is empty, and stops for good")
+                host.is_absent = True
+                self._log_event(f"{host.name} is empty, and stops for good")
                 await host.stop()
                 self.counts["left"] += 1
                 return
             moves: dict[TopicPartition, Replicas | None] = {
-                where: target for where, replicas in held.items() if (target := self._without(host.node_id, replicas))
+                tp: target for tp, replicas in held.items() if (target := self._replace_broker(host.node_id, replicas))
             }
             if cordoned and moves:
-                await self._moves.ask(self._client, moves)
-            await asyncio.sleep(AGAIN_SECONDS)
+                await self._reassignments.submit(self._client, moves)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _cordon(self, node_id: int) -> Code | None:
         each = AlterableConfig(name="cordoned.log.dirs", config_operation=SET, value="*")
         resource = AlterConfigsResource(resource_type=BROKER, resource_name=str(node_id), configs=[each])
         request = IncrementalAlterConfigsRequest(resources=[resource])
         try:
-            got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
-        except CANNOT as error:
-            self._tell(f"b{node_id} is not cordoned: {error}")
+            got = await self._client.send_to_controller(request, IncrementalAlterConfigsResponse)
+        except REQUEST_ERRORS as error:
+            self._log_event(f"b{node_id} is not cordoned: {error}")
             return None
-        return code_of(got.responses[0].error_code)
+        return code_from_number(got.responses[0].error_code)
 
-    def _held(self, node_id: int) -> dict[TopicPartition, Replicas]:
+    def _assignments_of(self, node_id: int) -> dict[TopicPartition, Replicas]:
         """Where it has a place, and who is to have the replicas in the end."""
         return {
             TopicPartition(topic.name, number): each.target_replicas
@@ -110,7 +110,7 @@ class BrokerChanges:
             if node_id in each.replicas
         }
 
-    def _without(self, node_id: int, replicas: Replicas) -> Replicas:
+    def _replace_broker(self, node_id: int, replicas: Replicas) -> Replicas:
         """Another one in its place, or nobody where there is no other; nothing where that leaves nobody."""
         if node_id not in replicas:
             return ()

@@ -1,7 +1,7 @@
 """Predicates over what clients did and saw: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's
 half of I3 and I6. Pure: observations in, broken rules out.
 
-`Dump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
+`PartitionDump` is what can be read at the very end. Whether a record may be missing is asked of the reference model.
 """
 
 from __future__ import annotations
@@ -9,20 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.history import Commit, History, Owned, Places, Poll, Send, Verdict
+from tests.sim.cluster.history import (
+    ClientHistory,
+    CommitAttempt,
+    GroupOffsets,
+    Ownership,
+    PollResult,
+    Send,
+    SendVerdict,
+)
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 
 ALL = -1
-MayBeGone = Callable[[TopicPartition, int, int], bool]
+LossPredicate = Callable[[TopicPartition, int, int], bool]
 """(partition, offset, since when): whether the record there may be lost."""
-Promised = Callable[[Send], bool]
+PromisePredicate = Callable[[Send], bool]
 """Whether the acknowledgement of a send is a promise at all."""
 
 
 @dataclass
-class Dump:
+class PartitionDump:
     """All of one partition that could be read at the end: values from `start` to `end`, and (producer id, sequence) of
     the first record of each batch."""
 
@@ -33,168 +41,170 @@ class Dump:
     """(base offset, producer id, base sequence, count)."""
 
 
-Dumps = Mapping[TopicPartition, Dump]
+Dumps = Mapping[TopicPartition, PartitionDump]
 
 
-def dense(dumps: Dumps) -> Iterator[Finding]:
+def check_dense_offsets(dumps: Dumps) -> Iterator[Finding]:
     """I3: every offset from the log start to the end has a record."""
-    for where, dump in dumps.items():
+    for tp, dump in dumps.items():
         missing = [offset for offset in range(dump.start, dump.end) if offset not in dump.values]
         if missing:
-            yield Finding("I3", f"{where} [{dump.start}, {dump.end}) lacks {missing[:5]}")
+            yield Finding("I3", f"{tp} [{dump.start}, {dump.end}) lacks {missing[:5]}")
 
 
-def kept(history: History, dumps: Dumps, promised: Promised, may_be_gone: MayBeGone) -> Iterator[Finding]:
+def check_acked_records(
+    history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, may_be_gone: LossPredicate
+) -> Iterator[Finding]:
     """I1, I2: what was acknowledged and promised to stay stands where the answer said, unless it may be gone or has
     expired."""
-    for send in history.acknowledged():
-        dump = dumps.get(send.where)
-        if dump is None or not promised(send):
+    for send in history.acked_sends():
+        dump = dumps.get(send.tp)
+        if dump is None or not is_promised(send):
             continue
         for number, value in enumerate(send.values):
             offset = send.base_offset + number
             if offset < dump.start or dump.values.get(offset) == value:
                 continue
-            if not may_be_gone(send.where, offset, send.invoked_ns):
+            if not may_be_gone(send.tp, offset, send.invoked_ns):
                 found = dump.values.get(offset)
                 elsewhere = next((at for at, other in dump.values.items() if other == value), None)
                 rule = "I1" if elsewhere is None else "I2"
                 yield Finding(
-                    rule, f"{send.where} {offset} {value[:20]!r} was acknowledged to {send.sender}, there is"
+                    rule, f"{send.tp} {offset} {value[:20]!r} was acknowledged to {send.sender}, there is"
                     f" {found and found[:20]!r} in [{dump.start}, {dump.end}); it is at {elsewhere}",
                 )  # fmt: skip
 
 
-def losses_told(
-    history: History, dumps: Dumps, promised: Promised, told: Mapping[TopicPartition, list[int]]
+def check_losses_reported(
+    history: ClientHistory, dumps: Dumps, is_promised: PromisePredicate, reported: Mapping[TopicPartition, list[int]]
 ) -> Iterator[Finding]:
     """Where acknowledged records are gone the cluster says so, from an offset not above the first of them."""
     first: dict[TopicPartition, int] = {}
-    for send in history.acknowledged():
-        dump = dumps.get(send.where)
-        if dump is None or not promised(send):
+    for send in history.acked_sends():
+        dump = dumps.get(send.tp)
+        if dump is None or not is_promised(send):
             continue
         for number, value in enumerate(send.values):
             offset = send.base_offset + number
             if offset >= dump.start and dump.values.get(offset) != value:
-                first[send.where] = min(offset, first.get(send.where, offset))
-    for where, offset in first.items():
-        if min(told.get(where) or [offset + 1]) > offset:
-            yield Finding("R4", f"{where}: {offset} is gone, told was {told.get(where)}")
+                first[send.tp] = min(offset, first.get(send.tp, offset))
+    for tp, offset in first.items():
+        if min(reported.get(tp) or [offset + 1]) > offset:
+            yield Finding("R4", f"{tp}: {offset} is gone, told was {reported.get(tp)}")
 
 
-def one_value_each(history: History, dumps: Dumps, may_be_gone: MayBeGone) -> Iterator[Finding]:
+def check_one_value_per_offset(history: ClientHistory, dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Finding]:
     """I4: an offset that was read once has one value, for all readers and at the end."""
-    seen: dict[tuple[TopicPartition, int], tuple[bytes, Poll]] = {}
+    seen: dict[tuple[TopicPartition, int], tuple[bytes, PollResult]] = {}
     for poll in history.polls:
         for row in poll.rows:
-            known = seen.setdefault((poll.where, row.offset), (row.value, poll))
+            known = seen.setdefault((poll.tp, row.offset), (row.value, poll))
             if known[0] != row.value:
-                if not may_be_gone(poll.where, row.offset, known[1].at_ns - READ_NS):
-                    yield Finding("I4", f"{poll.where} {row.offset} was {known[0][:20]!r}, then {row.value[:20]!r}")
-                seen[poll.where, row.offset] = (row.value, poll)
-    for (where, offset), (value, poll) in seen.items():
-        dump = dumps.get(where)
+                if not may_be_gone(poll.tp, row.offset, known[1].at_ns - READ_DELAY_NS):
+                    yield Finding("I4", f"{poll.tp} {row.offset} was {known[0][:20]!r}, then {row.value[:20]!r}")
+                seen[poll.tp, row.offset] = (row.value, poll)
+    for (tp, offset), (value, poll) in seen.items():
+        dump = dumps.get(tp)
         if dump is None or offset < dump.start or dump.values.get(offset) == value:
             continue
-        if not may_be_gone(where, offset, poll.at_ns - READ_NS):
-            yield Finding("I4", f"{where} {offset} was read as {value[:20]!r}, is {dump.values.get(offset)!r} now")
+        if not may_be_gone(tp, offset, poll.at_ns - READ_DELAY_NS):
+            yield Finding("I4", f"{tp} {offset} was read as {value[:20]!r}, is {dump.values.get(offset)!r} now")
 
 
-READ_NS = 10_000_000_000
+READ_DELAY_NS = 10_000_000_000
 """What a reader got may have been committed and lost so long before it arrived."""
 
 
-def contiguous(history: History) -> Iterator[Finding]:
+def check_contiguous_reads(history: ClientHistory) -> Iterator[Finding]:
     """Each reader goes on where it was: nothing is skipped but what is below the log start, nothing comes again."""
     for poll in history.polls:
         offsets = [row.offset for row in poll.rows]
         if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
-            yield Finding("I3", f"{poll.reader} {poll.where}: one poll gives {offsets}")
-        if poll.fresh:
+            yield Finding("I3", f"{poll.reader} {poll.tp}: one poll gives {offsets}")
+        if poll.is_repositioned:
             continue
         if offsets[0] < poll.position:
-            yield Finding("I3", f"{poll.reader} {poll.where}: goes back from {poll.position} to {offsets[0]}")
+            yield Finding("I3", f"{poll.reader} {poll.tp}: goes back from {poll.position} to {offsets[0]}")
         if offsets[0] > max(poll.position, poll.log_start):
             yield Finding(
-                "I3", f"{poll.reader} {poll.where}: from {poll.position} to {offsets[0]}, start {poll.log_start}"
+                "I3", f"{poll.reader} {poll.tp}: from {poll.position} to {offsets[0]}, start {poll.log_start}"
             )
 
 
-def below_high_watermark(history: History) -> Iterator[Finding]:
+def check_reads_committed(history: ClientHistory) -> Iterator[Finding]:
     """I6, as seen by clients: nothing is served at or above the high watermark that comes with it."""
     for poll in history.polls:
         if poll.rows[-1].offset >= poll.high_watermark:
-            yield Finding("I6", f"{poll.reader} {poll.where}: {poll.rows[-1].offset} of {poll.high_watermark}")
+            yield Finding("I6", f"{poll.reader} {poll.tp}: {poll.rows[-1].offset} of {poll.high_watermark}")
 
 
-def ends_go_on(history: History, may_be_gone: MayBeGone) -> Iterator[Finding]:
+def check_end_offsets(history: ClientHistory, may_be_gone: LossPredicate) -> Iterator[Finding]:
     """I6, as seen by clients: ListOffsets names no end below the high watermark that its reader had seen when it asked
     (KIP-207), but where records were lost since. (A fetch may: a new leader serves before it knows all.)"""
     known: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
     waiting: list[tuple[int, str, TopicPartition, int]] = [
-        *((poll.at_ns, poll.reader, poll.where, poll.high_watermark) for poll in history.polls),
-        *((end.at_ns, end.reader, end.where, end.offset) for end in history.ends),
+        *((poll.at_ns, poll.reader, poll.tp, poll.high_watermark) for poll in history.polls),
+        *((end.at_ns, end.reader, end.tp, end.offset) for end in history.end_offsets),
     ]
     waiting.sort(reverse=True)
-    for end in sorted(history.ends, key=lambda each: each.asked_ns):
-        while waiting and waiting[-1][0] <= end.asked_ns:
-            at_ns, reader, where, offset = waiting.pop()
-            if offset >= known.get((reader, where), (0, 0))[0]:
-                known[reader, where] = offset, at_ns
-        seen, at_ns = known.get((end.reader, end.where), (0, 0))
-        if end.sure and end.offset < seen and not may_be_gone(end.where, end.offset, at_ns - READ_NS):
-            yield Finding("I6", f"{end.where} ends at {end.offset} for {end.reader}, who has seen {seen}: {end}")
+    for end in sorted(history.end_offsets, key=lambda each: each.requested_ns):
+        while waiting and waiting[-1][0] <= end.requested_ns:
+            at_ns, reader, tp, offset = waiting.pop()
+            if offset >= known.get((reader, tp), (0, 0))[0]:
+                known[reader, tp] = offset, at_ns
+        seen, at_ns = known.get((end.reader, end.tp), (0, 0))
+        if end.is_sole_leader and end.offset < seen and not may_be_gone(end.tp, end.offset, at_ns - READ_DELAY_NS):
+            yield Finding("I6", f"{end.tp} ends at {end.offset} for {end.reader}, who has seen {seen}: {end}")
 
 
-def no_phantoms(history: History, dumps: Dumps) -> Iterator[Finding]:
+def check_no_phantoms(history: ClientHistory, dumps: Dumps) -> Iterator[Finding]:
     """I13: whatever is read was sent there, and not refused."""
     sent = {value: send for send in history.sends for value in send.values}
-    for where, value in _read(history, dumps):
+    for tp, value in _values_read(history, dumps):
         send = sent.get(value)
-        if send is None or send.where != where:
-            yield Finding("I13", f"{where} holds {value[:20]!r}, which nobody sent there")
-        elif send.verdict is Verdict.FAILED:
-            yield Finding("I13", f"{where} holds {value[:20]!r}, which was refused")
+        if send is None or send.tp != tp:
+            yield Finding("I13", f"{tp} holds {value[:20]!r}, which nobody sent there")
+        elif send.verdict is SendVerdict.FAILED:
+            yield Finding("I13", f"{tp} holds {value[:20]!r}, which was refused")
 
 
-def _read(history: History, dumps: Dumps) -> Iterator[tuple[TopicPartition, bytes]]:
+def _values_read(history: ClientHistory, dumps: Dumps) -> Iterator[tuple[TopicPartition, bytes]]:
     for poll in history.polls:
         for row in poll.rows:
-            yield poll.where, row.value
-    for where, dump in dumps.items():
+            yield poll.tp, row.value
+    for tp, dump in dumps.items():
         for value in dump.values.values():
-            yield where, value
+            yield tp, value
 
 
-def once(dumps: Dumps, may_be_gone: MayBeGone) -> Iterator[Finding]:
+def check_no_duplicates(dumps: Dumps, may_be_gone: LossPredicate) -> Iterator[Finding]:
     """I11: every value is there once; of each producer, sequences follow each other, but where records were lost. (Who
     sends without an identity sends nothing twice here, so none of it is there twice either.)"""
-    for where, dump in dumps.items():
+    for tp, dump in dumps.items():
         places: dict[bytes, int] = {}
         for offset, value in dump.values.items():
             if value in places:
-                yield Finding("I11", f"{where}: {value[:20]!r} is at {places[value]} and {offset}")
+                yield Finding("I11", f"{tp}: {value[:20]!r} is at {places[value]} and {offset}")
             places[value] = offset
         following: dict[int, int] = {}
         for base, producer, sequence, count in dump.batches:
             if producer < 0:
                 continue
-            if sequence != following.get(producer, sequence) and not may_be_gone(where, base, 0):
+            if sequence != following.get(producer, sequence) and not may_be_gone(tp, base, 0):
                 yield Finding(
-                    "I11", f"{where} {base}: producer {producer} goes on with {sequence}, not {following[producer]}"
+                    "I11", f"{tp} {base}: producer {producer} goes on with {sequence}, not {following[producer]}"
                 )
             following[producer] = sequence + count
 
 
-def in_order(history: History, dumps: Dumps, forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+def check_order(history: ClientHistory, dumps: Dumps, loss_times: Sequence[int] = ()) -> Iterator[Finding]:
     """I12: what one sender knew to be written stands before what it sent later; of one identity, all it sent does. At
     the times of `forgotten` a leader may have lost what it knew of an identity, and takes any sequence of it then, as
     Kafka does: of what was under way together after that, the later may come first."""
-    for where, dump in dumps.items():
+    for tp, dump in dumps.items():
         places = {value: offset for offset, value in dump.values.items()}
         last: dict[tuple[str, int], tuple[int, Send]] = {}
-        for send in (send for send in history.sends if send.where == where):
+        for send in (send for send in history.sends if send.tp == tp):
             found = [places[value] for value in send.values if value in places]
             if not found:
                 continue
@@ -203,63 +213,63 @@ def in_order(history: History, dumps: Dumps, forgotten: Sequence[int] = ()) -> I
                 if before is None or before[0] <= found[0]:
                     continue
                 together = before[1].done_ns < 0 or before[1].done_ns > send.invoked_ns
-                if not (together and any(send.done_ns < 0 or at < send.done_ns for at in forgotten)):
-                    yield Finding("I12", f"{where}: {send.values[0][:20]!r} at {found[0]} comes after {before[0]}")
+                if not (together and any(send.done_ns < 0 or at < send.done_ns for at in loss_times)):
+                    yield Finding("I12", f"{tp}: {send.values[0][:20]!r} at {found[0]} comes after {before[0]}")
             if found != sorted(found):
-                yield Finding("I12", f"{where}: {send.values[0][:20]!r} is torn: {found}")
+                yield Finding("I12", f"{tp}: {send.values[0][:20]!r} is torn: {found}")
             if send.producer_id >= 0:
                 last[send.sender, send.producer_id] = (found[-1], send)
-            if send.verdict is Verdict.OK:
+            if send.verdict is SendVerdict.OK:
                 last[send.sender, -1] = (found[-1], send)
 
 
-def one_owner(owned: Iterable[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+def check_single_owner(owned: Iterable[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
     """I17: a partition has one owner in each generation, and one at each moment. At the times of `forgotten` a
     coordinator, or who takes its place later, may have lost what it knew of its members: it then counts generations
     anew. So what counts is when a member's generation began, not when it was told of it once more."""
-    by_partition: dict[tuple[str, TopicPartition], list[Owned]] = {}
+    by_partition: dict[tuple[str, TopicPartition], list[Ownership]] = {}
     begun: dict[tuple[str, str, int], int] = {}
     for each in owned:
         known = begun.setdefault((each.group, each.member, each.generation), each.since_ns)
         begun[each.group, each.member, each.generation] = min(known, each.since_ns)
-        for where in each.partitions:
-            by_partition.setdefault((each.group, where), []).append(each)
-    for (group, where), owners in by_partition.items():
+        for tp in each.partitions:
+            by_partition.setdefault((each.group, tp), []).append(each)
+    for (group, tp), owners in by_partition.items():
         owners.sort(key=lambda each: each.since_ns)
         for number, each in enumerate(owners):
             since_ns = begun[group, each.member, each.generation]
             for other in owners[number + 1 :]:
-                if each.member == other.member or any(since_ns <= at <= other.since_ns for at in forgotten):
+                if each.member == other.member or any(since_ns <= at <= other.since_ns for at in loss_times):
                     continue
                 if each.generation == other.generation:
-                    yield Finding("I17", f"{group}: {where} has two owners in generation {each.generation}")
+                    yield Finding("I17", f"{group}: {tp} has two owners in generation {each.generation}")
                 elif each.until_ns > other.since_ns:
-                    yield Finding("I17", f"{group}: {where} of {each} is given to {other}")
+                    yield Finding("I17", f"{group}: {tp} of {each} is given to {other}")
 
 
-def committed_offsets(
-    commits: Sequence[Commit],
-    places: Iterable[Places],
-    may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
+def check_committed_offsets(
+    commits: Sequence[CommitAttempt],
+    fetched: Iterable[GroupOffsets],
+    may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: where a group is said to be is where the last commit that was acknowledged before the question put it, or
     where a later one may have. A coordinator that loads cuts that back to the end of a partition that lost records."""
-    for said in places:
-        for where in sorted({each.where for each in commits if each.group == said.group}):
-            mine = [each for each in commits if (each.group, each.where) == (said.group, where)]
-            known = [each for each in mine if each.code is Code.NONE and each.done_ns <= said.asked_ns]
+    for said in fetched:
+        for tp in sorted({each.tp for each in commits if each.group == said.group}):
+            mine = [each for each in commits if (each.group, each.tp) == (said.group, tp)]
+            known = [each for each in mine if each.code is Code.NONE and each.done_ns <= said.requested_ns]
             sure = max(known, key=lambda each: each.invoked_ns, default=None)
             may = [each for each in mine if each.invoked_ns <= said.answered_ns]
             allowed = {each.offset for each in may if sure is None or each.done_ns >= sure.invoked_ns}
-            found = said.offsets.get(where, -1)
-            cut_back = any(_cut_back(where, offset, found, may_be_gone) for offset in allowed)
+            found = said.offsets.get(tp, -1)
+            cut_back = any(_may_be_cut_back(tp, offset, found, may_be_gone) for offset in allowed)
             if found not in allowed and (sure is not None or found != -1) and not cut_back:
                 possible = f"acknowledged was {sure}, possible {sorted(allowed)[:9]}"
-                yield Finding("I18", f"{said.group} {where} is at {found} at {said.answered_ns}, {possible}")
+                yield Finding("I18", f"{said.group} {tp} is at {found} at {said.answered_ns}, {possible}")
 
 
-def commits_of_their_time(
-    commits: Iterable[Commit], owned: Iterable[Owned], forgotten: Sequence[int] = ()
+def check_commit_generations(
+    commits: Iterable[CommitAttempt], owned: Iterable[Ownership], loss_times: Sequence[int] = ()
 ) -> Iterator[Finding]:
     """I18: no commit is accepted from a generation after a later one has begun. (At the times of `forgotten` a
     coordinator may have begun to count anew.)"""
@@ -270,51 +280,51 @@ def commits_of_their_time(
         for since_ns, generation, group in begun:
             if since_ns >= commit.invoked_ns or group != commit.group:
                 continue
-            if generation > commit.generation and not any(since_ns <= at <= commit.done_ns for at in forgotten):
+            if generation > commit.generation and not any(since_ns <= at <= commit.done_ns for at in loss_times):
                 yield Finding("I18", f"{commit} is accepted, though generation {generation} began at {since_ns}")
                 break
 
 
-def never_back(
-    commits: Sequence[Commit],
-    shown: Iterable[tuple[Places, bool]],
-    forgotten: Sequence[int] = (),
-    may_be_gone: MayBeGone = lambda where, offset, since_ns: False,
+def check_offsets_stable(
+    commits: Sequence[CommitAttempt],
+    fetched: Iterable[tuple[GroupOffsets, bool]],
+    loss_times: Sequence[int] = (),
+    may_be_gone: LossPredicate = lambda where, offset, since_ns: False,
 ) -> Iterator[Finding]:
     """I18: what any coordinator showed of a group stays, as long as no commit is asked for that may come after it: the
     next answer of one that is alone says the same. At the times of `forgotten` it may be lost. A coordinator that loads
     cuts an offset back to the end of a partition that lost records, however long ago."""
-    asked: dict[tuple[str, TopicPartition, int], list[Commit]] = {}
+    asked: dict[tuple[str, TopicPartition, int], list[CommitAttempt]] = {}
     for commit in commits:
-        if commit.code in MAY_BE_IN:
-            asked.setdefault((commit.group, commit.where, commit.offset), []).append(commit)
-    last: dict[tuple[str, TopicPartition], tuple[int, Places]] = {}
-    by_end = sorted((said for said, _ in shown), key=lambda said: said.answered_ns, reverse=True)
-    for said in sorted((said for said, sure in shown if sure), key=lambda said: said.asked_ns):
-        while by_end and by_end[-1].answered_ns <= said.asked_ns:
+        if commit.code in MAYBE_COMMITTED_CODES:
+            asked.setdefault((commit.group, commit.tp, commit.offset), []).append(commit)
+    last: dict[tuple[str, TopicPartition], tuple[int, GroupOffsets]] = {}
+    by_end = sorted((said for said, _ in fetched), key=lambda said: said.answered_ns, reverse=True)
+    for said in sorted((said for said, sure in fetched if sure), key=lambda said: said.requested_ns):
+        while by_end and by_end[-1].answered_ns <= said.requested_ns:
             before = by_end.pop()
-            for where, offset in before.offsets.items():
-                last[before.group, where] = offset, before
-        for (group, where), (offset, before) in last.items():
-            found = said.offsets.get(where, -1)
+            for tp, offset in before.offsets.items():
+                last[before.group, tp] = offset, before
+        for (group, tp), (offset, before) in last.items():
+            found = said.offsets.get(tp, -1)
             if group != said.group or found == offset:
                 continue
-            earlier = [each.invoked_ns for each in asked.get((group, where, offset), ())]
+            earlier = [each.invoked_ns for each in asked.get((group, tp, offset), ())]
             since_ns = min((at for at in earlier if at <= before.answered_ns), default=0)
             later = (
                 each
-                for each in asked.get((group, where, found), ())
+                for each in asked.get((group, tp, found), ())
                 if each.invoked_ns <= said.answered_ns and (each.code is not Code.NONE or each.done_ns >= since_ns)
             )
-            lost = any(since_ns <= at <= said.answered_ns for at in forgotten)
-            if next(later, None) is None and not lost and not _cut_back(where, offset, found, may_be_gone):
+            lost = any(since_ns <= at <= said.answered_ns for at in loss_times)
+            if next(later, None) is None and not lost and not _may_be_cut_back(tp, offset, found, may_be_gone):
                 yield Finding(
-                    "I18", f"{group} {where} was shown at {offset} at {before.answered_ns}, and at {found} at"
+                    "I18", f"{group} {tp} was shown at {offset} at {before.answered_ns}, and at {found} at"
                     f" {said.answered_ns}; no commit put it there since",
                 )  # fmt: skip
 
 
-MAY_BE_IN = (
+MAYBE_COMMITTED_CODES = (
     None,
     Code.NONE,
     Code.NOT_COORDINATOR,
@@ -325,17 +335,17 @@ MAY_BE_IN = (
 when it loads its groups anew, and when replicas leave the in-sync set; it stays in the log, as with Kafka."""
 
 
-def _cut_back(where: TopicPartition, offset: int, found: int, may_be_gone: MayBeGone) -> bool:
+def _may_be_cut_back(tp: TopicPartition, offset: int, found: int, may_be_gone: LossPredicate) -> bool:
     """Whether a coordinator may have cut a committed offset back to the end of what is left of its partition."""
-    return 0 <= found < offset and may_be_gone(where, found, 0)
+    return 0 <= found < offset and may_be_gone(tp, found, 0)
 
 
-def generations_go_on(owned: Sequence[Owned], forgotten: Sequence[int] = ()) -> Iterator[Finding]:
+def check_generations_grow(owned: Sequence[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
     """I17: who asks to join a group is in no generation before one that somebody was told of by then."""
     for one in owned:
         for other in owned:
-            if one.group != other.group or not 0 <= one.since_ns <= other.asked_ns:
+            if one.group != other.group or not 0 <= one.since_ns <= other.requested_ns:
                 continue
-            lost = any(one.asked_ns <= at <= other.since_ns for at in forgotten)
+            lost = any(one.requested_ns <= at <= other.since_ns for at in loss_times)
             if other.generation < one.generation and not lost:
                 yield Finding("I17", f"{one.group}: generation {other.generation} after {one.generation}: {other}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.leader_routing import EARLIEST
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -27,95 +27,97 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-CANNOT = (Refused, Unavailable, Corrupt)
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 PAUSE_SECONDS = 3.0
 LOOK_SECONDS = 0.1
-SHARE = 4
+DELETE_DIVISOR = 4
 """At most so much of what is there goes at once: one part of so many."""
-EVERYTHING = 0.05
+DELETE_ALL_CHANCE = 0.05
 """So often all that is committed goes."""
 
 
-class Extent(NamedTuple):
+class CommittedRange(NamedTuple):
     """From where to where records are committed, and who leads the partition or takes himself for its leader:
     `deposed` do not know that they do not. `tiered` topics have a manifest that says where they start."""
 
     start: int
     end: int
-    leads: list[int]
+    leaders: list[int]
     deposed: list[int]
     tiered: bool
 
 
-class Deleter:
+class RecordDeleter:
     """Works until `working` is unset. `extent` is what is true of a partition, `asks` and `answered` hear of the
     offsets below which records are to be deleted, and are."""
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
         partitions: Callable[[], list[TopicPartition]],
-        extent: Callable[[TopicPartition], Extent],
-        asks: Callable[[TopicPartition, int], None],
-        answered: Callable[[TopicPartition, int], None],
+        committed_range: Callable[[TopicPartition], CommittedRange],
+        on_request: Callable[[TopicPartition, int], None],
+        on_reply: Callable[[TopicPartition, int], None],
     ) -> None:
         self.working = True
         self.counts: dict[str, int] = {"tiered": 0, "untiered": 0, "of_deposed": 0}
         self._client = client
         self._loop = loop
         self._partitions = partitions
-        self._extent = extent
-        self._asks = asks
-        self._answered = answered
-        self._draw = random.Random(f"{loop.seed}/deleter")
+        self._committed_range = committed_range
+        self._on_request = on_request
+        self._on_reply = on_reply
+        self._rng = random.Random(f"{loop.seed}/deleter")
 
     async def work(self) -> None:
         due_ns = 0
         while self.working:
             await asyncio.sleep(LOOK_SECONDS)
             partitions = self._partitions()
-            where = next((each for each in partitions if self._extent(each).deposed), None)
-            if where is None and self._loop.now_ns >= due_ns and partitions:
-                where = self._draw.choice(partitions)
-                due_ns = self._loop.now_ns + round(self._draw.expovariate(1 / PAUSE_SECONDS) * 1e9)
-            if where is not None:
-                await self._delete(where)
+            tp = next((each for each in partitions if self._committed_range(each).deposed), None)
+            if tp is None and self._loop.now_ns >= due_ns and partitions:
+                tp = self._rng.choice(partitions)
+                due_ns = self._loop.now_ns + round(self._rng.expovariate(1 / PAUSE_SECONDS) * 1e9)
+            if tp is not None:
+                await self._delete(tp)
         await self._client.close()
 
-    async def _delete(self, where: TopicPartition) -> None:
-        start, end, leads, deposed, tiered = self._extent(where)
-        before = start + self._draw.randint(0, max(0, end - start) // SHARE)
-        if self._draw.random() < EVERYTHING:
+    async def _delete(self, tp: TopicPartition) -> None:
+        start, end, leads, deposed, tiered = self._committed_range(tp)
+        before = start + self._rng.randint(0, max(0, end - start) // DELETE_DIVISOR)
+        if self._rng.random() < DELETE_ALL_CHANCE:
             before = end
         nodes = deposed or leads
         if before <= start or not nodes:
             return
-        self._asks(where, before)
-        part = DeleteRecordsPartition(partition_index=where.partition, offset=before)
-        request = DeleteRecordsRequest([DeleteRecordsTopic(where.topic, [part])], 5_000)
+        self._on_request(tp, before)
+        part = DeleteRecordsPartition(partition_index=tp.partition, offset=before)
+        request = DeleteRecordsRequest([DeleteRecordsTopic(tp.topic, [part])], 5_000)
         try:
-            got = await self._client.ask(request, DeleteRecordsResponse, node=nodes[0])
-        except CANNOT:
+            got = await self._client.send(request, DeleteRecordsResponse, node_id=nodes[0])
+        except REQUEST_ERRORS:
             return
         answer = got.topics[0].partitions[0]
         if not answer.error_code:
             self.counts["tiered" if tiered else "untiered"] += 1
             self.counts["of_deposed"] += bool(deposed)
-            self._answered(where, answer.low_watermark)
-            now = self._extent(where)
-            for node in [*now.leads, *now.deposed]:
-                await self._look(where, node, start)
+            self._on_reply(tp, answer.low_watermark)
+            now = self._committed_range(tp)
+            for node in [*now.leaders, *now.deposed]:
+                await self._read_start(tp, node, start)
 
-    async def _look(self, where: TopicPartition, node: int, offset: int) -> None:
+    async def _read_start(self, tp: TopicPartition, node: int, offset: int) -> None:
         """Where it begins, and what is there from `offset` on. Whoever hears the answers judges them."""
-        begins = ListOffsetsPartition(partition_index=where.partition, timestamp=EARLIEST)
-        topic = ListOffsetsTopic(name=where.topic, partitions=[begins])
-        wanted = FetchPartition(partition=where.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-        fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(where.topic)])
+        begins = ListOffsetsPartition(partition_index=tp.partition, timestamp=EARLIEST)
+        topic = ListOffsetsTopic(name=tp.topic, partitions=[begins])
+        wanted = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchTopic(tp.topic)])
         fetch.topics[0].partitions.append(wanted)
         try:
-            await self._client.ask(ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node=node)
-            await self._client.ask(fetch, FetchResponse, node=node)
-        except CANNOT:
+            await self._client.send(
+                ListOffsetsRequest(-1, 0, [topic], timeout_ms=1_000), ListOffsetsResponse, node_id=node
+            )
+            await self._client.send(fetch, FetchResponse, node_id=node)
+        except REQUEST_ERRORS:
             return

@@ -31,146 +31,152 @@ REFUSALS = {
 
 
 @dataclass
-class OneOf(Generic[T]):
+class PossibleValues(Generic[T]):
     """What one thing may be."""
 
-    may_be: set[T]
-    open: bool = False
+    possible: set[T]
+    undecided: bool = False
     """Whether a change without an answer may take effect yet."""
 
-    def asked(self, value: T, code: Code | None) -> None:
+    def on_reply(self, value: T, code: Code | None) -> None:
         """A change to `value`, and what was said of it."""
-        if code is Code.NONE and not self.open:
-            self.may_be = {value}
+        if code is Code.NONE and not self.undecided:
+            self.possible = {value}
         elif code not in REFUSALS:
-            self.may_be.add(value)
-            self.open = self.open or code is not Code.NONE
+            self.possible.add(value)
+            self.undecided = self.undecided or code is not Code.NONE
 
 
 @dataclass
-class Topic:
+class ExpectedTopic:
     """One name."""
 
-    there: OneOf[bool] = field(default_factory=lambda: OneOf({False}))
-    partitions: OneOf[int] = field(default_factory=lambda: OneOf(set()))
-    configs: dict[str, OneOf[str | None]] = field(default_factory=dict)
+    exists: PossibleValues[bool] = field(default_factory=lambda: PossibleValues({False}))
+    partitions: PossibleValues[int] = field(default_factory=lambda: PossibleValues(set()))
+    configs: dict[str, PossibleValues[str | None]] = field(default_factory=dict)
 
 
-class Expected:
+class ExpectedTopics:
     """The topics that were ever asked for. `found` gives a topic as the metadata log has it, `start` where the manifest
-    of a partition begins, `for_all` what is set for all brokers; `began_with` what brokers set for all where nothing
-    is."""
+    of a partition begins, `for_all` what is set for all brokers; `initial_configs` what brokers set for all where
+    nothing is."""
 
     def __init__(
         self,
-        found: Callable[[str], TopicImage | None],
-        start: Callable[[TopicPartition], int] = lambda where: 0,
-        for_all: Callable[[], Mapping[str, str]] = dict,
-        began_with: Mapping[str, str] | None = None,
+        find_topic: Callable[[str], TopicImage | None],
+        log_start_of: Callable[[TopicPartition], int] = lambda where: 0,
+        cluster_configs: Callable[[], Mapping[str, str]] = dict,
+        initial_configs: Mapping[str, str] | None = None,
     ) -> None:
-        self.delete_asked: dict[TopicPartition, int] = {}
-        self._topics: dict[str, Topic] = {}
-        self._found = found
-        self._start = start
-        self._for_all = for_all
-        self._began_with = dict(began_with or {})
-        self._all: dict[str, OneOf[str | None]] = {}
+        self.requested_starts: dict[TopicPartition, int] = {}
+        self._topics: dict[str, ExpectedTopic] = {}
+        self._find_topic = find_topic
+        self._log_start_of = log_start_of
+        self._cluster_configs = cluster_configs
+        self._initial_configs = dict(initial_configs or {})
+        self._cluster_values: dict[str, PossibleValues[str | None]] = {}
 
-    def created(self, name: str, partitions: int, configs: Mapping[str, str], code: Code | None) -> Iterator[Finding]:
-        known = self._topics.setdefault(name, Topic())
-        if code is Code.TOPIC_ALREADY_EXISTS and known.there.open:
+    def on_created(
+        self, name: str, partitions: int, configs: Mapping[str, str], code: Code | None
+    ) -> Iterator[Finding]:
+        known = self._topics.setdefault(name, ExpectedTopic())
+        if code is Code.TOPIC_ALREADY_EXISTS and known.exists.undecided:
             code = Code.NONE  # an earlier try of the same: it has been decided
-            known.there.open = False
+            known.exists.undecided = False
         if code in REFUSALS:
             return
-        known.there.asked(True, code)
-        known.partitions.asked(partitions, Code.NONE)
+        known.exists.on_reply(True, code)
+        known.partitions.on_reply(partitions, Code.NONE)
         for key, value in configs.items():
-            known.configs.setdefault(key, OneOf(set())).asked(value, Code.NONE)
-        yield from self._now(name, code)
+            known.configs.setdefault(key, PossibleValues(set())).on_reply(value, Code.NONE)
+        yield from self._check_if_done(name, code)
 
     def is_free(self, name: str) -> bool:
         """Whether no topic has the name, and no request without an answer can change the next one; then nothing that
         was said of earlier topics of that name counts for it."""
         known = self._topics[name]
-        late = known.there.open or known.partitions.open or any(each.open for each in known.configs.values())
-        free = known.there.may_be == {False} and not late
+        late = (
+            known.exists.undecided
+            or known.partitions.undecided
+            or any(each.undecided for each in known.configs.values())
+        )
+        free = known.exists.possible == {False} and not late
         if free:
-            self._topics[name] = Topic()
+            self._topics[name] = ExpectedTopic()
         return free
 
-    def deleted(self, name: str, code: Code | None) -> Iterator[Finding]:
-        yield from self._refusal(name, "delete", code)
-        self._topics[name].there.asked(False, code)
-        yield from self._now(name, code)
+    def on_deleted(self, name: str, code: Code | None) -> Iterator[Finding]:
+        yield from self._check_refusal(name, "delete", code)
+        self._topics[name].exists.on_reply(False, code)
+        yield from self._check_if_done(name, code)
 
-    def grown(self, name: str, partitions: int, code: Code | None) -> Iterator[Finding]:
-        yield from self._refusal(name, "grow", code)
-        self._topics[name].partitions.asked(partitions, code)
-        yield from self._now(name, code)
+    def on_partitions_added(self, name: str, partitions: int, code: Code | None) -> Iterator[Finding]:
+        yield from self._check_refusal(name, "grow", code)
+        self._topics[name].partitions.on_reply(partitions, code)
+        yield from self._check_if_done(name, code)
 
-    def altered(self, name: str, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
+    def on_configs_altered(self, name: str, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
         """None takes a setting of its own away."""
-        yield from self._refusal(name, "alter", code)
+        yield from self._check_refusal(name, "alter", code)
         for key, value in configs.items():
-            self._topics[name].configs.setdefault(key, OneOf({None})).asked(value, code)
-        yield from self._now(name, code)
+            self._topics[name].configs.setdefault(key, PossibleValues({None})).on_reply(value, code)
+        yield from self._check_if_done(name, code)
 
-    def altered_for_all(self, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
+    def on_cluster_configs_altered(self, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
         """As `altered`, of all brokers."""
         for key, value in configs.items():
-            known = self._all.setdefault(key, OneOf({None, self._began_with.get(key)}))
-            known.asked(value, code)
-            if None in known.may_be and key in self._began_with:
-                known.may_be.add(self._began_with[key])  # the next broker that registers says it again
+            known = self._cluster_values.setdefault(key, PossibleValues({None, self._initial_configs.get(key)}))
+            known.on_reply(value, code)
+            if None in known.possible and key in self._initial_configs:
+                known.possible.add(self._initial_configs[key])  # the next broker that registers says it again
         if code is Code.NONE:
-            yield from self._check_all()
+            yield from self._check_cluster_configs()
 
-    def records_deleted(self, where: TopicPartition, start: int) -> Iterator[Finding]:
+    def on_records_deleted(self, tp: TopicPartition, start: int) -> Iterator[Finding]:
         """DeleteRecords was answered with this log start: it stands in the manifest by then."""
-        if self._start(where) < start:
-            yield Finding("I22", f"{where}: told was the log start {start}, the manifest has {self._start(where)}")
+        if self._log_start_of(tp) < start:
+            yield Finding("I22", f"{tp}: told was the log start {start}, the manifest has {self._log_start_of(tp)}")
 
-    def asks_to_delete(self, where: TopicPartition, before: int) -> None:
+    def on_delete_requested(self, tp: TopicPartition, before: int) -> None:
         """Somebody asks that what lies below be deleted: from now on it may be."""
-        self.delete_asked[where] = max(before, self.delete_asked.get(where, 0))
+        self.requested_starts[tp] = max(before, self.requested_starts.get(tp, 0))
 
-    def asked_to_go(self, where: TopicPartition) -> int:
+    def requested_start(self, tp: TopicPartition) -> int:
         """Below which offset somebody asked records to be deleted."""
-        return self.delete_asked.get(where, 0)
+        return self.requested_starts.get(tp, 0)
 
     def check(self) -> Iterator[Finding]:
         """All of it, at any time between requests."""
         for name in self._topics:
-            yield from self._check(name)
-        yield from self._check_all()
+            yield from self._check_topic(name)
+        yield from self._check_cluster_configs()
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _now(self, name: str, code: Code | None) -> Iterator[Finding]:
+    def _check_if_done(self, name: str, code: Code | None) -> Iterator[Finding]:
         if code is Code.NONE:
-            yield from self._check(name)
+            yield from self._check_topic(name)
 
-    def _check_all(self) -> Iterator[Finding]:
-        said = self._for_all()
-        for key, value in self._all.items():
-            if said.get(key) not in value.may_be:
+    def _check_cluster_configs(self) -> Iterator[Finding]:
+        said = self._cluster_configs()
+        for key, value in self._cluster_values.items():
+            if said.get(key) not in value.possible:
                 yield Finding("I24", f"all brokers have {key}={said.get(key)}, told was {value}")
 
-    def _refusal(self, name: str, verb: str, code: Code | None) -> Iterator[Finding]:
+    def _check_refusal(self, name: str, verb: str, code: Code | None) -> Iterator[Finding]:
         """Who is told that a topic is not there, or is, must not have been told otherwise before."""
-        if code is Code.UNKNOWN_TOPIC_OR_PARTITION and self._topics[name].there.may_be == {True}:
+        if code is Code.UNKNOWN_TOPIC_OR_PARTITION and self._topics[name].exists.possible == {True}:
             yield Finding("M5", f"{verb} {name}: it is not known, though it was made and not deleted")
 
-    def _check(self, name: str) -> Iterator[Finding]:
-        known, topic = self._topics[name], self._found(name)
-        if (topic is not None) not in known.there.may_be:
+    def _check_topic(self, name: str) -> Iterator[Finding]:
+        known, topic = self._topics[name], self._find_topic(name)
+        if (topic is not None) not in known.exists.possible:
             yield Finding("I24", f"{name} is {topic}, told was that it is {'' if topic is None else 'not '}there")
             return
         if topic is None:
             return
-        if len(topic.partitions) not in known.partitions.may_be:
+        if len(topic.partitions) not in known.partitions.possible:
             yield Finding("I24", f"{name} has {len(topic.partitions)} partitions, told was {known.partitions}")
         for key, value in known.configs.items():
-            if topic.configs.get(key) not in value.may_be:
+            if topic.configs.get(key) not in value.possible:
                 yield Finding("I24", f"{name} has {key}={topic.configs.get(key)}, told was {value}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
-class Batch(NamedTuple):
+class LogBatch(NamedTuple):
     """One batch of a log: equal ones are the same records."""
 
     base: int
@@ -22,24 +22,30 @@ class Batch(NamedTuple):
     max_timestamp: int = 0
 
 
-class Keeps(NamedTuple):
+class Retention(NamedTuple):
     """What a topic promises to keep, in bytes and ms (negative: all of it)."""
 
     retention_bytes: int = -1
     retention_ms: int = -1
 
 
-def too_early(
-    committed: Iterable[Batch], start: int, keeps: Keeps, *, tail_bytes: int, now_ms: int, clocks_apart_ms: int = 0
-) -> Iterator[Batch]:
+def find_early_expiry(
+    committed: Iterable[LogBatch],
+    start: int,
+    retention: Retention,
+    *,
+    tail_bytes: int,
+    now_ms: int,
+    max_clock_skew_ms: int = 0,
+) -> Iterator[LogBatch]:
     """Batches below the new `start` that nothing allowed to go. `committed`: those above the start before, in order.
-    `tail_bytes` may have stood above them on some leader, uncommitted; brokers' clocks differ by `clocks_apart_ms` at
+    `tail_bytes` may have stood above them on some leader, uncommitted; brokers' clocks differ by `max_clock_skew_ms` at
     most from each other and from the clock `now_ms`."""
     above = tail_bytes
     for batch in sorted(committed, reverse=True):
         if batch.last < start:
-            enough = 0 <= keeps.retention_bytes <= above
-            age_ms = now_ms + clocks_apart_ms - batch.max_timestamp
-            if not enough and not 0 <= keeps.retention_ms < age_ms:
+            enough = 0 <= retention.retention_bytes <= above
+            age_ms = now_ms + max_clock_skew_ms - batch.max_timestamp
+            if not enough and not 0 <= retention.retention_ms < age_ms:
                 yield batch
         above += batch.size

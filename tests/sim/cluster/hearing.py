@@ -5,75 +5,77 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.cluster import retries
-from tests.sim.cluster.deleting import Deleter, Extent
+from tests.sim.cluster.deleting import CommittedRange, RecordDeleter
 from tests.sim.cluster.model import batches_of
-from tests.sim.cluster.senders import Written
-from tests.sim.cluster.told import Told
+from tests.sim.cluster.senders import AckedBatch
+from tests.sim.cluster.told import ReplyChecker
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered_api.kafka.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
 
-class Hearing:
+class ReplyObserver:
     """Hears all clients of a run. `retries` counts batches that were sent again, and answered."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ClusterRun) -> None:
         self.retries = 0
-        self.told = Told(run.pid, run.truth.of, run.sole_epoch)
+        self.reply_checker = ReplyChecker(run.partition_id, run.model.copies_of, run.sole_epoch)
         self._run = run
-        run.world.asks, run.world.heard = self.told.before, self._answered
+        run.world.on_request, run.world.on_reply = self.reply_checker.note_request, self._on_reply
 
-    def deleter(self) -> Deleter:
+    def make_deleter(self) -> RecordDeleter:
         """A client that deletes records, and is heard."""
         run = self._run
-        client, asks = run.world.client("c-deletes"), run.expected.asks_to_delete
-        return Deleter(client, run.loop, run.own_partitions, self._extent, asks, self._deleted)
+        client, asks = run.world.client("c-deletes"), run.expected.on_delete_requested
+        return RecordDeleter(
+            client, run.loop, run.own_partitions, self._committed_range, asks, self._on_records_deleted
+        )
 
-    def repeated(self, written: Written, node: int, code: Code, offset: int) -> None:
+    def on_resend(self, written: AckedBatch, node: int, code: Code, offset: int) -> None:
         """A batch that was acknowledged was sent again."""
         run, send = self._run, written.send
         self.retries += 1
-        pid = run.pid(send.where)
-        copies = run.truth.copies.get(pid) if pid is not None else None
+        partition_id = run.partition_id(send.tp)
+        copies = run.model.copies.get(partition_id) if partition_id is not None else None
         if copies is not None:
             crc = batches_of(written.data)[0].crc
-            for finding in retries.answered(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
-                run.findings.red(*finding)
+            for finding in retries.check_retry(copies, node, send.base_offset, crc, send.invoked_ns, code, offset):
+                run.findings.report(*finding)
 
-    def coordinates(self, node: int) -> bool:
+    def is_coordinator(self, node: int) -> bool:
         """Whether a broker takes itself for a coordinator, ready or not."""
         known = self._run.world.hosts[node].node
-        return known is not None and bool(known.coordinators._places)
+        return known is not None and bool(known.group_coordinators._led_partitions)
 
-    def _answered(self, request: Message, answer: Message, node: int | None, before: Any, asked_ns: int) -> None:
+    def _on_reply(self, request: Message, answer: Message, node: int | None, before: Any, requested_ns: int) -> None:
         """Any client was told something."""
-        for finding in self.told.heard(request, answer, node, before, asked_ns):
-            self._run.findings.red(*finding)
+        for finding in self.reply_checker.check_reply(request, answer, node, before, requested_ns):
+            self._run.findings.report(*finding)
 
-    def _deleted(self, where: TopicPartition, start: int) -> None:
+    def _on_records_deleted(self, tp: TopicPartition, start: int) -> None:
         """DeleteRecords was answered."""
         run = self._run
-        self.told.deleted(where, run.loop.now_ns, start)
-        for finding in run.expected.records_deleted(where, start):
-            run.findings.red(*finding)
+        self.reply_checker.on_records_deleted(tp, run.loop.now_ns, start)
+        for finding in run.expected.on_records_deleted(tp, start):
+            run.findings.report(*finding)
 
-    def _extent(self, where: TopicPartition) -> Extent:
+    def _committed_range(self, tp: TopicPartition) -> CommittedRange:
         """What is committed of a partition, and who leads it or believes so."""
         run = self._run
-        pid = run.pid(where)
-        if pid is None:
-            return Extent(0, 0, [], [], True)
-        topic = run.truth.image.topics[where.topic]
-        copies, now = run.truth.of(pid), topic.partitions[where.partition]
+        partition_id = run.partition_id(tp)
+        if partition_id is None:
+            return CommittedRange(0, 0, [], [], True)
+        topic = run.model.image.topics[tp.topic]
+        copies, now = run.model.copies_of(partition_id), topic.partitions[tp.partition]
         deposed = [
             host.node_id
             for host, node in run.world.nodes()
-            for each in node.replicas()
-            if each.at == where and each.leader_epoch < now.leader_epoch
+            for each in node.leader_replicas()
+            if each.tp == tp and each.leader_epoch < now.leader_epoch
         ]
         leads = [now.leader] if now.leader >= 0 else []
         tiered = topic.configs.get("remote.storage.enable") != "false"
-        return Extent(copies.log_start, copies.committed_end, leads, deposed, tiered)
+        return CommittedRange(copies.log_start, copies.committed_end, leads, deposed, tiered)

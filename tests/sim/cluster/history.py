@@ -15,7 +15,7 @@ from tiered.errors import Code
 from tiered.ids import TopicPartition
 
 
-class Verdict(Enum):
+class SendVerdict(Enum):
     """What became of a request, as far as its sender can tell."""
 
     OK = "ok"
@@ -23,7 +23,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-SURELY_NOT = {
+NOT_APPLIED_CODES = {
     Code.NOT_ENOUGH_REPLICAS,
     Code.CORRUPT_MESSAGE,
     Code.MESSAGE_TOO_LARGE,
@@ -36,7 +36,7 @@ SURELY_NOT = {
     Code.UNSUPPORTED_VERSION,
     Code.INVALID_TOPIC_EXCEPTION,
 }
-SURELY_NOT_AT_ONCE = {
+NOT_APPLIED_IF_SENT_ONCE = {
     Code.NOT_LEADER_OR_FOLLOWER,
     Code.LEADER_NOT_AVAILABLE,
     Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -46,17 +46,17 @@ SURELY_NOT_AT_ONCE = {
 """Sure only for a request that was sent once and did not wait for other replicas."""
 
 
-def verdict_of(code: Code, *, acks: int, attempts: int) -> Verdict:
+def verdict_of(code: Code, *, acks: int, attempts: int) -> SendVerdict:
     """What an answer's code says of a send that was made for the `attempts`-th time."""
     if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
-        return Verdict.OK
+        return SendVerdict.OK
     if attempts > 1:
-        return Verdict.UNKNOWN
-    if code in SURELY_NOT or (acks != -1 and code in SURELY_NOT_AT_ONCE):
-        return Verdict.FAILED
+        return SendVerdict.UNKNOWN
+    if code in NOT_APPLIED_CODES or (acks != -1 and code in NOT_APPLIED_IF_SENT_ONCE):
+        return SendVerdict.FAILED
     if code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        return Verdict.FAILED
-    return Verdict.UNKNOWN
+        return SendVerdict.FAILED
+    return SendVerdict.UNKNOWN
 
 
 @dataclass(slots=True)
@@ -65,52 +65,52 @@ class Send:
 
     sender: str
     number: int
-    where: TopicPartition
+    tp: TopicPartition
     values: tuple[bytes, ...]
     acks: int
     invoked_ns: int
     producer_id: int = -1
     sequence: int = -1
     done_ns: int = -1
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: SendVerdict = SendVerdict.UNKNOWN
     base_offset: int = -1
     attempts: int = 0
 
 
-class Row(NamedTuple):
+class ReadRecord(NamedTuple):
     """A record as a reader got it."""
 
     offset: int
     value: bytes
 
 
-class Poll(NamedTuple):
+class PollResult(NamedTuple):
     """What one fetch gave a reader: `rows` from `position` on, and what the partition said of itself. `fresh`: the
     position was chosen, it does not follow from the poll before."""
 
     reader: str
-    where: TopicPartition
+    tp: TopicPartition
     at_ns: int
     position: int
-    fresh: bool
-    rows: tuple[Row, ...]
+    is_repositioned: bool
+    rows: tuple[ReadRecord, ...]
     log_start: int
     high_watermark: int
 
 
-class End(NamedTuple):
+class EndOffsetReply(NamedTuple):
     """What ListOffsets told a reader of the end of a partition. `sure`: one broker led it all the time, and nobody else
     can have answered."""
 
     reader: str
-    where: TopicPartition
-    asked_ns: int
+    tp: TopicPartition
+    requested_ns: int
     at_ns: int
     offset: int
-    sure: bool
+    is_sole_leader: bool
 
 
-class Owned(NamedTuple):
+class Ownership(NamedTuple):
     """A member of a group had these partitions, from its assignment until it gave them up, or its session ended."""
 
     group: str
@@ -119,15 +119,15 @@ class Owned(NamedTuple):
     partitions: tuple[TopicPartition, ...]
     since_ns: int
     until_ns: int
-    asked_ns: int = -1
+    requested_ns: int = -1
     """When it asked to join that generation; -1: not known."""
 
 
-class Commit(NamedTuple):
+class CommitAttempt(NamedTuple):
     """An offset that a member of a generation asked to be committed; `code` is what it was told, None for no answer."""
 
     group: str
-    where: TopicPartition
+    tp: TopicPartition
     offset: int
     invoked_ns: int
     done_ns: int
@@ -135,34 +135,34 @@ class Commit(NamedTuple):
     generation: int = -1
 
 
-class Places(NamedTuple):
+class GroupOffsets(NamedTuple):
     """Where a group is, its coordinator said."""
 
     group: str
     offsets: dict[TopicPartition, int]
-    asked_ns: int
+    requested_ns: int
     answered_ns: int
 
 
 @dataclass
-class History:
+class ClientHistory:
     """All of one run, in the order in which it happened."""
 
     sends: list[Send] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    ends: list[End] = field(default_factory=list)
-    owned: list[Owned] = field(default_factory=list)
-    commits: list[Commit] = field(default_factory=list)
-    places: list[Places] = field(default_factory=list)
-    shown: list[tuple[Places, bool]] = field(default_factory=list)
+    polls: list[PollResult] = field(default_factory=list)
+    end_offsets: list[EndOffsetReply] = field(default_factory=list)
+    ownerships: list[Ownership] = field(default_factory=list)
+    commits: list[CommitAttempt] = field(default_factory=list)
+    group_offsets: list[GroupOffsets] = field(default_factory=list)
+    offsets_shown: list[tuple[GroupOffsets, bool]] = field(default_factory=list)
     """What any coordinator said to who asks on and on; whether nobody else could have answered for the group."""
     codes: dict[str, int] = field(default_factory=dict)
     """How often each error code was answered."""
 
-    def told(self, code: Code) -> None:
+    def count_code(self, code: Code) -> None:
         """Counts an answer."""
         self.codes[code.name] = self.codes.get(code.name, 0) + 1
 
-    def acknowledged(self) -> Iterator[Send]:
+    def acked_sends(self) -> Iterator[Send]:
         """Sends that were answered well, and with an offset."""
-        return (send for send in self.sends if send.verdict is Verdict.OK and send.base_offset >= 0)
+        return (send for send in self.sends if send.verdict is SendVerdict.OK and send.base_offset >= 0)

@@ -13,23 +13,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.cluster.observer import Finding
-from tests.sim.cluster.world import Host
+from tests.sim.cluster.world import SimHost
 from tiered.ids import PartitionId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
-WORKS, GONE, ELSE = "works", "gone", "else"
-TRIED = 0.25
+WORKING, MISSING, PARTLY_CUT = "works", "gone", "else"
+TRIAL_CHANCE = 0.25
 """Of the runs: those in which one broker goes missing once more when all has healed, for as long as it takes to see."""
-HOWS = ("kill", "power", "freeze", "cut")
-TAKEN_SECONDS = 7.0
+FAULT_KINDS = ("kill", "power", "freeze", "cut")
+COMMIT_SECONDS = 7.0
 """How long a record may wait for replicas that are in sync: who does not ask for it for `replica.lag.time.max.ms` (5 s)
 is in sync no more."""
 
 
-class Bounds(NamedTuple):
+class FailoverBounds(NamedTuple):
     """In seconds since the others began to do without a broker."""
 
     replaced: float
@@ -37,155 +37,174 @@ class Bounds(NamedTuple):
     led: float
 
     @classmethod
-    def of(cls, session_seconds: float) -> Bounds:
+    def for_session(cls, session_seconds: float) -> FailoverBounds:
         """A session has to end, and the word has to go round. Where the controller is missed, another one begins with
         whole sessions of its own."""
         replaced = 2 * session_seconds + 2
         return cls(replaced, replaced + session_seconds + 1, replaced + session_seconds + 2)
 
 
-class Lasting:
-    """Looks on while a run makes trouble. `lasted` says how often a fault lasted for all bounds."""
+class FailoverChecker:
+    """Looks on while a run makes trouble. `faults_outlasted` says how often a fault lasted for all bounds."""
 
-    def __init__(self, run: Run) -> None:
-        self.lasted = 0
+    def __init__(self, run: ClusterRun) -> None:
+        self.faults_outlasted = 0
         self.healed = False
         """Whether nobody else makes trouble any more."""
-        self.latest: dict[str, float] = {}
+        self.latest_seconds: dict[str, float] = {}
         """How late each of the things came, at most, that were still in time."""
         self._run = run
-        self._bounds = Bounds.of(run.options.session_ms / 1000)
+        self._bounds = FailoverBounds.for_session(run.options.session_ms / 1000)
         self._before: object = None
         self._since_ns = 0
-        self._counted = False
-        self._led: dict[PartitionId, tuple[tuple[int, int], int]] = {}
+        self._is_counted = False
+        self._leaders: dict[PartitionId, tuple[tuple[int, int], int]] = {}
         """Leader and epoch of each partition, and when they were seen first: elections go on meanwhile."""
-        self._waits: dict[PartitionId, tuple[int, int]] = {}
+        self._uncommitted: dict[PartitionId, tuple[int, int]] = {}
         """When a leader was seen to have something that is not committed, and up to where."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """What must have come to pass by now."""
         run = self._run
         state = self._state()
         if state != self._before:
-            self._before, self._since_ns, self._counted = state, run.loop.now_ns, False
-            self._waits.clear()
+            self._before, self._since_ns, self._is_counted = state, run.loop.now_ns, False
+            self._uncommitted.clear()
             return
-        missing = [host for host in run.operators.present() if self._is(host) == GONE]
+        missing = [host for host in run.operators.present_hosts() if self._broker_state(host) == MISSING]
         if state is None or len(missing) != 1:
             return
         seconds = (run.loop.now_ns - self._since_ns) / 1e9
-        for finding in self._late(missing[0], seconds):
-            run.findings.red(*finding)
-        if seconds >= self._bounds.led and not self._counted:
-            self._counted = True
-            self.lasted += 1
+        for finding in self._check_deadlines(missing[0], seconds):
+            run.findings.report(*finding)
+        if seconds >= self._bounds.led and not self._is_counted:
+            self._is_counted = True
+            self.faults_outlasted += 1
 
     def _state(self) -> object:
         """What is wrong now; None where nothing is promised."""
         run = self._run
-        hosts = run.operators.present()
+        hosts = run.operators.present_hosts()
         for host in hosts:
             faults, disk = host.machine.faults, host.machine.disk
             if faults.outage or faults.rules or faults.throttle is not None:
                 return None
-            if disk.failed or disk.capacity is not None or disk.faults or host.late:
+            if disk.failed or disk.capacity is not None or disk.faults or host.late_count:
                 return None
         if not self.healed and "disk_slow" in run.options.troubles:
             return None
-        each = [self._is(host) for host in hosts]
-        return None if ELSE in each else (tuple(each), tuple(host.lives for host in hosts), self._cuts())
+        each = [self._broker_state(host) for host in hosts]
+        return None if PARTLY_CUT in each else (tuple(each), tuple(host.lives for host in hosts), self._cut_links())
 
-    def _cuts(self) -> tuple[tuple[str, str], ...]:
-        names = sorted(host.name for host in self._run.operators.present())
+    def _cut_links(self) -> tuple[tuple[str, str], ...]:
+        names = sorted(host.name for host in self._run.operators.present_hosts())
         return tuple((a, b) for a in names for b in names if self._run.world.network.is_cut(a, b))
 
-    def _is(self, host: Host) -> str:
-        cuts, others = self._cuts(), len(self._run.operators.present()) - 1
+    def _broker_state(self, host: SimHost) -> str:
+        cuts, others = self._cut_links(), len(self._run.operators.present_hosts()) - 1
         mine = sum(host.name in pair for pair in cuts)
         if host.frozen or not host.process or mine == 2 * others:
-            return GONE
+            return MISSING
         # Who is cut off from somebody who is missing anyway works; who lacks one of the others does not.
         lacks = [
-            pair for pair in cuts if host.name in pair and not self._alone(next(n for n in pair if n != host.name))
+            pair
+            for pair in cuts
+            if host.name in pair and not self._is_isolated(next(n for n in pair if n != host.name))
         ]
-        return ELSE if lacks or not host.up or host.server is None else WORKS
+        return PARTLY_CUT if lacks or not host.up or host.server is None else WORKING
 
-    def _alone(self, name: str) -> bool:
-        cuts, others = self._cuts(), len(self._run.operators.present()) - 1
+    def _is_isolated(self, name: str) -> bool:
+        cuts, others = self._cut_links(), len(self._run.operators.present_hosts()) - 1
         return sum(name in pair for pair in cuts) == 2 * others
 
-    def _late(self, missing: Host, seconds: float) -> Iterator[Finding]:
-        image, bounds = self._run.truth.image, self._bounds
+    def _check_deadlines(self, missing: SimHost, seconds: float) -> Iterator[Finding]:
+        image, bounds = self._run.model.image, self._bounds
         gone = missing.node_id
         if image.controller == gone:
-            yield from self._or_late("replaced", seconds, bounds.replaced, f"b{gone} is the controller")
+            yield from self._check_bound("replaced", seconds, bounds.replaced, f"b{gone} is the controller")
         known = image.brokers.get(gone)
         if known is not None and known.live:
-            yield from self._or_late("fenced", seconds, bounds.fenced, f"b{gone} is not fenced")
+            yield from self._check_bound("fenced", seconds, bounds.fenced, f"b{gone} is not fenced")
         for topic in image.topics.values():
             for number, now in enumerate(topic.partitions):
-                where = TopicPartition(topic.name, number)
-                pid = PartitionId(topic.topic_id, number)
-                known_led, since_ns = self._led.get(pid, ((-1, -1), 0))
+                tp = TopicPartition(topic.name, number)
+                partition_id = PartitionId(topic.topic_id, number)
+                known_led, since_ns = self._leaders.get(partition_id, ((-1, -1), 0))
                 if known_led != (now.leader, now.leader_epoch):
                     since_ns = self._run.loop.now_ns
-                    self._led[pid] = (now.leader, now.leader_epoch), since_ns
+                    self._leaders[partition_id] = (now.leader, now.leader_epoch), since_ns
                 led = min(seconds, (self._run.loop.now_ns - since_ns) / 1e9)
                 if any(node != gone for node in (*now.isr, *now.elr)):
-                    if now.leader in (gone, -1) or not self._leads(now.leader, pid, now.leader_epoch):
-                        yield from self._or_late("led", led, bounds.led, f"{where} is not led without b{gone}: {now}")
+                    if now.leader in (gone, -1) or not self._is_leading(now.leader, partition_id, now.leader_epoch):
+                        yield from self._check_bound("led", led, bounds.led, f"{tp} is not led without b{gone}: {now}")
                     elif gone not in now.isr:
-                        yield from self._taken(where, pid, now.leader, len(now.isr))
+                        yield from self._check_commits(tp, partition_id, now.leader, len(now.isr))
 
-    def _or_late(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
+    def _check_bound(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
         if seconds > bound:
             yield Finding("I19", f"not {what} within {bound} s, while one broker is missing and all others work: {why}")
         else:
-            self.latest[what] = max(seconds, self.latest.get(what, 0.0))
+            self.latest_seconds[what] = max(seconds, self.latest_seconds.get(what, 0.0))
 
-    def _leads(self, node: int, pid: PartitionId, epoch: int) -> bool:
+    def _is_leading(self, node: int, partition_id: PartitionId, epoch: int) -> bool:
         """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
         known = self._run.world.hosts[node].node
-        return known is not None and any(each.pid == pid and each.leader_epoch == epoch for each in known.replicas())
+        return known is not None and any(
+            each.partition_id == partition_id and each.leader_epoch == epoch for each in known.leader_replicas()
+        )
 
-    def _wanted(self, pid: PartitionId, leader: LeaderReplica) -> int:
+    def _required_isr(self, partition_id: PartitionId, leader: LeaderReplica) -> int:
         """How many replicas must be in sync for the leader to take acks=all."""
         state = leader.state
-        return self._run.truth.min_isr(pid, state.node_id, leader.config.min_insync_replicas, len(state.replicas))
+        return self._run.model.min_isr(
+            partition_id, state.node_id, leader.config.min_insync_replicas, len(state.replicas)
+        )
 
-    def _taken(self, where: TopicPartition, pid: PartitionId, leader: int, in_sync: int) -> Iterator[Finding]:
+    def _check_commits(
+        self, tp: TopicPartition, partition_id: PartitionId, leader: int, in_sync: int
+    ) -> Iterator[Finding]:
         """What its leader has is committed in time, where enough replicas are in sync. (With `flush=ack` what nobody
         waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
-        replica = next(each for each in node.replicas() if each.pid == pid) if node is not None else None
-        synced = replica is not None and (replica.log.synced_entry.fsynced_only or "ack" in run.truth.flush(pid))
-        if replica is None or synced or not run.truth.follows(pid) or in_sync < self._wanted(pid, replica):
-            self._waits.pop(pid, None)
+        replica = (
+            next(each for each in node.leader_replicas() if each.partition_id == partition_id)
+            if node is not None
+            else None
+        )
+        synced = replica is not None and (
+            replica.log.synced_entry.fsynced_only or "ack" in run.model.flush(partition_id)
+        )
+        if (
+            replica is None
+            or synced
+            or not run.model.is_modelled(partition_id)
+            or in_sync < self._required_isr(partition_id, replica)
+        ):
+            self._uncommitted.pop(partition_id, None)
             return
         end = replica.log.end_offset
-        committed = run.truth.of(pid).committed_end
-        since_ns, upto = self._waits.get(pid, (run.loop.now_ns, end))
+        committed = run.model.copies_of(partition_id).committed_end
+        since_ns, upto = self._uncommitted.get(partition_id, (run.loop.now_ns, end))
         if committed >= upto:
             since_ns, upto = run.loop.now_ns, end
-        self._waits[pid] = since_ns, upto
+        self._uncommitted[partition_id] = since_ns, upto
         seconds = (run.loop.now_ns - since_ns) / 1e9
-        if seconds > TAKEN_SECONDS and committed < upto:
-            yield Finding("I19", f"{where}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
+        if seconds > COMMIT_SECONDS and committed < upto:
+            yield Finding("I19", f"{tp}: {committed} to {upto} waited {seconds:.1f} s for replicas that are in sync")
         elif committed < upto:
-            self.latest["taken"] = max(seconds, self.latest.get("taken", 0.0))
+            self.latest_seconds["taken"] = max(seconds, self.latest_seconds.get("taken", 0.0))
 
 
-async def trial(run: Run) -> None:
+async def run_trial(run: ClusterRun) -> None:
     """One broker is missing until all bounds are over, while clients go on; then it is back."""
-    draw = random.Random(f"{run.options.seed}/lasting")
-    run.lasting.healed = True
-    if draw.random() >= TRIED:
+    rng = random.Random(f"{run.options.seed}/lasting")
+    run.failover_checker.healed = True
+    if rng.random() >= TRIAL_CHANCE:
         return
-    host, how = draw.choice(run.operators.present()), draw.choice(HOWS)
-    run.world.story.tell(f"{host.name} goes missing: {how}")
-    others = [other.name for other in run.operators.present() if other is not host]
+    host, how = rng.choice(run.operators.present_hosts()), rng.choice(FAULT_KINDS)
+    run.world.events.add(f"{host.name} goes missing: {how}")
+    others = [other.name for other in run.operators.present_hosts() if other is not host]
     if how in ("kill", "power"):
         await host.end(how)
     elif how == "freeze":
@@ -193,7 +212,7 @@ async def trial(run: Run) -> None:
     for name in others if how == "cut" else ():
         run.world.network.cut(host.name, name)
         run.world.network.cut(name, host.name)
-    await run.wait(Bounds.of(run.options.session_ms / 1000).led + TAKEN_SECONDS + 1.0)
+    await run.wait(FailoverBounds.for_session(run.options.session_ms / 1000).led + COMMIT_SECONDS + 1.0)
     run.world.network.heal()
     host.resume()
     if how in ("kill", "power"):

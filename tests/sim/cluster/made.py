@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.metrics import Metrics
 from tiered.ports import World
 from tiered_api.kafka.client.peers import KafkaPeers
 
 
-def fresh_node(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Node:
+def new_broker(settings: Settings, world: World, manifest_fan: int, snapshot_slots: int) -> Broker:
     """A node that has not started."""
     peers = KafkaPeers(world.net)
-    return Node(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)
+    return Broker(settings, world, Metrics(), peers=peers, manifest_fan=manifest_fan, snapshot_slots=snapshot_slots)

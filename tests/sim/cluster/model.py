@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from tests.sim.cluster.expiry import Batch, Keeps
-from tests.sim.cluster.model_of_copies import Copies, Red
+from tests.sim.cluster.expiry import LogBatch, Retention
+from tests.sim.cluster.model_of_copies import ModelOfCopies, ReportFinding
 from tests.sim.harness.bucket_rules import BucketRules
 from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.store import SimBucket
@@ -29,18 +29,18 @@ from tiered.ports import Buffer
 from tiered.records.native import walk
 
 IMAGES_KEPT = 4_000
-NOTHING: Mapping[str, str] = {}
-DECIDED_NS = 40_000_000_000
+NO_CONFIGS: Mapping[str, str] = {}
+DECISION_DELAY_NS = 40_000_000_000
 """What is written of a log start may have been decided so long before: by a broker that acts late, for a bucket that
 answers late."""
 _CRC = Struct(">I")
 _CRC_AT = 17
 
 
-def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
+def batches_of(data: Buffer, *, check_crc: bool = False) -> list[LogBatch]:
     """The whole batches of some bytes of a log, up to the first that does not prove itself."""
     return [
-        Batch(
+        LogBatch(
             each.base_offset,
             each.last_offset,
             each.leader_epoch,
@@ -48,7 +48,7 @@ def batches_of(data: Buffer, *, prove: bool = False) -> list[Batch]:
             each.size,
             each.max_timestamp,
         )
-        for each in walk(data, check_crc=prove).batches
+        for each in walk(data, check_crc=check_crc).batches
     ]
 
 
@@ -60,193 +60,200 @@ class LogStart(NamedTuple):
     epoch: int
 
 
-class InForce(NamedTuple):
+class ConfigInForce(NamedTuple):
     """What a topic goes by from then on."""
 
     at_ns: int
     config: TopicConfig
 
 
-class Truth(BucketRules):
+class ClusterModel(BucketRules):
     """Watches the bucket. `copies` has the reference model of each partition, `told` from where on losses were
     reported."""
 
-    def __init__(self, bucket: SimBucket, settings: Settings, red: Red, now: Callable[[], int]) -> None:
+    def __init__(self, bucket: SimBucket, settings: Settings, report: ReportFinding, now: Callable[[], int]) -> None:
         super().__init__(bucket)
         self.image = Image()
         self.images: dict[int, Image] = {}
-        self.copies: dict[PartitionId, Copies] = {}
+        self.copies: dict[PartitionId, ModelOfCopies] = {}
         self.lives: dict[str, int] = {}
         """By incarnation: which life of its machine that is."""
-        self.clocks_apart_ms: Callable[[], int] = lambda: 0
+        self.max_clock_skew_ms: Callable[[], int] = lambda: 0
         """How far the clocks of brokers were ever apart, at most."""
-        self.asked_to_go: Callable[[TopicPartition], int] = lambda where: 0
+        self.requested_start: Callable[[TopicPartition], int] = lambda tp: 0
         """Below which offset somebody asked records to be deleted."""
         self._log_starts: dict[PartitionId, list[LogStart]] = {}
-        self._fenced: dict[PartitionId, int] = {}
-        self._checked: dict[str, Image] = {}
+        self._manifest_epochs: dict[PartitionId, int] = {}
+        self._checked_images: dict[str, Image] = {}
         """By process: the image that it went by when last it was asked."""
-        self.acted: Callable[[int], int] = lambda node: self.image.slot
+        self.applied_slot: Callable[[int], int] = lambda node: self.image.slot
         """Up to which slot a broker has acted on the log."""
-        self.controls: Callable[[int], bool] = lambda node: False
+        self.is_controller: Callable[[int], bool] = lambda node: False
         """Whether a broker takes itself for the controller."""
-        self.uncleanly: list[int] = []
+        self.unclean_election_times: list[int] = []
         """When somebody was elected who may lack what is committed, as a topic wished."""
-        self._configs: dict[TopicId, list[InForce]] = {}
-        self._goes_by: dict[TopicId, tuple[Mapping[str, str], Mapping[str, str]]] = {}
-        self._seen_by: dict[TopicId, Image] = {}
+        self._configs: dict[TopicId, list[ConfigInForce]] = {}
+        self._last_configs: dict[TopicId, tuple[Mapping[str, str], Mapping[str, str]]] = {}
+        self._config_images: dict[TopicId, Image] = {}
         self._defaults: tuple[Mapping[str, str] | None, TopicConfig] = (None, settings.topic_defaults())
         self._written_ns: dict[int, int] = {}
         """By slot: when it was written."""
         self._settings = settings
-        self._red = red
+        self._report = report
         self._now = now
-        bucket.memory.observer = self._judge
-        bucket.memory.deleting = self._judge_delete
+        bucket.memory.on_write = self._check_write
+        bucket.memory.on_delete = self._check_delete_call
 
-    def of(self, pid: PartitionId) -> Copies:
+    def copies_of(self, partition_id: PartitionId) -> ModelOfCopies:
         """The model of one partition."""
-        found = self.copies.get(pid)
+        found = self.copies.get(partition_id)
         if found is None:
-            topic = self.image.topics_by_id.get(pid.topic_id)
-            name = f"{topic.name if topic else pid.topic_id}-{pid.partition}"
-            found = self.copies[pid] = Copies(name, self._red, self._now)
+            topic = self.image.topics_by_id.get(partition_id.topic_id)
+            name = f"{topic.name if topic else partition_id.topic_id}-{partition_id.partition}"
+            found = self.copies[partition_id] = ModelOfCopies(name, self._report, self._now)
         return found
 
-    def follows(self, pid: PartitionId) -> bool:
+    def is_modelled(self, partition_id: PartitionId) -> bool:
         """Whether the model speaks of this partition. Offsets of groups obey rules of their own."""
-        topic = self.image.topics_by_id.get(pid.topic_id)
+        topic = self.image.topics_by_id.get(partition_id.topic_id)
         return topic is not None and topic.name != OFFSETS_TOPIC
 
     def config(self, topic_id: TopicId) -> TopicConfig:
         """What a topic goes by, as the metadata log has it: for `min.insync.replicas` nothing else counts."""
-        return self._in_force(topic_id)[-1].config
+        return self._config_history(topic_id)[-1].config
 
     def configs_since(self, topic_id: TopicId, since_ns: int) -> list[TopicConfig]:
         """All that it went by at any time since."""
-        known = self._in_force(topic_id)
+        known = self._config_history(topic_id)
         first = max((number for number, each in enumerate(known) if each.at_ns < since_ns), default=0)
         return [each.config for each in known[first:]]
 
-    def acted_ns(self, node: int) -> int:
+    def behind_since_ns(self, node: int) -> int:
         """Since when there is something that a broker has not acted on; now where there is nothing."""
-        return self._written_ns.get(self.acted(node) + 1, self._now())
+        return self._written_ns.get(self.applied_slot(node) + 1, self._now())
 
-    def min_isr(self, pid: PartitionId, node: int, goes_by: int, replicas: int) -> int:
-        """How many replicas must hold a record before it is committed, where `node` leads, by `goes_by` and of so many
-        replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
-        if self.acted(node) >= self.image.slot:
-            replicas = len(self.image.topics_by_id[pid.topic_id].partitions[pid.partition].replicas)
-        wanted = min(goes_by, replicas)
-        if goes_by == self.config(pid.topic_id).min_insync_replicas:
+    def min_isr(self, partition_id: PartitionId, node: int, leader_min_isr: int, replicas: int) -> int:
+        """How many replicas must hold a record before it is committed, where `node` leads, by `leader_min_isr` and of
+        so many replicas as it knows of. R3: that is what the log says, or said when the broker last acted on it."""
+        if self.applied_slot(node) >= self.image.slot:
+            replicas = len(self.image.topics_by_id[partition_id.topic_id].partitions[partition_id.partition].replicas)
+        wanted = min(leader_min_isr, replicas)
+        if leader_min_isr == self.config(partition_id.topic_id).min_insync_replicas:
             return wanted
-        allowed = {each.min_insync_replicas for each in self.configs_since(pid.topic_id, self.acted_ns(node))}
-        if goes_by not in allowed:
-            self._red(
-                "R3", f"{self.of(pid).name}: b{node} leads by min.insync.replicas={goes_by}, the metadata log says"
-                f" {sorted(allowed)}",
+        allowed = {
+            each.min_insync_replicas for each in self.configs_since(partition_id.topic_id, self.behind_since_ns(node))
+        }
+        if leader_min_isr not in allowed:
+            self._report(
+                "R3",
+                f"{self.copies_of(partition_id).name}: b{node} leads by min.insync.replicas={leader_min_isr}, "
+                f"the metadata log says {sorted(allowed)}",
             )  # fmt: skip
         return wanted
 
-    def flush(self, pid: PartitionId) -> set[str]:
+    def flush(self, partition_id: PartitionId) -> set[str]:
         """All that the topic ever said of `flush`, the last of it included."""
-        return {each.config.flush for each in self._in_force(pid.topic_id)}
+        return {each.config.flush for each in self._config_history(partition_id.topic_id)}
 
-    def starts(self, pid: PartitionId, offset: int) -> None:
+    def on_log_start(self, partition_id: PartitionId, offset: int) -> None:
         """A log starts here, a broker or a manifest says."""
-        copies = self.of(pid)
+        copies = self.copies_of(partition_id)
         if offset <= copies.log_start:
             return
-        configs = self.configs_since(pid.topic_id, self._now() - DECIDED_NS)
-        keeps = sorted({Keeps(each.retention_bytes, each.retention_ms) for each in configs})
-        name = self.image.topics_by_id[pid.topic_id].name
-        asked = self.asked_to_go(TopicPartition(name, pid.partition))
-        copies.starts(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.clocks_apart_ms(), asked)
+        configs = self.configs_since(partition_id.topic_id, self._now() - DECISION_DELAY_NS)
+        keeps = sorted({Retention(each.retention_bytes, each.retention_ms) for each in configs})
+        name = self.image.topics_by_id[partition_id.topic_id].name
+        asked = self.requested_start(TopicPartition(name, partition_id.partition))
+        copies.on_log_start(offset, keeps, EPOCH_MS + self._now() // 1_000_000, self.max_clock_skew_ms(), asked)
 
-    def starts_here(self, pid: PartitionId, offset: int) -> None:
+    def on_local_log_start(self, partition_id: PartitionId, offset: int) -> None:
         """I21: a log on a disk starts no higher than the manifest says, once that names something: what lies below it
         is asked of the bucket. One that names nothing was made when a topic came to be tiered."""
-        start, end = self._reach.get(pid, (offset, 0))
+        start, end = self._cold_bounds.get(partition_id, (offset, 0))
         if offset > start < end:
-            self._red("I21", f"{self.of(pid).name}: a log starts at {offset} on a disk, the manifest says {start}")
-        self.starts(pid, offset)
+            self._report(
+                "I21",
+                f"{self.copies_of(partition_id).name}: a log starts at {offset} on a disk, the manifest says {start}",
+            )
+        self.on_log_start(partition_id, offset)
 
     def incarnation(self, node: int) -> str:
         """The one that the cluster knows of."""
         broker = self.image.brokers.get(node)
         return broker.incarnation if broker is not None else ""
 
-    def gone_since(self, pid: PartitionId, base_offset: int, key: str) -> LogStart | None:
+    def expiry_of(self, partition_id: PartitionId, base_offset: int, key: str) -> LogStart | None:
         """What made a segment expire; None for one that never did, or that no manifest ever named."""
-        next_offset, home = self._home.get((pid, base_offset), (0, ""))
+        next_offset, home = self._segment_objects.get((partition_id, base_offset), (0, ""))
         return next(
-            (each for each in self._log_starts.get(pid, ()) if home == key and next_offset <= each.offset), None
+            (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset),
+            None,
         )
 
     def check_image(self, name: str, image: Image) -> None:
         """M5, I24: what a broker goes by is a prefix of the log."""
-        if self._checked.get(name) is image:
+        if self._checked_images.get(name) is image:
             return
-        self._checked[name] = image
+        self._checked_images[name] = image
         known = self.images.get(image.slot)
         if image.slot > self.image.slot:
-            self._red("M5", f"{name} goes by slot {image.slot}, the log ends at {self.image.slot}")
+            self._report("M5", f"{name} goes by slot {image.slot}, the log ends at {self.image.slot}")
         elif known is not None and known is not image and known != image:
-            self._red("I24", f"{name} has another image of slot {image.slot} than the log")
+            self._report("I24", f"{name} has another image of slot {image.slot} than the log")
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _in_force(self, topic_id: TopicId) -> list[InForce]:
+    def _config_history(self, topic_id: TopicId) -> list[ConfigInForce]:
         """All that a topic ever went by, the last of it as the log has it now."""
-        seen = self._seen_by.get(topic_id)
+        seen = self._config_images.get(topic_id)
         if seen is self.image:
             return self._configs[topic_id]
-        self._seen_by[topic_id] = self.image
-        topic, for_all = self.image.topics_by_id[topic_id], self.image.broker_configs.get(ALL_BROKERS, NOTHING)
-        known, last = self._configs.setdefault(topic_id, []), self._goes_by.get(topic_id)
+        self._config_images[topic_id] = self.image
+        topic, for_all = self.image.topics_by_id[topic_id], self.image.broker_configs.get(ALL_BROKERS, NO_CONFIGS)
+        known, last = self._configs.setdefault(topic_id, []), self._last_configs.get(topic_id)
         if last is None or last != (topic.configs, for_all):
-            self._goes_by[topic_id] = topic.configs, for_all
-            config = topic_config(topic, self._defaults_by(for_all))
+            self._last_configs[topic_id] = topic.configs, for_all
+            config = topic_config(topic, self._defaults_with(for_all))
             if not known or known[-1].config != config:
-                known.append(InForce(self._now(), config))
+                known.append(ConfigInForce(self._now(), config))
         return known
 
-    def _defaults_by(self, for_all: Mapping[str, str]) -> TopicConfig:
+    def _defaults_with(self, for_all: Mapping[str, str]) -> TopicConfig:
         if self._defaults[0] is not for_all:
             self._defaults = for_all, broker_settings(self.image, self._settings, ALL_BROKERS).topic_defaults()
         return self._defaults[1]
 
-    def _judge(self) -> None:
+    def _check_write(self) -> None:
         try:
             self._check()
         except AssertionError as error:
             self._seen = len(self._bucket.written)
-            self._broken(error)
+            self._report_error(error)
 
-    def _judge_delete(self, keys: Sequence[str]) -> None:
+    def _check_delete_call(self, keys: Sequence[str]) -> None:
         try:
-            self._may_go(keys)
+            self._check_delete(keys)
         except AssertionError as error:
-            self._broken(error)
+            self._report_error(error)
 
-    def _broken(self, error: AssertionError) -> None:
+    def _report_error(self, error: AssertionError) -> None:
         rule, _, what = str(error).partition(":")
-        self._red(rule if what else "bucket", str(error))
+        self._report(rule if what else "bucket", str(error))
 
-    def _slot(self, key: str, body: bytes) -> None:
+    def _check_slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])
-        super()._slot(key, body)
+        super()._check_slot(key, body)
         if slot <= self._boundary.collected:
             return
         entry = decode_entry(body, slot)
         old = self.image
         if slot != old.slot + 1:
-            self._red("I24", f"slot {slot} is written, the log ended at {old.slot}")
+            self._report("I24", f"slot {slot} is written, the log ended at {old.slot}")
             return
         try:
             self.image = new = old.apply(entry.changes, slot)
         except Corrupt as error:
-            self._red("I24", f"slot {slot} does not apply: {error}")
+            self._report("I24", f"slot {slot} does not apply: {error}")
             return
         self.images[slot] = new
         self.images.pop(slot - IMAGES_KEPT, None)
@@ -258,61 +265,65 @@ class Truth(BucketRules):
                 between.setdefault(PartitionId(change.topic_id, change.partition), set()).update(change.isr)
         for topic in new.topics.values():
             if topic.name == OFFSETS_TOPIC:
-                self._offsets_lost(topic, old.topics_by_id.get(topic.topic_id))
+                self._on_offsets_loss(topic, old.topics_by_id.get(topic.topic_id))
                 continue
             everything = brokers_changed or new.broker_configs != old.broker_configs
             if everything or old.topics.get(topic.name) is not topic:
-                self._settle(topic, old.topics_by_id.get(topic.topic_id), between, everything)
+                self._update_topic(topic, old.topics_by_id.get(topic.topic_id), between, everything)
 
-    def _offsets_lost(self, topic: TopicImage, before: TopicImage | None) -> None:
+    def _on_offsets_loss(self, topic: TopicImage, before: TopicImage | None) -> None:
         """An unclean election may take commits, where the settings for all allow one."""
         told = [each.loss for each in before.partitions] if before is not None else [None] * len(topic.partitions)
         lost = any(each.loss != known for each, known in zip(topic.partitions, told, strict=False))
         if lost and self.config(topic.topic_id).unclean_leader_election_enable:
-            self.uncleanly.append(self._now())
+            self.unclean_election_times.append(self._now())
 
-    def _settle(
+    def _update_topic(
         self, topic: TopicImage, before: TopicImage | None, between: Mapping[PartitionId, set[int]], everything: bool
     ) -> None:
         topic_id = topic.topic_id
         was = self._configs[topic_id][-1].config if topic_id in self._configs else None
         now = self.config(topic_id)
         unclean = now.unclean_leader_election_enable or (was is not None and was.unclean_leader_election_enable)
-        reconsidered = was is not None and was.flush != now.flush
+        flush_changed = was is not None and was.flush != now.flush
         live = [node for node, broker in sorted(self.image.brokers.items()) if broker.live]
         lives = {node: self.lives.get(broker.incarnation, 0) for node, broker in self.image.brokers.items()}
         for number, partition in enumerate(topic.partitions):
             old = before.partitions[number] if before and number < len(before.partitions) else None
-            pid = PartitionId(topic.topic_id, number)
-            if reconsidered:
-                self.of(pid).reconsidered()
+            partition_id = PartitionId(topic.topic_id, number)
+            if flush_changed:
+                self.copies_of(partition_id).on_flush_changed()
             if everything or old is not partition:
-                copies = self.of(pid)
+                copies = self.copies_of(partition_id)
                 parted = copies.parted
-                copies.settled(partition, live, lives, between.get(pid, ()), unclean=unclean)
+                copies.on_partition_change(partition, live, lives, between.get(partition_id, ()), unclean=unclean)
                 if copies.parted != parted:
-                    self.uncleanly.append(self._now())
+                    self.unclean_election_times.append(self._now())
 
-    def _manifest(self, manifest: Manifest) -> None:
-        known = {base for pid, base in self._home if pid == manifest.partition_id} if self.follows(manifest.partition_id) else None
-        super()._manifest(manifest)
+    def _check_manifest(self, manifest: Manifest) -> None:
+        known = (
+            {base for partition_id, base in self._segment_objects if partition_id == manifest.partition_id}
+            if self.is_modelled(manifest.partition_id)
+            else None
+        )
+        super()._check_manifest(manifest)
         if known is None:
             return
-        copies = self.of(manifest.partition_id)
-        newest = self._fenced.get(manifest.partition_id, -1)
-        self._fenced[manifest.partition_id] = max(newest, manifest.leader_epoch)
+        copies = self.copies_of(manifest.partition_id)
+        newest = self._manifest_epochs.get(manifest.partition_id, -1)
+        self._manifest_epochs[manifest.partition_id] = max(newest, manifest.leader_epoch)
         for entry in manifest.entries:
             if entry.base_offset not in known:
                 self._check_cold(copies, entry)
                 if entry.leader_epoch < newest:
-                    self._red("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
-        copies.cold(manifest.cold_end_offset)
+                    self._report("I16", f"{copies.name}: {entry.key} is named, the manifest was under epoch {newest}")
+        copies.on_cold_end(manifest.cold_end_offset)
         starts = self._log_starts.setdefault(manifest.partition_id, [])
         if manifest.log_start_offset > (starts[-1].offset if starts else 0):
             starts.append(LogStart(self._now(), manifest.log_start_offset, manifest.leader_epoch))
-        self.starts(manifest.partition_id, manifest.log_start_offset)
+        self.on_log_start(manifest.partition_id, manifest.log_start_offset)
 
-    def _check_cold(self, copies: Copies, entry: SegmentEntry) -> None:
+    def _check_cold(self, copies: ModelOfCopies, entry: SegmentEntry) -> None:
         """I20: what goes up is what is committed. (And so: by a leader that was none, or above the high watermark,
         nothing does.)"""
         data = self._bucket.objects[entry.key].data[: entry.log_bytes]
@@ -321,5 +332,5 @@ class Truth(BucketRules):
                 continue
             if copies.committed.get(batch.base) != batch:
                 committed = copies.committed.get(batch.base)
-                self._red("I20", f"{copies.name}: {entry.key} holds {batch}, committed is {committed}")
+                self._report("I20", f"{copies.name}: {entry.key} holds {batch}, committed is {committed}")
                 return

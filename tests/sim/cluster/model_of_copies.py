@@ -14,270 +14,279 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from tests.sim.cluster.expiry import Batch, Keeps, too_early
-from tests.sim.cluster.one_copy import Copy
+from tests.sim.cluster.expiry import LogBatch, Retention, find_early_expiry
+from tests.sim.cluster.one_copy import CopyModel
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
-Red = Callable[[str, str], None]
+ReportFinding = Callable[[str, str], None]
 """Hears of a broken rule: its name, and what happened."""
 
 
-class Loss(NamedTuple):
+class ModelLoss(NamedTuple):
     """From `at_ns` on nothing holds the committed records from `from_offset` on: they may be gone."""
 
     at_ns: int
     from_offset: int
 
 
-class Copies:
+class ModelOfCopies:
     """One partition. Nodes are numbers; `now` gives the time of a loss."""
 
-    def __init__(self, name: str, red: Red, now: Callable[[], int]) -> None:
+    def __init__(self, name: str, report: ReportFinding, now: Callable[[], int]) -> None:
         self.name = name
-        self.copies: dict[int, Copy] = {}
-        self.committed: dict[int, Batch] = {}
+        self.copies: dict[int, CopyModel] = {}
+        self.committed: dict[int, LogBatch] = {}
         self.committed_end = 0
         self.cold_end = 0
         self.log_start = 0
-        self.losses: list[Loss] = []
-        self.tail_gone = 0
+        self.losses: list[ModelLoss] = []
+        self.lost_tail_bytes = 0
         """So many bytes above what is committed may have counted for some leader, and are gone."""
         self.state: PartitionImage | None = None
         self.parted = -1
-        self._served_apart: list[Loss] = []
+        self._diverged_reads: list[ModelLoss] = []
         """What leaders committed after an unclean election that they had not heard of."""
         """The epoch of the last leader who was elected uncleanly, as the topic wished."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
-        self._obeyed: dict[int, int] = {}
-        self._red = red
+        self._followed_epochs: dict[int, int] = {}
+        self._report = report
         self._now = now
 
-    def copy(self, node: int) -> Copy:
-        return self.copies.setdefault(node, Copy())
+    def copy(self, node: int) -> CopyModel:
+        return self.copies.setdefault(node, CopyModel())
 
     # -- one log ------------------------------------------------------------------------------------------------------
 
-    def opened(self, node: int, start: int, batches: Sequence[Batch]) -> None:
+    def on_opened(self, node: int, start: int, batches: Sequence[LogBatch]) -> None:
         """A start found this on its disk. What was there when the process was gone must be there still; after a power
         cut, what is committed, if it counted only what was fsynced."""
         copy = self.copy(node)
-        copy.opened += 1
-        copy.behind = False
-        self._agree(copy)
+        copy.open_count += 1
+        copy.began_behind_cold = False
+        self._advance_agreed(copy)
         end = batches[-1].last + 1 if batches else start
         if (
-            copy.proved
-            and not (copy.left or copy.unread)
-            and end < (min(copy.agreed, self.committed_end) if copy.hurt >= 0 else copy.end)
+            copy.is_provable
+            and not (copy.is_removed or copy.is_unopened)
+            and end < (min(copy.agreed_end, self.committed_end) if copy.damaged_life >= 0 else copy.end)
         ):
-            self._red("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
+            self._report("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
         copy.replace(start, batches)
-        copy.unread = False
-        copy.left = copy.left and self.state is not None and node not in self.state.replicas
-        self._agree(copy)
-        self._budget()
+        copy.is_unopened = False
+        copy.is_removed = copy.is_removed and self.state is not None and node not in self.state.replicas
+        self._advance_agreed(copy)
+        self._update_losses()
 
-    def appended(self, node: int, batch: Batch) -> None:
+    def on_append(self, node: int, batch: LogBatch) -> None:
         copy = self.copy(node)
         if batch.base != copy.end and (copy.batches or copy.end != copy.start):
-            self._red("I3", f"{self.name}: b{node} writes {batch} at the end {copy.end}")
+            self._report("I3", f"{self.name}: b{node} writes {batch} at the end {copy.end}")
         if not copy.batches:
-            copy.start = copy.agreed = batch.base
-        copy.clean = False
+            copy.start = copy.agreed_end = batch.base
+        copy.stopped_cleanly = False
         copy.batches.append(batch)
         copy.end = batch.last + 1
 
-    def cut(self, node: int, to: int, *, why: str) -> None:
+    def on_truncated(self, node: int, to: int, *, why: str) -> None:
         """A log ends at `to` from now on. I7: what is committed is never cut away, unless it is lost anyway or cold, or
         the copy counts for nothing."""
         copy = self.copy(node)
-        self._agree(copy)
-        copy.clean = copy.behind = False
-        gone = copy.batches[copy.at(to) :]
+        self._advance_agreed(copy)
+        copy.stopped_cleanly = copy.began_behind_cold = False
+        gone = copy.batches[copy.index_at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
-        for batch in gone if self._counts(node) else ():
+        for batch in gone if self._is_relied_on(node) else ():
             if self.committed.get(batch.base) == batch and max(self.cold_end, self.log_start) <= batch.last < kept:
-                self._red("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
+                self._report("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
-        self._tail_goes(copy)
+        self._count_lost_tail(copy)
         del copy.batches[len(copy.batches) - len(gone) :]
         copy.end = to
         copy.start = min(copy.start, to)
-        copy.agreed = min(copy.agreed, to)
-        self._budget()
+        copy.agreed_end = min(copy.agreed_end, to)
+        self._update_losses()
 
-    def _counts(self, node: int) -> bool:
+    def _is_relied_on(self, node: int) -> bool:
         """Whether anybody relies on its copy: not on that of one whom the metadata log took out, and who still obeys an
         earlier leader. What is committed since may be there, and the earlier leader may lack it."""
         now = self.state
         if now is None or node in (*now.isr, *now.elr, *now.last_known):
             return True
-        return self._obeyed.get(node, now.leader_epoch) >= now.leader_epoch
+        return self._followed_epochs.get(node, now.leader_epoch) >= now.leader_epoch
 
-    def restarted(self, node: int, offset: int) -> None:
+    def on_log_reset(self, node: int, offset: int) -> None:
         """A log begins empty at `offset`: what lies below is cold, or was never here."""
-        self.cut(node, min(offset, self.copy(node).start), why="restart")
+        self.on_truncated(node, min(offset, self.copy(node).start), why="restart")
         self.copy(node).replace(offset, ())
 
-    def began_behind(self, node: int) -> None:
+    def on_begun_behind_cold(self, node: int) -> None:
         """The same, with all that the bucket knows of what lies below."""
-        self.copy(node).behind = True
+        self.copy(node).began_behind_cold = True
 
-    def dropped(self, node: int, start: int) -> None:
+    def on_local_delete(self, node: int, start: int) -> None:
         """Local records below `start` are gone. I22: not before they are cold, or the log starts above them."""
         copy = self.copy(node)
         if start > max(self.cold_end, self.log_start, copy.start):
-            self._red("I22", f"{self.name}: b{node} drops what is below {start}, cold is up to {self.cold_end}")
-        copy.batches = copy.batches[copy.at(start) :]
+            self._report("I22", f"{self.name}: b{node} drops what is below {start}, cold is up to {self.cold_end}")
+        copy.batches = copy.batches[copy.index_at(start) :]
         copy.start = max(copy.start, start)
-        copy.agreed = max(copy.agreed, copy.start)
+        copy.agreed_end = max(copy.agreed_end, copy.start)
 
-    def damaged(
+    def on_damage(
         self,
         node: int,
         start: int,
-        batches: Sequence[Batch],
+        batches: Sequence[LogBatch],
         life: int,
         *,
-        proved: bool,
-        unsure: bool = False,
-        partly: bool = False,
+        is_provable: bool,
+        is_proof_unknown: bool = False,
+        is_partly_synced: bool = False,
     ) -> None:
         """A power cut or worse left just this on the disk, though the next start may not be able to prove it (or, when
         that is `unsure`, may or not). It ended the machine's `life`. `partly`: only some of it was fsynced before it
         counted, for the topic says something else of that now than it did; it may count if nothing is missing."""
         copy = self.copy(node)
         end = copy.end
-        self._tail_goes(copy)
+        self._count_lost_tail(copy)
         copy.replace(start, batches)
-        copy.unsure = unsure or partly or (copy.clean and not proved and copy.end == end)
-        if copy.proved:  # what could not be shown before cannot be now
-            copy.proved = proved or (copy.unsure and not (partly and copy.end < end))
-        copy.hurt, copy.lasting, copy.unread = life, proved, not copy.proved
-        copy.doubted = copy.doubted or not proved
-        self._agree(copy)
-        self._budget()
+        copy.is_proof_unknown = (
+            is_proof_unknown or is_partly_synced or (copy.stopped_cleanly and not is_provable and copy.end == end)
+        )
+        if copy.is_provable:  # what could not be shown before cannot be now
+            copy.is_provable = is_provable or (copy.is_proof_unknown and not (is_partly_synced and copy.end < end))
+        copy.damaged_life, copy.kept_synced, copy.is_unopened = life, is_provable, not copy.is_provable
+        copy.suspect = copy.suspect or not is_provable
+        self._advance_agreed(copy)
+        self._update_losses()
 
-    def died_in_doubt(self, node: int, life: int, *, full: bool) -> None:
-        """Its process is gone before it could believe the directory (`Joining.trusted`). What its start had doubted,
-        the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk speaks for
-        the log, for there was no room for a note, or the log is new and not synced before it counts."""
+    def on_death_while_suspect(self, node: int, life: int, *, has_no_proof: bool) -> None:
+        """Its process is gone before it could believe the directory (`Registration.directory_trusted`). What its start
+        had doubted, the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk
+        speaks for the log, for there was no room for a note, or the log is new and not synced before it counts."""
         copy = self.copy(node)
-        if copy.doubted or full:
-            copy.doubted_after = life
+        if copy.suspect or has_no_proof:
+            copy.suspect_after = life
 
-    def believed(self, node: int) -> None:
+    def on_directory_trusted(self, node: int) -> None:
         """Its broker believes the directory from now on."""
         copy = self.copy(node)
-        copy.doubted, copy.doubted_after = False, -1
+        copy.suspect, copy.suspect_after = False, -1
 
-    def reconsidered(self) -> None:
+    def on_flush_changed(self) -> None:
         """The topic says something else of `flush` now: what was hurt before and is not back yet may be believed by
         either."""
         for copy in self.copies.values():
-            if copy.hurt >= 0:
-                copy.unsure = True
+            if copy.damaged_life >= 0:
+                copy.is_proof_unknown = True
 
     def tail_bytes(self) -> int:
         """How much may count above what is committed, at most, for any leader."""
-        return max([self.tail_gone, *map(self._tail, self.copies.values())])
+        return max([self.lost_tail_bytes, *map(self._tail_bytes_of, self.copies.values())])
 
-    def _tail(self, copy: Copy) -> int:
-        return sum(batch.size for batch in copy.batches[copy.at(self.committed_end) :])
+    def _tail_bytes_of(self, copy: CopyModel) -> int:
+        return sum(batch.size for batch in copy.batches[copy.index_at(self.committed_end) :])
 
-    def _tail_goes(self, copy: Copy) -> None:
-        self.tail_gone = max(self.tail_gone, self._tail(copy))
+    def _count_lost_tail(self, copy: CopyModel) -> None:
+        self.lost_tail_bytes = max(self.lost_tail_bytes, self._tail_bytes_of(copy))
 
-    def stopped(self, node: int) -> None:
+    def on_clean_stop(self, node: int) -> None:
         """Its broker notes that it has stopped cleanly."""
-        self.copy(node).clean = True
+        self.copy(node).stopped_cleanly = True
 
-    def cold(self, end: int) -> None:
+    def on_cold_end(self, end: int) -> None:
         """The bucket holds everything below `end`, from the log start on."""
         self.cold_end = max(self.cold_end, end)
 
-    def starts(
-        self, offset: int, keeps: Sequence[Keeps], now_ms: int, clocks_apart_ms: int, asked_to_go: int = 0
+    def on_log_start(
+        self,
+        offset: int,
+        retentions: Sequence[Retention],
+        now_ms: int,
+        max_clock_skew_ms: int,
+        requested_start: int = 0,
     ) -> None:
         """The log starts here from now on. I22: what went, the topic did not promise to keep, by one of what it said
-        lately, or somebody asked that all below `asked_to_go` be deleted."""
+        lately, or somebody asked that all below `requested_start` be deleted."""
         if offset <= self.log_start:
             return
-        known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, asked_to_go)]
+        known = [batch for batch in self.committed.values() if batch.last >= max(self.log_start, requested_start)]
         tail_bytes = self.tail_bytes()
-        early: list[Batch] = []
-        for each in keeps:
+        early: list[LogBatch] = []
+        for each in retentions:
             early = list(
-                too_early(known, offset, each, tail_bytes=tail_bytes, now_ms=now_ms, clocks_apart_ms=clocks_apart_ms)
+                find_early_expiry(
+                    known, offset, each, tail_bytes=tail_bytes, now_ms=now_ms, max_clock_skew_ms=max_clock_skew_ms
+                )
             )
             if not early:
                 break
         if early:
-            self._red(
+            self._report(
                 "I22", f"{self.name} starts at {offset}, was at {self.log_start}: {early[-1]} to {early[0]} went too"
-                f" early, kept is {[*keeps]}",
+                f" early, kept is {[*retentions]}",
             )  # fmt: skip
         self.log_start = offset
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
-    def leads(self, node: int, incarnation: str, epoch: int, end: int, high_watermark: int = 0) -> None:
+    def on_leader(self, node: int, incarnation: str, epoch: int, end: int, high_watermark: int = 0) -> None:
         """I8: one leader per epoch. I9: who is elected has everything that is committed, unless that is lost. R5: no
         epoch begins below what is cold. I6: `high_watermark`, which it knows from before, is committed; what was lost
         in between is so again where it was there all the time."""
         known = self._leaders.setdefault(epoch, (node, incarnation))
         if known != (node, incarnation):
-            self._red("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
+            self._report("I8", f"{self.name}: b{node} ({incarnation}) leads epoch {epoch}, and so does {known}")
         copy = self.copy(node)
-        self._agree(copy)
-        self.obeys(node, epoch)
+        self._advance_agreed(copy)
+        self.on_follow(node, epoch)
         if end < self.cold_end and not self._is_deposed(epoch):
-            self._red("R5", f"{self.name}: b{node} leads epoch {epoch} from {end}, cold is up to {self.cold_end}")
-        if copy.agreed < self.committed_end and not self._is_deposed(epoch):
-            lacks = max(copy.agreed, self.cold_end)
+            self._report("R5", f"{self.name}: b{node} leads epoch {epoch} from {end}, cold is up to {self.cold_end}")
+        if copy.agreed_end < self.committed_end and not self._is_deposed(epoch):
+            lacks = max(copy.agreed_end, self.cold_end)
             if lacks < self.committed_end:
-                self._budget()
+                self._update_losses()
                 if self._lost_from is None or self._lost_from > lacks:
-                    self._red(
+                    self._report(
                         "I9", f"{self.name}: b{node} leads epoch {epoch} from {end}, committed is up to"
                         f" {self.committed_end} and it has only up to {lacks}",
                     )  # fmt: skip
-                self._forget_from(lacks)
+                self._lose_from(lacks)
         if not self._is_deposed(epoch):
             self._lost_from = None
             if high_watermark > self.committed_end:
                 if not self.losses:
                     end = self.committed_end
-                    self._red("I6", f"{self.name}: b{node} begins at high watermark {high_watermark}, not at {end}")
+                    self._report("I6", f"{self.name}: b{node} begins at high watermark {high_watermark}, not at {end}")
                 self._commit(copy, high_watermark)
 
-    def is_begun(self, epoch: int) -> bool:
+    def has_leader_begun(self, epoch: int) -> bool:
         """Whether who was elected for that epoch has acted on it."""
         return epoch in self._leaders
 
-    def obeys(self, node: int, epoch: int) -> None:
+    def on_follow(self, node: int, epoch: int) -> None:
         """I16: a follower that has obeyed a leader obeys none of an earlier epoch any more."""
-        newest = self._obeyed.get(node, epoch)
+        newest = self._followed_epochs.get(node, epoch)
         if epoch < newest:
-            self._red("I16", f"{self.name}: b{node} takes from the leader of epoch {epoch}, after epoch {newest}")
-        self._obeyed[node] = max(epoch, newest)
+            self._report("I16", f"{self.name}: b{node} takes from the leader of epoch {epoch}, after epoch {newest}")
+        self._followed_epochs[node] = max(epoch, newest)
 
     def _is_deposed(self, epoch: int) -> bool:
         return self.state is not None and self.state.leader_epoch > epoch
 
-    def _forget_from(self, offset: int) -> None:
+    def _lose_from(self, offset: int) -> None:
         """What is committed ends here: the rest is lost, and its offsets are given again."""
         for base in [base for base, batch in self.committed.items() if batch.last >= offset]:
-            self.tail_gone += self.committed.pop(base).size
-        self.losses.append(Loss(self._now(), offset))
+            self.lost_tail_bytes += self.committed.pop(base).size
+        self.losses.append(ModelLoss(self._now(), offset))
         self.committed_end = offset
         for copy in self.copies.values():
-            copy.agreed = min(copy.agreed, max(offset, copy.start))
+            copy.agreed_end = min(copy.agreed_end, max(offset, copy.start))
 
-    def watermark(
+    def on_high_watermark(
         self,
         node: int,
         epoch: int,
@@ -285,7 +294,7 @@ class Copies:
         in_sync: Collection[int],
         min_isr: int,
         *,
-        controls: bool = False,
+        is_controller: bool = False,
     ) -> None:
         """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
         what all of them have; whom the metadata log has taken out since, the leader may still count, but need not be
@@ -294,62 +303,62 @@ class Copies:
         other acknowledges nothing that all replicas have to have (R6), and still serves what it took with acks=1."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
-            self._red("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
+            self._report("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
         self._watermarks[epoch] = max(before, high_watermark)
         copy = self.copy(node)
         if high_watermark > copy.end:
-            self._red("I6", f"{self.name}: high watermark {high_watermark} is beyond the end {copy.end} of b{node}")
-        self._agree(copy)
-        if copy.agreed < min(high_watermark, self.committed_end) and self._lost_from is None:
-            self._red(
+            self._report("I6", f"{self.name}: high watermark {high_watermark} is beyond the end {copy.end} of b{node}")
+        self._advance_agreed(copy)
+        if copy.agreed_end < min(high_watermark, self.committed_end) and self._lost_from is None:
+            self._report(
                 "I5", f"{self.name}: b{node} commits {high_watermark} under epoch {epoch}, but its log parts at"
-                f" {copy.agreed} from what is committed up to {self.committed_end}",
+                f" {copy.agreed_end} from what is committed up to {self.committed_end}",
             )  # fmt: skip
         if epoch < self.parted <= max(self._leaders):
-            self._served_apart.append(Loss(self._now(), before))
-            if controls:
-                self.losses.append(Loss(self._now(), before))
+            self._diverged_reads.append(ModelLoss(self._now(), before))
+            if is_controller:
+                self.losses.append(ModelLoss(self._now(), before))
             return  # another one leads, who need not have had this, and nobody waits for who led before
         self._commit(copy, high_watermark)
         if epoch < self.parted:
-            self._budget()
+            self._update_losses()
         if len(in_sync) < min_isr:
-            self._red(
+            self._report(
                 "R3", f"{self.name}: high watermark moves to {high_watermark} with {sorted(in_sync)} in sync,"
                 f" min.insync.replicas is {min_isr}",
             )  # fmt: skip
-        for each in sorted(self._bound(node, epoch, in_sync)):
+        for each in sorted(self._required_replicas(node, epoch, in_sync)):
             other = self.copy(each)
-            self._agree(other)
-            if other.proved and other.agreed < high_watermark and self._lost_from is None:
-                self._red(
+            self._advance_agreed(other)
+            if other.is_provable and other.agreed_end < high_watermark and self._lost_from is None:
+                self._report(
                     "I6", f"{self.name}: high watermark {high_watermark} of b{node}, but b{each} of the in-sync"
-                    f" {sorted(in_sync)} has only up to {other.agreed}",
+                    f" {sorted(in_sync)} has only up to {other.agreed_end}",
                 )  # fmt: skip
 
-    def followed(self, node: int, high_watermark: int) -> None:
+    def on_follower_watermark(self, node: int, high_watermark: int) -> None:
         """A follower takes so much for committed, and serves it to consumers near by (KIP-392). I6: so much is. I5: and
         it is what the follower has. What is lost meanwhile it may know of later."""
         copy = self.copy(node)
-        self._agree(copy)
-        sure = min(self.committed_end, copy.agreed)
+        self._advance_agreed(copy)
+        sure = min(self.committed_end, copy.agreed_end)
         if high_watermark > sure and not self.may_be_gone(sure, 0):
-            self._red(
+            self._report(
                 "I6" if high_watermark > self.committed_end else "I5", f"{self.name}: follower b{node} serves up to"
-                f" {high_watermark}, committed is up to {self.committed_end}, of which it has up to {copy.agreed}",
+                f" {high_watermark}, committed is up to {self.committed_end}, of which it has up to {copy.agreed_end}",
             )  # fmt: skip
 
-    def _bound(self, node: int, epoch: int, in_sync: Collection[int]) -> set[int]:
+    def _required_replicas(self, node: int, epoch: int, in_sync: Collection[int]) -> set[int]:
         """Whom a high watermark has to wait for: a leader in force for all that the metadata log says (R3)."""
         if self.state is None:
             return {*in_sync}
         said = {node, *self.state.isr}
         return said if self.state.leader_epoch == epoch else said & {*in_sync}
 
-    def _commit(self, copy: Copy, upto: int) -> None:
+    def _commit(self, copy: CopyModel, upto: int) -> None:
         if self.committed_end < copy.start:
             self.committed_end = copy.start
-        for batch in copy.batches[copy.at(self.committed_end) :]:
+        for batch in copy.batches[copy.index_at(self.committed_end) :]:
             if batch.last >= upto:
                 break
             self.committed[batch.base] = batch
@@ -357,12 +366,12 @@ class Copies:
 
     # -- the metadata log ---------------------------------------------------------------------------------------------
 
-    def settled(
+    def on_partition_change(
         self,
         new: PartitionImage,
         live: Collection[int],
         lives: Mapping[int, int],
-        between: Collection[int] = (),
+        isr_within_slot: Collection[int] = (),
         *,
         unclean: bool = False,
     ) -> None:
@@ -372,19 +381,19 @@ class Copies:
         old, self.state = self.state, new
         if unclean and old is not None and self._is_unclean(old, new, lives):
             self.parted = new.leader_epoch
-            self._budget()
+            self._update_losses()
         members = sorted({*new.isr, *new.elr})
         if new.leader not in (NO_LEADER, *new.isr):
-            self._red("I10", f"{self.name}: the leader {new.leader} is not in sync: {new}")
+            self._report("I10", f"{self.name}: the leader {new.leader} is not in sync: {new}")
         if not {*new.isr} <= {*live}:  # the last one too: it is eligible then, and nobody leads
-            self._red("I10", f"{self.name}: who is fenced or has stopped is in sync: {new}, live {sorted(live)}")
+            self._report("I10", f"{self.name}: who is fenced or has stopped is in sync: {new}, live {sorted(live)}")
         if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
-            self._red("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
+            self._report("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
         for node in new.elr:
             copy = self.copy(node)
             joined = old is not None and node not in old.isr and node not in old.elr
-            if joined and 0 <= copy.hurt < lives.get(node, 0) - (node not in between):
-                copy.proved, copy.hurt, copy.unsure = (
+            if joined and 0 <= copy.damaged_life < lives.get(node, 0) - (node not in isr_within_slot):
+                copy.is_provable, copy.damaged_life, copy.is_proof_unknown = (
                     True,
                     -1,
                     False,
@@ -392,19 +401,21 @@ class Copies:
         for node in members:
             self._check_member(node, new, lives)
         if old is not None:
-            doubted = {node for node, copy in self.copies.items() if 0 <= copy.doubted_after < lives.get(node, 0)}
-            joined_in = {node: life - (node in between) for node, life in lives.items()}
-            came_back = {node for node in between if 0 <= self.copy(node).hurt < lives.get(node, 0)}
+            doubted = {node for node, copy in self.copies.items() if 0 <= copy.suspect_after < lives.get(node, 0)}
+            joined_in = {node: life - (node in isr_within_slot) for node, life in lives.items()}
+            came_back = {node for node in isr_within_slot if 0 <= self.copy(node).damaged_life < lives.get(node, 0)}
             self._check_step(old, new, members, joined_in, doubted, came_back)
         for node, copy in self.copies.items():
-            copy.left = (copy.left or node not in new.replicas) and node not in new.isr
+            copy.is_removed = (copy.is_removed or node not in new.replicas) and node not in new.isr
         for node in new.isr:
             copy = self.copy(node)
-            if 0 <= copy.hurt < lives.get(node, 0):
-                copy.proved, copy.hurt, copy.unsure = True, -1, False
-            elif copy.hurt == lives.get(node, 0) and copy.lasting and old is not None and node not in old.isr:
-                copy.proved = True  # it had joined when it was hurt, though nobody had written so yet
-        self._budget()
+            if 0 <= copy.damaged_life < lives.get(node, 0):
+                copy.is_provable, copy.damaged_life, copy.is_proof_unknown = True, -1, False
+            elif (
+                copy.damaged_life == lives.get(node, 0) and copy.kept_synced and old is not None and node not in old.isr
+            ):
+                copy.is_provable = True  # it had joined when it was hurt, though nobody had written so yet
+        self._update_losses()
 
     def _is_unclean(self, old: PartitionImage, new: PartitionImage, lives: Mapping[int, int]) -> bool:
         """Whether one leads who was not eligible before, or was no longer when it came back unproved."""
@@ -412,19 +423,21 @@ class Copies:
         if not elected or new.loss == old.loss:
             return False
         copy = self.copy(new.leader)
-        returned = not copy.proved and copy.hurt < lives.get(new.leader, 0)
+        returned = not copy.is_provable and copy.damaged_life < lives.get(new.leader, 0)
         return returned or new.leader not in (*old.isr, *old.elr)
 
     def _check_member(self, node: int, new: PartitionImage, lives: Mapping[int, int]) -> None:
         """I10, R1: whoever is in ISR or ELR has all that is committed; who came back unproved is in neither."""
         copy = self.copy(node)
-        self._agree(copy)
-        returned = not copy.proved and copy.hurt < lives.get(node, 0)
-        if returned and node in new.elr and not copy.unsure:
-            self._red("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
-        whole = max(copy.agreed, self.cold_end) >= self.committed_end
-        if not whole and self._lost_from is None and (copy.proved or (returned and node != new.leader)):
-            self._red("I10", f"{self.name}: b{node} has up to {copy.agreed} of {self.committed_end} committed: {new}")
+        self._advance_agreed(copy)
+        returned = not copy.is_provable and copy.damaged_life < lives.get(node, 0)
+        if returned and node in new.elr and not copy.is_proof_unknown:
+            self._report("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
+        whole = max(copy.agreed_end, self.cold_end) >= self.committed_end
+        if not whole and self._lost_from is None and (copy.is_provable or (returned and node != new.leader)):
+            self._report(
+                "I10", f"{self.name}: b{node} has up to {copy.agreed_end} of {self.committed_end} committed: {new}"
+            )
 
     def _check_step(
         self,
@@ -432,72 +445,80 @@ class Copies:
         new: PartitionImage,
         members: list[int],
         lives: Mapping[int, int],
-        doubted: Collection[int],
-        came_back: Collection[int],
+        suspects: Collection[int],
+        returned: Collection[int],
     ) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
         ):
-            self._red("I8", f"{self.name}: from {old} to {new}")
+            self._report("I8", f"{self.name}: from {old} to {new}")
         gone = sorted({*old.isr, *old.elr} - {*members})
-        left = [node for node in gone if self.holds(node) and not self.copy(node).unsure and node not in doubted]
+        left = [
+            node
+            for node in gone
+            if self.has_all_committed(node) and not self.copy(node).is_proof_unknown and node not in suspects
+        ]
         # Damage that nobody can know of yet is a loss of its own: the budget says so. (`lives`: those in which they may
         # have joined within this slot.)
         relied_on = [
             node
             for node in members
-            if self.holds(node) or self.copy(node).unsure or self.copy(node).hurt >= lives.get(node, 0)
+            if self.has_all_committed(node)
+            or self.copy(node).is_proof_unknown
+            or self.copy(node).damaged_life >= lives.get(node, 0)
         ]
-        relied_on += came_back  # within this slot, and until then whole for all that others knew
+        relied_on += returned  # within this slot, and until then whole for all that others knew
         # Who joins has it by the word of the leader that leaves in the same step (the end of a move).
-        relied_on += [node for node in new.isr if node not in old.isr and self.copy(node).agreed >= self.committed_end]
-        parted = self.parted == new.leader_epoch
-        if left and self.committed_end > self.cold_end and not relied_on and not parted:
-            self._red("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
+        relied_on += [
+            node for node in new.isr if node not in old.isr and self.copy(node).agreed_end >= self.committed_end
+        ]
+        unclean_epoch = self.parted == new.leader_epoch
+        if left and self.committed_end > self.cold_end and not relied_on and not unclean_epoch:
+            self._report("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         nobody_was = not old.isr and not old.elr and self._lost_from is not None
         # Who returned last may have been eligible until this step. That it is the last resort tells the loss then.
         told = new.loss is not None and new.loss.leader_epoch == new.leader_epoch > old.leader_epoch
         known = (*old.isr, *old.elr, *old.last_known)
-        if new.leader != NO_LEADER and known and (nobody_was or told) and not parted:
-            ends = {node: self.copy(node).agreed for node in (*known, new.leader)}
+        if new.leader != NO_LEADER and known and (nobody_was or told) and not unclean_epoch:
+            ends = {node: self.copy(node).agreed_end for node in (*known, new.leader)}
             if ends[new.leader] < max(ends.values()) > self.cold_end:
-                self._red("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
+                self._report("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
-    def holds(self, node: int) -> bool:
+    def has_all_committed(self, node: int) -> bool:
         """Whether all that is committed is there, and can be shown to be."""
         copy = self.copy(node)
-        self._agree(copy)
-        return copy.proved and copy.agreed >= self.committed_end
+        self._advance_agreed(copy)
+        return copy.is_provable and copy.agreed_end >= self.committed_end
 
     # -- the budget ---------------------------------------------------------------------------------------------------
 
-    def _agree(self, copy: Copy) -> None:
+    def _advance_agreed(self, copy: CopyModel) -> None:
         """Moves on to where the copy parts from what is committed; below the log start nobody asks."""
-        committed, copy.agreed = self.committed, max(copy.agreed, min(self.log_start, copy.end))
-        if copy.agreed >= min(copy.end, self.committed_end):
+        committed, copy.agreed_end = self.committed, max(copy.agreed_end, min(self.log_start, copy.end))
+        if copy.agreed_end >= min(copy.end, self.committed_end):
             return
-        first = max(copy.at(copy.agreed) - 1, 0)  # the log may start in the middle of that batch
-        for batch in [each for each in copy.batches[first:] if each.last >= copy.agreed]:
+        first = max(copy.index_at(copy.agreed_end) - 1, 0)  # the log may start in the middle of that batch
+        for batch in [each for each in copy.batches[first:] if each.last >= copy.agreed_end]:
             if committed.get(batch.base) != batch:
                 break
-            copy.agreed = batch.last + 1
+            copy.agreed_end = batch.last + 1
 
-    def _budget(self) -> None:
+    def _update_losses(self) -> None:
         """Whether what is committed is still held by somebody who may lead."""
         if self.state is None or self.committed_end <= self.cold_end:
             return
         best = self.cold_end
         for node in (*self.state.isr, *self.state.elr):
             copy = self.copy(node)
-            self._agree(copy)
-            best = max(best, copy.agreed)
+            self._advance_agreed(copy)
+            best = max(best, copy.agreed_end)
         if best < self.committed_end and (self._lost_from is None or best < self._lost_from):
             self._lost_from = best
-            self.losses.append(Loss(self._now(), best))
+            self.losses.append(ModelLoss(self._now(), best))
 
-    def may_be_served_apart(self, offset: int, since_ns: int) -> bool:
+    def may_have_diverged(self, offset: int, since_ns: int) -> bool:
         """Whether a reader may have got this offset since then as another record, or as one that is lost by now."""
-        apart = any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self._served_apart)
+        apart = any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self._diverged_reads)
         return apart or self.may_be_gone(offset, since_ns)
 
     def may_be_gone(self, offset: int, since_ns: int) -> bool:

@@ -7,12 +7,12 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from tests.sim.cluster.options import Options, TopicShape
+from tests.sim.cluster.options import ClusterOptions, TopicShape
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -20,69 +20,69 @@ from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 
-CANNOT = (Refused, Unavailable, Corrupt)
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 PAUSE_SECONDS_MAX = 10.0
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
-OF_GROUPS_CHANCE = 0.4
+OFFSETS_CHANCE = 0.4
 SEVERAL_CHANCE = 0.7
-AGAIN_SECONDS = 0.2
+RETRY_SECONDS = 0.2
 Replicas = tuple[int, ...]
 
 
-class Ends:
+class ExpectedReplicas:
     """Where replicas may end up: where the last move that was granted leads, and each since whose answer is not known
     (None). Nothing is known after one that was cancelled."""
 
     def __init__(self) -> None:
-        self._ends: dict[TopicPartition, set[Replicas]] = {}
+        self._possible: dict[TopicPartition, set[Replicas]] = {}
 
-    def answered(self, where: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
+    def on_reply(self, tp: TopicPartition, wanted: Replicas | None, code: Code | None) -> None:
         """`wanted` None cancels what is under way."""
         unsure = code is None or code in (Code.REQUEST_TIMED_OUT, Code.NOT_CONTROLLER)
         if wanted is None:
             if unsure or code is Code.NONE:
-                self._ends.pop(where, None)
+                self._possible.pop(tp, None)
         elif code is Code.NONE:
-            self._ends[where] = {wanted}
-        elif unsure and where in self._ends:
-            self._ends[where].add(wanted)
+            self._possible[tp] = {wanted}
+        elif unsure and tp in self._possible:
+            self._possible[tp].add(wanted)
 
-    def astray(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
+    def find_misplaced(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
         """What did not end up where it was asked to be, and is there still. Offsets of groups that have fewer replicas
         than they should gain some, behind those that they have."""
-        for where, ends in self._ends.items():
-            now = replicas(where)
+        for tp, ends in self._possible.items():
+            now = replicas(tp)
             if (
                 now is not None
                 and now not in ends
-                and not (where == OFFSETS and any(now[: len(end)] == end for end in ends))
+                and not (tp == OFFSETS and any(now[: len(end)] == end for end in ends))
             ):
-                yield f"{where} was to be on {sorted(ends)}, is on {now}"
+                yield f"{tp} was to be on {sorted(ends)}, is on {now}"
 
 
-class Moves:
+class Reassignments:
     """All moves of a run, whoever asks: one request after the other, so that its answer says what holds. `asked` has
     those that anybody ever asked to move."""
 
     def __init__(self) -> None:
-        self.asked: set[TopicPartition] = set()
-        self.ends = Ends()
-        self._turn = asyncio.Lock()
+        self.requested: set[TopicPartition] = set()
+        self.expected = ExpectedReplicas()
+        self._lock = asyncio.Lock()
 
-    async def ask(
-        self, client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+    async def submit(
+        self, client: KafkaClient, wanted: Mapping[TopicPartition, Replicas | None]
     ) -> dict[TopicPartition, Code | None]:
         """What was answered of each; None where nothing was."""
-        self.asked.update(wanted)
-        async with self._turn:
-            codes = await _answers(client, wanted)
-            for where, replicas in wanted.items():
-                self.ends.answered(where, replicas, codes[where])
+        self.requested.update(wanted)
+        async with self._lock:
+            codes = await _alter_reassignments(client, wanted)
+            for tp, replicas in wanted.items():
+                self.expected.on_reply(tp, replicas, codes[tp])
         return codes
 
 
-async def _answers(
-    client: Client, wanted: Mapping[TopicPartition, Replicas | None]
+async def _alter_reassignments(
+    client: KafkaClient, wanted: Mapping[TopicPartition, Replicas | None]
 ) -> dict[TopicPartition, Code | None]:
     topics: dict[str, ReassignableTopic] = {}
     for (name, partition), replicas in wanted.items():
@@ -91,98 +91,98 @@ async def _answers(
     request = AlterPartitionReassignmentsRequest(5_000, topics=[*topics.values()])
     codes: dict[TopicPartition, Code | None] = dict.fromkeys(wanted)
     try:
-        got = await client.ask_controller(request, AlterPartitionReassignmentsResponse)
-    except CANNOT:
+        got = await client.send_to_controller(request, AlterPartitionReassignmentsResponse)
+    except REQUEST_ERRORS:
         return codes
     if got.error_code:
-        return dict.fromkeys(wanted, code_of(got.error_code))
+        return dict.fromkeys(wanted, code_from_number(got.error_code))
     for topic in got.responses:
         for each in topic.partitions:
-            codes[TopicPartition(topic.name, each.partition_index)] = code_of(each.error_code)
+            codes[TopicPartition(topic.name, each.partition_index)] = code_from_number(each.error_code)
     return codes
 
 
-class Mover:
+class Reassigner:
     """Asks for moves of the run's partitions, and where groups are at work of their offsets, until `working` is unset.
     `brokers` are those that may hold something, `moving` says how many partitions are on their way."""
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        options: Options,
-        tell: Callable[[str], None],
-        moves: Moves,
+        options: ClusterOptions,
+        log_event: Callable[[str], None],
+        reassignments: Reassignments,
         brokers: Callable[[], list[int]],
-        moving: Callable[[], int],
+        count_moving: Callable[[], int],
     ) -> None:
         self.working = True
         self.counts: dict[str, int] = {}
         self.offsets_moved = 0
-        self.together = 0
+        self.concurrent_moves = 0
         """How often several partitions were on their way at once."""
         self._client = client
         self._options = options
-        self._tell = tell
-        self._moves = moves
+        self._log_event = log_event
+        self._reassignments = reassignments
         self._brokers = brokers
-        self._moving = moving
-        self._draw = random.Random(f"{loop.seed}/mover")
-        self._of_groups = random.Random(f"{loop.seed}/mover-of-groups")
-        self._several = random.Random(f"{loop.seed}/mover-of-several")
+        self._count_moving = count_moving
+        self._rng = random.Random(f"{loop.seed}/mover")
+        self._offsets_rng = random.Random(f"{loop.seed}/mover-of-groups")
+        self._several_rng = random.Random(f"{loop.seed}/mover-of-several")
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(min(self._draw.expovariate(0.3), PAUSE_SECONDS_MAX))
-            if self._options.moves_at_once > 1 and self._several.random() < SEVERAL_CHANCE:
+            await asyncio.sleep(min(self._rng.expovariate(0.3), PAUSE_SECONDS_MAX))
+            if self._options.moves_at_once > 1 and self._several_rng.random() < SEVERAL_CHANCE:
                 await self._move_several()
                 continue
-            shape = self._draw.choice(self._options.topics)
-            where = TopicPartition(shape.name, self._draw.randrange(shape.partitions))
-            wanted = self._target(shape, self._draw) if self._draw.random() < 0.85 else None
-            if self._options.members and self._of_groups.random() < OF_GROUPS_CHANCE:
-                where, wanted = OFFSETS, self._offsets_target()
-            await self._ask({where: wanted})
+            shape = self._rng.choice(self._options.topics)
+            tp = TopicPartition(shape.name, self._rng.randrange(shape.partitions))
+            wanted = self._target(shape, self._rng) if self._rng.random() < 0.85 else None
+            if self._options.members and self._offsets_rng.random() < OFFSETS_CHANCE:
+                tp, wanted = OFFSETS, self._offsets_target()
+            await self._submit({tp: wanted})
         await self._client.close()
 
     async def _move_several(self) -> None:
         """Partitions of all topics at once. While they are on their way, some are called off, and some are to go
         elsewhere after all."""
-        draw = self._several
+        rng = self._several_rng
         places = {
             TopicPartition(shape.name, number): shape
             for shape in self._options.topics
             for number in range(shape.partitions)
         }
-        some = draw.sample(list(places), min(len(places), draw.randint(2, self._options.moves_at_once)))
-        wanted: dict[TopicPartition, Replicas | None] = {where: self._target(places[where], draw) for where in some}
-        if self._options.members and draw.random() < OF_GROUPS_CHANCE:
+        some = rng.sample(list(places), min(len(places), rng.randint(2, self._options.moves_at_once)))
+        wanted: dict[TopicPartition, Replicas | None] = {tp: self._target(places[tp], rng) for tp in some}
+        if self._options.members and rng.random() < OFFSETS_CHANCE:
             wanted[OFFSETS] = self._offsets_target()
-        await self._ask(wanted)
-        for _ in range(draw.randint(0, 3)):
-            await asyncio.sleep(draw.expovariate(1 / AGAIN_SECONDS))
-            again = draw.sample(some, draw.randint(1, len(some)))
-            await self._ask(
-                {where: None if draw.random() < 0.5 else self._target(places[where], draw) for where in again}
-            )
+        await self._submit(wanted)
+        for _ in range(rng.randint(0, 3)):
+            await asyncio.sleep(rng.expovariate(1 / RETRY_SECONDS))
+            again = rng.sample(some, rng.randint(1, len(some)))
+            await self._submit({tp: None if rng.random() < 0.5 else self._target(places[tp], rng) for tp in again})
 
-    def _target(self, shape: TopicShape, draw: random.Random) -> Replicas:
+    def _target(self, shape: TopicShape, rng: random.Random) -> Replicas:
         """As many replicas as the topic has, or one less where it can do with that."""
         least = max(shape.min_isr, shape.replicas - 1)
-        return tuple(draw.sample(self._brokers(), draw.randint(least, shape.replicas)))
+        return tuple(rng.sample(self._brokers(), rng.randint(least, shape.replicas)))
 
     def _offsets_target(self) -> Replicas:
         """All brokers, in whatever order, or all but one."""
         brokers = self._brokers()
-        return tuple(self._of_groups.sample(brokers, self._of_groups.randint(max(1, len(brokers) - 1), len(brokers))))
+        return tuple(
+            self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers)))
+        )
 
-    async def _ask(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
-        for where, code in (await self._moves.ask(self._client, wanted)).items():
+    async def _submit(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
+        for tp, code in (await self._reassignments.submit(self._client, wanted)).items():
             name = "unknown" if code is None else code.name
             if code is not Code.NONE:
-                self._tell(f"move {where} to {wanted[where]}: {name}")
-            elif wanted[where] is None:
+                self._log_event(f"move {tp} to {wanted[tp]}: {name}")
+            elif wanted[tp] is None:
                 name = "called_off"
             self.counts[name] = self.counts.get(name, 0) + 1
-            self.offsets_moved += where == OFFSETS and code is Code.NONE
-        self.together += self._moving() > 1
+            self.offsets_moved += tp == OFFSETS and code is Code.NONE
+        self.concurrent_moves += self._count_moving() > 1

@@ -7,17 +7,17 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.sim.cluster.model import Truth
-from tests.sim.cluster.options import Options
-from tests.sim.cluster.rot import Rot
-from tests.sim.cluster.untold import Untold
-from tests.sim.cluster.world import Host, World
+from tests.sim.cluster.model import ClusterModel
+from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.rot import BitRot
+from tests.sim.cluster.untold import KillBeforeReport
+from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.disk import DiskFault
-from tests.sim.harness.store import bearable, drawn_faults
+from tests.sim.harness.store import draw_faults, tolerable_rules
 from tiered.object_store.faulty import FaultKind, RequestThrottle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
-ASKED = "start the broker again"
+RESTART_HINT = "start the broker again"
 DELAY_SECONDS_MAX = 10.0
 """A call that was begun before all healed has to end well before everything must be live again."""
 CLOCK_JUMP_MS = 3_000_000
@@ -26,29 +26,29 @@ CLOCK_JUMP_MS = 3_000_000
 class Nemesis:
     """Makes trouble until it is told to end. `counts` says what it did."""
 
-    def __init__(self, options: Options, world: World, truth: Truth) -> None:
+    def __init__(self, options: ClusterOptions, world: SimWorld, model: ClusterModel) -> None:
         self._counts: dict[str, int] = {}
         self._options = options
         self._world = world
-        self._draw = random.Random(f"{options.seed}/nemesis")
-        self._rot = Rot(options.seed, world, truth)
-        self._untold = Untold(options.seed, world)
-        self._makers: list[asyncio.Task[None]] = []
-        self._jumps = [0]
+        self._rng = random.Random(f"{options.seed}/nemesis")
+        self._rot = BitRot(options.seed, world, model)
+        self._kill_before_report = KillBeforeReport(options.seed, world)
+        self._fault_tasks: list[asyncio.Task[None]] = []
+        self._clock_jumps = [0]
         self.throttle: RequestThrottle | None = None
 
     def begin(self) -> None:
         """Slow or drifting machines and a bucket that errs, from the first moment on; troublemakers from now on."""
-        draw = random.Random(f"{self._options.seed}/throttle")
+        rng = random.Random(f"{self._options.seed}/throttle")
         if rate := self._options.bucket_rate:
-            self.throttle = RequestThrottle(rate, draw.randint(30, 100), draw.choice((0.3, 1.0, 3.0)))
+            self.throttle = RequestThrottle(rate, rng.randint(30, 100), rng.choice((0.3, 1.0, 3.0)))
         for host in self._world.hosts.values():
-            host.restart_seconds = lambda: self._draw.choice(RESTART_SECONDS)
-            host.machine.clock.drift_ppm = self._draw.randint(-self._options.drift_ppm, self._options.drift_ppm)
+            host.restart_seconds = lambda: self._rng.choice(RESTART_SECONDS)
+            host.machine.clock.drift_ppm = self._rng.randint(-self._options.drift_ppm, self._options.drift_ppm)
             if self._options.worst_fault:
-                drawn = drawn_faults(self._draw, self._options.worst_fault)
+                drawn = draw_faults(self._rng, self._options.worst_fault)
                 stale = random.Random(f"{self._options.seed}/{host.name}/stale")
-                host.machine.faults.rules[:] = bearable(drawn.rules, stale)
+                host.machine.faults.rules[:] = tolerable_rules(drawn.rules, stale)
                 for rule in host.machine.faults.rules:
                     if rule.kind is FaultKind.DELAY:
                         rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
@@ -56,57 +56,57 @@ class Nemesis:
             host.machine.faults.list_keys = self._options.list_keys
             host.machine.faults.throttle = self.throttle
         for number in range(self._options.troublemakers):
-            maker = self._world.loop.create_task(self._make_trouble(), name=f"nemesis-{number}")
-            self._makers.append(maker)
+            maker = self._world.loop.create_task(self._inject_faults(), name=f"nemesis-{number}")
+            self._fault_tasks.append(maker)
         if self._options.rot:
-            self._makers.append(self._world.loop.create_task(self._rot.work(), name="rot"))
-        if self._options.troubles and self._untold.wanted:
-            self._makers.append(self._world.loop.create_task(self._untold.work(), name="untold"))
+            self._fault_tasks.append(self._world.loop.create_task(self._rot.work(), name="rot"))
+        if self._options.troubles and self._kill_before_report.is_enabled:
+            self._fault_tasks.append(self._world.loop.create_task(self._kill_before_report.work(), name="untold"))
 
     @property
     def counts(self) -> dict[str, int]:
         """How often each kind came."""
-        return self._counts | {"rot": self._rot.count, "untold": self._untold.count}
+        return self._counts | {"rot": self._rot.count, "untold": self._kill_before_report.count}
 
     async def end(self) -> None:
         """No more trouble; what is under way is broken off where it stands, then everything is mended."""
-        for maker in self._makers:
+        for maker in self._fault_tasks:
             maker.cancel()
-        await asyncio.gather(*self._makers, return_exceptions=True)
-        self._world.story.tell("heal")
+        await asyncio.gather(*self._fault_tasks, return_exceptions=True)
+        self._world.events.add("heal")
         self._world.network.heal()
         for host in self._world.hosts.values():
             host.resume()
             self._mend(host)
         for host in self._world.hosts.values():
-            if not host.idle and not host.absent:
+            if not host.idle and not host.is_absent:
                 await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
 
-    async def operate(self) -> None:
+    async def act_as_operator(self) -> None:
         """Does what brokers ask people for, until it is cancelled: one that found rot too late for its start is started
         again."""
         while True:
             await asyncio.sleep(1.0)
             for host, node in list(self._world.nodes()):
-                if host.idle and any(ASKED in why for why in node.partitions.troubles().values()):
-                    self._tell(f"{host.name} is started again, as it asks")
+                if host.idle and any(RESTART_HINT in why for why in node.hosted_replicas.list_unserved().values()):
+                    self._log_event(f"{host.name} is started again, as it asks")
                     await host.stop()
                     host.power_on()
 
-    def clocks_apart_ms(self) -> int:
+    def max_clock_skew_ms(self) -> int:
         """How far two readings of wall clocks, at whatever times, were ever apart beyond the time between them."""
         drift_ms = 2 * self._options.drift_ppm * self._world.loop.now_ns // 10**12
-        return max(self._jumps) - min(self._jumps) + drift_ms + 1
+        return max(self._clock_jumps) - min(self._clock_jumps) + drift_ms + 1
 
     def failure(self) -> BaseException | None:
         """Why a troublemaker ended, if one did."""
-        done = (maker for maker in self._makers if maker.done() and not maker.cancelled())
+        done = (maker for maker in self._fault_tasks if maker.done() and not maker.cancelled())
         return next((error for maker in done if (error := maker.exception())), None)
 
-    def _mend(self, host: Host) -> None:
+    def _mend(self, host: SimHost) -> None:
         machine = host.machine
-        host.fill(None)
+        host.limit_disk(None)
         machine.disk.sync_seconds = lambda: 0.0
         machine.disk.faults.clear()
         machine.faults.outage = False
@@ -116,26 +116,26 @@ class Nemesis:
 
     # -- troubles -----------------------------------------------------------------------------------------------------
 
-    async def _make_trouble(self) -> None:
+    async def _inject_faults(self) -> None:
         if not self._options.troubles:
             return
         while True:
-            await asyncio.sleep(self._draw.expovariate(1 / self._options.pause_seconds))
-            kind = self._draw.choice(self._options.troubles)
+            await asyncio.sleep(self._rng.expovariate(1 / self._options.pause_seconds))
+            kind = self._rng.choice(self._options.troubles)
             self._counts[kind] = self._counts.get(kind, 0) + 1
             await getattr(self, f"_{kind}")()
 
-    def _host(self) -> Host | None:
+    def _pick_host(self) -> SimHost | None:
         """One that nobody is busy with."""
         free = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.process]
-        return self._draw.choice(free) if free else None
+        return self._rng.choice(free) if free else None
 
-    def _tell(self, what: str) -> None:
-        self._world.story.tell(f"nemesis: {what}")
+    def _log_event(self, what: str) -> None:
+        self._world.events.add(f"nemesis: {what}")
 
     async def _wait(self, most: float, least: float = 0.05) -> None:
         """Short times are as frequent as long ones."""
-        await asyncio.sleep(least * (most / least) ** self._draw.random())
+        await asyncio.sleep(least * (most / least) ** self._rng.random())
 
     async def _kill(self) -> None:
         await self._crash("kill")
@@ -144,14 +144,14 @@ class Nemesis:
         await self._crash("power")
 
     async def _disk_lost(self) -> None:
-        if self._draw.random() < 0.5:
+        if self._rng.random() < 0.5:
             await self._crash("disk")
 
     async def _crash(self, how: str) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
             await host.end(how)
-            await asyncio.sleep(self._draw.choice(RESTART_SECONDS))
+            await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
             host.power_on()
 
     async def _kill_all(self) -> None:
@@ -164,134 +164,134 @@ class Nemesis:
         hosts = [host for host in self._world.hosts.values() if host.idle]
         for host in hosts:
             await host.end(how)
-        self._draw.shuffle(hosts)
+        self._rng.shuffle(hosts)
         for host in hosts:
-            await asyncio.sleep(self._draw.choice((0.0, 0.1, 1.0)))
+            await asyncio.sleep(self._rng.choice((0.0, 0.1, 1.0)))
             host.power_on()
 
     async def _flapping(self) -> None:
         """One machine again and again, faster than anybody notices."""
-        host = self._host()
-        how = self._draw.choice(("kill", "power"))
-        for _ in range(self._draw.randint(2, 4)):
+        host = self._pick_host()
+        how = self._rng.choice(("kill", "power"))
+        for _ in range(self._rng.randint(2, 4)):
             if host is None or not host.idle:
                 return
             await host.end(how)
-            await asyncio.sleep(self._draw.choice((0.01, 0.3)))
+            await asyncio.sleep(self._rng.choice((0.01, 0.3)))
             host.power_on()
             await self._wait(3.0)
 
     async def _stop(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
-            self._tell(f"{host.name} is told to stop")
-            await host.stop(self._draw.choice((0.05, 1.0, 30.0, 30.0)))
-            await asyncio.sleep(self._draw.choice(RESTART_SECONDS))
+            self._log_event(f"{host.name} is told to stop")
+            await host.stop(self._rng.choice((0.05, 1.0, 30.0, 30.0)))
+            await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
             host.power_on()
 
     async def _freeze(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is None:
             return
         process = host.process
-        self._tell(f"{process} is frozen")
+        self._log_event(f"{process} is frozen")
         host.freeze()
         try:
             await self._wait(8.0, 0.2)
         finally:
             self._world.loop.resume(process)
-        self._tell(f"{process} goes on")
+        self._log_event(f"{process} goes on")
 
     async def _acts_late(self) -> None:
         """One broker hears what the others agree on, and is busy with something else before it acts on it."""
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
             async with host.acts_late():
                 await self._wait(8.0, 0.3)
 
     async def _disk_full(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
-            self._tell(f"disk of {host.name} is full")
-            host.fill(1)
+            self._log_event(f"disk of {host.name} is full")
+            host.limit_disk(1)
             await self._wait(4.0)
-            host.fill(None)
+            host.limit_disk(None)
 
     async def _disk_error(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
-            verb = self._draw.choice(("append", "append", "truncate", "rename", "sync", "sync_dir", "open", "pread"))
+            verb = self._rng.choice(("append", "append", "truncate", "rename", "sync", "sync_dir", "open", "pread"))
             error = "EMFILE" if verb == "open" else "EIO"
-            fault = DiskFault(verb, self._draw.choice(("", ".log", "/")), error, skip=self._draw.randint(0, 20))
-            self._tell(f"disk of {host.name} will fail: {fault}")
+            fault = DiskFault(verb, self._rng.choice(("", ".log", "/")), error, skip=self._rng.randint(0, 20))
+            self._log_event(f"disk of {host.name} will fail: {fault}")
             host.machine.disk.faults.append(fault)
             await self._wait(4.0, 0.5)
             host.machine.disk.faults.clear()
 
     async def _disk_slow(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
-            worst = self._draw.choice((0.02, 0.2, 2.0))
-            self._tell(f"disk of {host.name} takes up to {worst} s")
-            host.machine.disk.sync_seconds = lambda: self._draw.random() * worst
+            worst = self._rng.choice((0.02, 0.2, 2.0))
+            self._log_event(f"disk of {host.name} takes up to {worst} s")
+            host.machine.disk.sync_seconds = lambda: self._rng.random() * worst
             await self._wait(5.0, 0.5)
             host.machine.disk.sync_seconds = lambda: 0.0
 
     async def _clock_jump(self) -> None:
-        host = self._host()
+        host = self._pick_host()
         if host is not None:
-            jump = self._draw.randint(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
-            self._tell(f"clock of {host.name} is {jump} ms ahead")
+            jump = self._rng.randint(-CLOCK_JUMP_MS, CLOCK_JUMP_MS)
+            self._log_event(f"clock of {host.name} is {jump} ms ahead")
             host.machine.clock.wall_offset_ms = jump
-            self._jumps.append(jump)
+            self._clock_jumps.append(jump)
             await self._wait(2.0)
 
     async def _one_way(self) -> None:
-        source, target = self._draw.sample(sorted(self._everybody()), 2)
-        await self._cut([(source, target)])
+        source, target = self._rng.sample(sorted(self._all_hosts()), 2)
+        await self._cut_links([(source, target)])
 
     async def _isolated(self) -> None:
         """One broker from the others, or from its clients too."""
-        lonely = self._draw.choice([host.name for host in self._world.hosts.values()])
-        others = [name for name in self._everybody() if name != lonely]
-        if self._draw.random() < 0.5:
+        lonely = self._rng.choice([host.name for host in self._world.hosts.values()])
+        others = [name for name in self._all_hosts() if name != lonely]
+        if self._rng.random() < 0.5:
             others = [name for name in others if name.startswith("b")]
-        await self._cut([pair for name in others for pair in ((lonely, name), (name, lonely))])
+        await self._cut_links([pair for name in others for pair in ((lonely, name), (name, lonely))])
 
     async def _halves(self) -> None:
-        names = sorted(self._everybody())
-        self._draw.shuffle(names)
-        left = names[: self._draw.randint(1, len(names) - 1)]
+        names = sorted(self._all_hosts())
+        self._rng.shuffle(names)
+        left = names[: self._rng.randint(1, len(names) - 1)]
         right = [name for name in names if name not in left]
-        await self._cut([pair for a in left for b in right for pair in ((a, b), (b, a))])
+        await self._cut_links([pair for a in left for b in right for pair in ((a, b), (b, a))])
 
     async def _reset(self) -> None:
-        one, other = self._draw.sample(sorted(self._everybody()), 2)
-        self._tell(f"connections of {one} and {other} are reset")
+        one, other = self._rng.sample(sorted(self._all_hosts()), 2)
+        self._log_event(f"connections of {one} and {other} are reset")
         self._world.network.break_between(one, other)
 
     async def _bucket_away(self) -> None:
         await self._outage(list(self._world.hosts.values()))
 
     async def _bucket_away_for_one(self) -> None:
-        await self._outage([self._draw.choice(list(self._world.hosts.values()))])
+        await self._outage([self._rng.choice(list(self._world.hosts.values()))])
 
-    async def _outage(self, hosts: list[Host]) -> None:
-        self._tell(f"the bucket is away for {[host.name for host in hosts]}")
+    async def _outage(self, hosts: list[SimHost]) -> None:
+        self._log_event(f"the bucket is away for {[host.name for host in hosts]}")
         for host in hosts:
             host.machine.faults.outage = True
         await self._wait(8.0, 0.3)
         for host in hosts:
             host.machine.faults.outage = False
 
-    async def _cut(self, ways: list[tuple[str, str]]) -> None:
+    async def _cut_links(self, links: list[tuple[str, str]]) -> None:
         network = self._world.network
-        self._tell("cut " + " ".join(f"{source}>{target}" for source, target in ways))
-        for source, target in ways:
+        self._log_event("cut " + " ".join(f"{source}>{target}" for source, target in links))
+        for source, target in links:
             network.cut(source, target)
         await self._wait(8.0, 0.3)
-        for source, target in ways:
+        for source, target in links:
             network.mend(source, target)
 
-    def _everybody(self) -> list[str]:
+    def _all_hosts(self) -> list[str]:
         return [*(host.name for host in self._world.hosts.values()), *self._world.clients]

@@ -13,8 +13,8 @@ from struct import Struct
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tests.sim.cluster.expiry import Batch
-from tests.sim.cluster.model import Truth, batches_of
+from tests.sim.cluster.expiry import LogBatch
+from tests.sim.cluster.model import ClusterModel, batches_of
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
@@ -31,7 +31,7 @@ from tiered.replication.leader_state import LeaderState
 
 _CRC = Struct(">I")
 _CRC_AT = 17
-LOGS = "log"
+LOG_DIR = "log"
 
 
 class Finding(NamedTuple):
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
     what: str
 
 
-class Broken(AssertionError):
+class BrokenRules(AssertionError):
     """A run that found something. `rules` are those that are broken, the first one first."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
@@ -52,18 +52,18 @@ class Broken(AssertionError):
 class Findings:
     """What is wrong so far."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, log_event: Callable[[str], None]) -> None:
         self.found: list[Finding] = []
-        self._tell = tell
+        self._log_event = log_event
 
-    def red(self, rule: str, what: str) -> None:
+    def report(self, rule: str, what: str) -> None:
         self.found.append(Finding(rule, what))
-        self._tell(f"BROKEN {rule}: {what}")
+        self._log_event(f"BROKEN {rule}: {what}")
 
-    def check(self) -> None:
+    def raise_if_any(self) -> None:
         """Raises when anything is."""
         if self.found:
-            raise Broken(self.found)
+            raise BrokenRules(self.found)
 
 
 @contextmanager
@@ -83,29 +83,29 @@ def acting_node() -> int:
     return int(name[1:]) if name else 0
 
 
-class Witness:
+class Observer:
     """The hooks of one run."""
 
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-        self._led: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
+    def __init__(self, model: ClusterModel) -> None:
+        self._model = model
+        self._leaders: dict[int, tuple[PartitionId, LeaderState, DiskLog]] = {}
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Sees everything inside."""
         hooks: tuple[tuple[type[Any] | ModuleType, str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
             (DiskLog, "truncate_to", self._truncate_to),
-            (DiskLog, "restart_at", self._restart_at),
+            (DiskLog, "truncate_fully_and_start_at", self._restart_at),
             (DiskLog, "advance_start", self._advance_start),
             (DiskLog, "drop_local_below", self._drop_local_below),
             (DataDirectory, "mark_clean", self._mark_clean),
             (LeaderReplica, "__init__", self._replica),
-            (LeaderState, "_move", self._move),
+            (LeaderState, "_advance_high_watermark", self._move),
             (FollowerReplica, "_append", self._follower_append),
-            (become_leader, "begin_behind", self._begin_behind),
-            (copy, "begin_behind", self._begin_behind),
+            (become_leader, "restart_at_cold_end", self._begin_behind),
+            (copy, "restart_at_cold_end", self._begin_behind),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -116,23 +116,23 @@ class Witness:
 
     def _pid(self, log: DiskLog) -> PartitionId | None:
         """None for what the model does not speak of: offsets of groups, and topics that are deleted."""
-        pid = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
-        return pid if self._truth.follows(pid) else None
+        partition_id = PartitionId(TopicId(log.topic_id), int(log.name.rpartition("-")[2]))
+        return partition_id if self._model.is_modelled(partition_id) else None
 
     def _open(self, original: Any) -> Any:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
             log: DiskLog = await original.__func__(cls, *args, **options)
-            pid = self._pid(log)
-            if pid is not None:
-                self._truth.of(pid).opened(acting_node(), log.end_offset, held_by(log))
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_opened(acting_node(), log.end_offset, read_batches(log))
             return log
 
         return classmethod(open)
 
     def _mark_clean(self, original: Any) -> Any:
         async def mark_clean(directory: DataDirectory, *args: Any) -> None:
-            for copies in self._truth.copies.values():  # whether it lasts, a process that ends now does not learn
-                copies.stopped(acting_node())
+            for copies in self._model.copies.values():  # whether it lasts, a process that ends now does not learn
+                copies.on_clean_stop(acting_node())
             await original(directory, *args)
 
         return mark_clean
@@ -140,15 +140,15 @@ class Witness:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
             original(log, data, batches, now_ms)
-            pid = self._pid(log)
-            if pid is not None:
-                copies = self._truth.of(pid)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                copies = self._model.copies_of(partition_id)
                 for each in batches:
-                    crc = _CRC.unpack_from(data, each.at + _CRC_AT)[0]
+                    crc = _CRC.unpack_from(data, each.position + _CRC_AT)[0]
                     # Batches of a produce request are stamped in place: what was walked before may say less.
-                    base, epoch = stamped(data, each.at)
+                    base, epoch = read_stamp(data, each.position)
                     last = base + each.last_offset - each.base_offset
-                    copies.appended(acting_node(), Batch(base, last, epoch, crc, each.size, each.max_timestamp))
+                    copies.on_append(acting_node(), LogBatch(base, last, epoch, crc, each.size, each.max_timestamp))
 
         return write
 
@@ -158,11 +158,11 @@ class Witness:
             try:
                 original(log, offset)
             except Unavailable:
-                self._half_cut(log)
+                self._on_failed_truncation(log)
                 raise
-            pid = self._pid(log)
-            if pid is not None and log.end_offset < before:
-                self._truth.of(pid).cut(acting_node(), log.end_offset, why="truncate")
+            partition_id = self._pid(log)
+            if partition_id is not None and log.end_offset < before:
+                self._model.copies_of(partition_id).on_truncated(acting_node(), log.end_offset, why="truncate")
 
         return truncate_to
 
@@ -171,57 +171,57 @@ class Witness:
             try:
                 original(log, offset, *args)
             except Unavailable:
-                self._half_cut(log)
+                self._on_failed_truncation(log)
                 raise
-            pid = self._pid(log)
-            if pid is not None:
-                self._truth.of(pid).restarted(acting_node(), offset)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_log_reset(acting_node(), offset)
 
         return restart_at
 
     def _begin_behind(self, original: Any) -> Any:
         def begin_behind(log: DiskLog, *args: Any) -> None:
             original(log, *args)
-            pid = self._pid(log)
-            if pid is not None:
-                self._truth.of(pid).began_behind(acting_node())
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_begun_behind_cold(acting_node())
 
         return begin_behind
 
-    def _half_cut(self, log: DiskLog) -> None:
+    def _on_failed_truncation(self, log: DiskLog) -> None:
         """A cut that failed, on a full disk: what is there now is what the next opening finds."""
-        pid, disk = self._pid(log), log._files.disk
-        if pid is not None:
+        partition_id, disk = self._pid(log), log._files.disk
+        if partition_id is not None:
             assert isinstance(disk, SimDisk)
-            start, batches = on_disk(disk, log._files.directory.partition("/")[2])
+            start, batches = read_disk_log(disk, log._files.directory.partition("/")[2])
             end = batches[-1].last + 1 if batches else start
-            self._truth.of(pid).cut(acting_node(), end, why="a cut that failed")
+            self._model.copies_of(partition_id).on_truncated(acting_node(), end, why="a cut that failed")
 
     def _advance_start(self, original: Any) -> Any:
         def advance_start(log: DiskLog, offset: int) -> None:
             before = log.start_offset
             original(log, offset)
-            pid = self._pid(log) if log.start_offset > before else None
-            if pid is not None:
-                self._truth.starts_here(pid, log.start_offset)
+            partition_id = self._pid(log) if log.start_offset > before else None
+            if partition_id is not None:
+                self._model.on_local_log_start(partition_id, log.start_offset)
 
         return advance_start
 
     def _drop_local_below(self, original: Any) -> Any:
         async def drop_local_below(log: DiskLog, offset: int) -> int:
             dropped: int = await original(log, offset)
-            pid = self._pid(log)
-            if pid is not None and dropped:
-                self._truth.of(pid).dropped(acting_node(), log._writer.segments[0].base_offset)
+            partition_id = self._pid(log)
+            if partition_id is not None and dropped:
+                self._model.copies_of(partition_id).on_local_delete(acting_node(), log._writer.segments[0].base_offset)
             return dropped
 
         return drop_local_below
 
     def _follower_append(self, original: Any) -> Any:
         def append(copy: FollowerReplica, part: Any) -> None:
-            pid = self._pid(copy.log)
-            if pid is not None:
-                self._truth.of(pid).obeys(acting_node(), copy.leader_epoch)
+            partition_id = self._pid(copy.log)
+            if partition_id is not None:
+                self._model.copies_of(partition_id).on_follow(acting_node(), copy.leader_epoch)
             original(copy, part)
 
         return append
@@ -233,12 +233,14 @@ class Witness:
             given = (*args, *options.values())
             state = next(each for each in given if isinstance(each, LeaderState))
             log = next(each for each in given if isinstance(each, DiskLog))
-            pid = self._pid(log)
-            if pid is not None:
-                self._led[id(state)] = (pid, state, log)
+            partition_id = self._pid(log)
+            if partition_id is not None:
+                self._leaders[id(state)] = (partition_id, state, log)
                 node = acting_node()
-                incarnation = self._truth.incarnation(node)
-                self._truth.of(pid).leads(node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark)
+                incarnation = self._model.incarnation(node)
+                self._model.copies_of(partition_id).on_leader(
+                    node, incarnation, state.leader_epoch, log.end_offset, state.high_watermark
+                )
             original(replica, *args, **options)
 
         return begin
@@ -246,30 +248,30 @@ class Witness:
     def _move(self, original: Any) -> Any:
         def move(state: LeaderState, min_isr: int) -> bool:
             moved: bool = original(state, min_isr)
-            known = self._led.get(id(state))
-            if moved and known is not None and self._truth.follows(known[0]):
-                pid = known[0]
-                needed = self._truth.min_isr(pid, acting_node(), min_isr, len(state.replicas))
-                self._truth.of(pid).watermark(
+            known = self._leaders.get(id(state))
+            if moved and known is not None and self._model.is_modelled(known[0]):
+                partition_id = known[0]
+                needed = self._model.min_isr(partition_id, acting_node(), min_isr, len(state.replicas))
+                self._model.copies_of(partition_id).on_high_watermark(
                     acting_node(), state.leader_epoch, state.high_watermark, state.isr, needed,
-                    controls=self._truth.controls(acting_node()),
+                    is_controller=self._model.is_controller(acting_node()),
                 )  # fmt: skip
             return moved
 
         return move
 
 
-def stamped(data: Any, at: int) -> tuple[int, int]:
+def read_stamp(data: Any, at: int) -> tuple[int, int]:
     """Base offset and leader epoch as they stand in the bytes of a batch."""
     return int.from_bytes(data[at : at + 8], "big"), int.from_bytes(data[at + 12 : at + 16], "big", signed=True)
 
 
-def held_by(log: DiskLog) -> list[Batch]:
+def read_batches(log: DiskLog) -> list[LogBatch]:
     """All batches of the segments that an opened log has; read past the disk's faults."""
     files = log._files
     disk = files.disk
     assert isinstance(disk, SimDisk)
-    found: list[Batch] = []
+    found: list[LogBatch] = []
     for view in (*log.closed_segments(), log.active_view):
         node = disk._find(files.path(view.base_offset, ".log"))
         if isinstance(node, Inode):
@@ -277,23 +279,23 @@ def held_by(log: DiskLog) -> list[Batch]:
     return found
 
 
-def is_marked(disk: SimDisk) -> bool:
+def has_boot_mark(disk: SimDisk) -> bool:
     """True if the next start believes all that was written since the machine began."""
-    mark = disk._find(f"{LOGS}/{BOOT_MARK}")
+    mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
     return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
 
 
-def on_disk(disk: SimDisk, directory: str) -> tuple[int, list[Batch]]:
+def read_disk_log(disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:
     """Where the log in a partition's directory begins, and what its files hold: batches that prove themselves, up to
     the first that does not, or that does not follow the one before it."""
-    folder = disk._find(f"{LOGS}/{directory}")
-    whole: list[Batch] = []
+    folder = disk._find(f"{LOG_DIR}/{directory}")
+    whole: list[LogBatch] = []
     if not isinstance(folder, Folder):
         return 0, whole
     logs = [(name, node) for name, node in sorted(folder.names.items()) if name.endswith(".log")]
     for _, node in logs:
         if isinstance(node, Inode):
-            batches = batches_of(bytes(node.data), prove=True)
+            batches = batches_of(bytes(node.data), check_crc=True)
             if whole and batches and batches[0].base != whole[-1].last + 1:
                 break
             whole += batches

@@ -6,48 +6,49 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.expiry import Batch
+from tests.sim.cluster.expiry import LogBatch
 
 
 @dataclass
-class Copy:
+class CopyModel:
     """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
-    show that nothing is missing; else `hurt` is the life of the machine that suffered the damage (-1: none did)."""
+    show that nothing is missing; else `damaged_life` is the life of the machine that suffered the damage (-1: none
+    did)."""
 
     start: int = 0
     end: int = 0
-    batches: list[Batch] = field(default_factory=list)
-    agreed: int = 0
-    proved: bool = True
-    hurt: int = -1
-    unread: bool = False
+    batches: list[LogBatch] = field(default_factory=list)
+    agreed_end: int = 0
+    is_provable: bool = True
+    damaged_life: int = -1
+    is_unopened: bool = False
     """It was hurt so that a start could not prove it whole, and none has opened it since, though it may lead: a full
     disk keeps it closed."""
-    clean: bool = False
+    stopped_cleanly: bool = False
     """Nothing was written since a clean stop: then even a power cut leaves it proved, unless a start had begun that
     made the stop's mark invalid. So it is `unsure`."""
-    unsure: bool = False
-    doubted: bool = False
+    is_proof_unknown: bool = False
+    suspect: bool = False
     """It was hurt so that a start cannot prove it whole, and its broker does not believe its directory again yet."""
-    doubted_after: int = -1
+    suspect_after: int = -1
     """The life that ended so: whoever starts after it doubts the log again. -1: none."""
-    opened: int = 0
+    open_count: int = 0
     """How often a start has looked at it."""
-    left: bool = False
+    is_removed: bool = False
     """It is no replica any more, or was none since the log was opened last: its log may be thrown away."""
-    behind: bool = False
+    began_behind_cold: bool = False
     """It began behind what is cold, and nobody opened or cut it since: its broker knows of producers what the bucket
     does."""
-    lasting: bool = False
+    kept_synced: bool = False
     """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
 
-    def at(self, offset: int) -> int:
+    def index_at(self, offset: int) -> int:
         """The index of the first batch at or above an offset."""
         return bisect_left(self.batches, offset, key=lambda batch: batch.base)
 
-    def replace(self, start: int, batches: Iterable[Batch]) -> None:
+    def replace(self, start: int, batches: Iterable[LogBatch]) -> None:
         """It holds just this from now on."""
         self.batches = list(batches)
         self.start = self.batches[0].base if self.batches else start
         self.end = self.batches[-1].last + 1 if self.batches else start
-        self.agreed = self.start
+        self.agreed_end = self.start

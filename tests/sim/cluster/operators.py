@@ -4,64 +4,75 @@ and settings."""
 from __future__ import annotations
 
 from tests.sim.cluster.broker_changes import BrokerChanges
-from tests.sim.cluster.expected import Expected
-from tests.sim.cluster.model import Truth
-from tests.sim.cluster.moves import Mover, Moves
+from tests.sim.cluster.expected import ExpectedTopics
+from tests.sim.cluster.model import ClusterModel
+from tests.sim.cluster.moves import Reassigner, Reassignments
 from tests.sim.cluster.observer import Findings
-from tests.sim.cluster.options import Options
+from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.settings_changes import SettingsChanges
-from tests.sim.cluster.world import Host, World
+from tests.sim.cluster.world import SimHost, SimWorld
 
-Operator = Mover | BrokerChanges | SettingsChanges
+Operator = Reassigner | BrokerChanges | SettingsChanges
 
 
 class Operators:
     """Those of one run."""
 
-    def __init__(self, options: Options, world: World, truth: Truth, expected: Expected, findings: Findings) -> None:
-        self.moves = Moves()
+    def __init__(
+        self,
+        options: ClusterOptions,
+        world: SimWorld,
+        model: ClusterModel,
+        expected: ExpectedTopics,
+        findings: Findings,
+    ) -> None:
+        self.reassignments = Reassignments()
         self._world = world
-        self._truth = truth
-        loop, tell = world.loop, world.story.tell
+        self._model = model
+        loop, tell = world.loop, world.events.add
         for host in world.hosts.values():
-            host.absent = host.node_id > options.brokers
-        self._made: dict[str, Operator] = {}
+            host.is_absent = host.node_id > options.brokers
+        self._by_kind: dict[str, Operator] = {}
         if options.moves:
             client = world.client("c-moves")
-            self._made["move"] = Mover(client, loop, options, tell, self.moves, self._brokers, self.moving)
+            self._by_kind["move"] = Reassigner(
+                client, loop, options, tell, self.reassignments, self._present_ids, self.count_moving
+            )
         if options.joins:
             client = world.client("c-brokers")
-            self._made["broker"] = BrokerChanges(
-                client, loop, options, tell, self.moves, world.hosts, lambda: truth.image
+            self._by_kind["broker"] = BrokerChanges(
+                client, loop, options, tell, self.reassignments, world.hosts, lambda: model.image
             )
         if options.changes:
             client = world.client("c-settings")
-            self._made["settings"] = SettingsChanges(client, loop, options, tell, expected, findings, self._is_away)
+            self._by_kind["settings"] = SettingsChanges(
+                client, loop, options, tell, expected, findings, self._is_any_down
+            )
 
     @property
     def all(self) -> list[Operator]:
         """In the order in which they begin."""
-        return [*self._made.values()]
+        return [*self._by_kind.values()]
 
     @property
     def counts(self) -> dict[str, int]:
         """What they did."""
-        found = {f"{kind}_{name}": count for kind, each in self._made.items() for name, count in each.counts.items()}
-        mover = self._made.get("move")
-        if isinstance(mover, Mover):
-            found |= {"moved_offsets": mover.offsets_moved, "moved_together": mover.together}
+        found = {f"{kind}_{name}": count for kind, each in self._by_kind.items() for name, count in each.counts.items()}
+        mover = self._by_kind.get("move")
+        if isinstance(mover, Reassigner):
+            found |= {"moved_offsets": mover.offsets_moved, "moved_together": mover.concurrent_moves}
         return found
 
-    def present(self) -> list[Host]:
+    def present_hosts(self) -> list[SimHost]:
         """The machines of brokers that have joined and have not left."""
-        return [host for host in self._world.hosts.values() if not host.absent]
+        return [host for host in self._world.hosts.values() if not host.is_absent]
 
-    def moving(self) -> int:
+    def count_moving(self) -> int:
         """How many partitions are on their way."""
-        return sum(each.is_reassigning for topic in self._truth.image.topics.values() for each in topic.partitions)
+        return sum(each.is_reassigning for topic in self._model.image.topics.values() for each in topic.partitions)
 
-    def _brokers(self) -> list[int]:
-        return [host.node_id for host in self.present()]
+    def _present_ids(self) -> list[int]:
+        return [host.node_id for host in self.present_hosts()]
 
-    def _is_away(self) -> bool:
-        return not all(host.up for host in self.present())
+    def _is_any_down(self) -> bool:
+        return not all(host.up for host in self.present_hosts())

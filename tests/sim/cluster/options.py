@@ -17,20 +17,20 @@ TROUBLES = (
     "one_way", "isolated", "halves", "reset", "bucket_away", "bucket_away_for_one", "kill_all", "power_all", "flapping",
 )  # fmt: skip
 """Every kind of trouble. Each seed takes some of them."""
-LATE = "acts_late"
+ACTS_LATE = "acts_late"
 """The trouble that is drawn apart from those."""
 
-CHANGES = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
+SETTING_KINDS = ("flush", "min_isr", "retention", "local_retention", "tiering", "unclean")
 """Kinds of settings that may change while everybody uses what they are set for."""
 
-CHANGING, BY_DEFAULT, DELETING, UNCLEAN, UNTIERED = 0.5, 0.2, 0.3, 0.1, 0.25
+SETTINGS_CHANGE_SHARE, DEFAULT_MIN_ISR_SHARE, DELETES_SHARE, UNCLEAN_SHARE, UNTIERED_SHARE = 0.5, 0.2, 0.3, 0.1, 0.25
 """Shares: of seeds in which settings change, whose topics go by the brokers' `min.insync.replicas`, in which records
 are deleted, and in which anybody may lead; of topics that are not tiered."""
-ACTING_LATE, JOINING, LEAVING, STATIC = 0.25, 0.2, 0.7, 0.4
+ACTS_LATE_SHARE, JOINS_SHARE, LEAVES_SHARE, STATIC_SHARE = 0.25, 0.2, 0.7, 0.4
 """Shares: of seeds in which brokers act late, and in which one joins; of those, in which one leaves; of those with
 groups, whose members are static."""
 
-FINE = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
+SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections whose pieces go down to a byte: the more, the more a run costs."""
 
 
@@ -61,7 +61,7 @@ class TopicShape:
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """What a seed draws; printed with a failing run."""
 
     seed: int
@@ -80,7 +80,7 @@ class Options:
     readers: int
     members: int
     admin: bool
-    cuts: bool
+    admin_deletes: bool
     """Whether the administration deletes records."""
     moves: bool
     troubles: tuple[str, ...]
@@ -99,7 +99,7 @@ class Options:
     latency_seconds: float
     skewed: bool
     """Whether each way between two hosts has a latency of its own."""
-    fine_share: float
+    small_chunk_share: float
     """Of the connections whose pieces are of every scale down to a byte."""
     session_ms: int
     drift_ppm: int
@@ -122,53 +122,53 @@ class Options:
     """What each broker's own file says of `min.insync.replicas`."""
 
     @classmethod
-    def drawn(cls, seed: int, brokers: int = BROKERS) -> Options:
+    def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
         """The options of a seed."""
-        draw = random.Random(f"{seed}/cluster-options")
-        count = draw.randint(1, 2)
-        troubles = tuple(each for each in TROUBLES if draw.random() < 0.35)
+        rng = random.Random(f"{seed}/cluster-options")
+        count = rng.randint(1, 2)
+        troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
         net, bucket = random.Random(f"{seed}/net-options"), random.Random(f"{seed}/bucket-options")
         made = cls(
             seed=seed,
             brokers=brokers,
-            topics=tuple(_topic(draw, number, brokers) for number in range(count)),
-            segment_bytes=draw.choice((1024, 2048, 4096)),
-            local_retention_bytes=draw.choice((1, 4096, -2)),
-            retention_bytes=draw.choice((-1, -1, -1, 16384)),
+            topics=tuple(_draw_topic(rng, number, brokers) for number in range(count)),
+            segment_bytes=rng.choice((1024, 2048, 4096)),
+            local_retention_bytes=rng.choice((1, 4096, -2)),
+            retention_bytes=rng.choice((-1, -1, -1, 16384)),
             retention_ms=random.Random(f"{seed}/keeps").choice((-1,) * 6 + (10_000, 20_000)),
-            senders=draw.randint(2, 3),
-            send_rate=draw.choice((1.0, 2.0, 4.0)),
+            senders=rng.randint(2, 3),
+            send_rate=rng.choice((1.0, 2.0, 4.0)),
             in_flight=random.Random(f"{seed}/in-flight").choice((1, 1, 5)),
             readers=1,
-            members=draw.choice((0, 0, 0, 2)),
-            admin=draw.random() < 0.3,
-            cuts=random.Random(f"{seed}/cuts").random() < 0.4,
+            members=rng.choice((0, 0, 0, 2)),
+            admin=rng.random() < 0.3,
+            admin_deletes=random.Random(f"{seed}/cuts").random() < 0.4,
             moves=random.Random(f"{seed}/moves").random() < 0.25,
             troubles=troubles,
             fetch_bytes=random.Random(f"{seed}/fetches").choice((MIB,) * 5 + (1000,)),
             rot=random.Random(f"{seed}/bit").random() < 0.2,
-            troublemakers=draw.randint(1, 2),
-            pause_seconds=draw.choice((1.0, 2.0, 4.0)),
-            worst_fault=draw.choice((0.0, 0.0, 0.03, 0.1)),
+            troublemakers=rng.randint(1, 2),
+            pause_seconds=rng.choice((1.0, 2.0, 4.0)),
+            worst_fault=rng.choice((0.0, 0.0, 0.03, 0.1)),
             bucket_rate=bucket.choice((0.0, 0.0, 0.0, 10.0, 30.0)),
             list_keys=bucket.choice((0, 0, 2, 3, 10)),
-            latency_seconds=draw.choice((0.001, 0.001, 0.005, 0.05)),
-            fine_share=net.choice(FINE),
+            latency_seconds=rng.choice((0.001, 0.001, 0.005, 0.05)),
+            small_chunk_share=net.choice(SMALL_CHUNK_SHARES),
             skewed=net.random() < 0.3,
-            session_ms=draw.choice((1500, 3000)),
-            drift_ppm=draw.choice((0, 0, 1000)),
-            manifest_fan=draw.choice((2, 4, 32)),
-            snapshot_slots=draw.choice((5, 20, 200)),
-            chaos_seconds=draw.choice((15.0, 25.0)),
-            rebuild=draw.random() < 0.15,
+            session_ms=rng.choice((1500, 3000)),
+            drift_ppm=rng.choice((0, 0, 1000)),
+            manifest_fan=rng.choice((2, 4, 32)),
+            snapshot_slots=rng.choice((5, 20, 200)),
+            chaos_seconds=rng.choice((15.0, 25.0)),
+            rebuild=rng.random() < 0.15,
         )
-        return made.but(troubles=(*troubles, *_late(seed)), **_operated(made))
+        return made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
 
-    def but(self, **changes: Any) -> Options:
+    def with_changes(self, **changes: Any) -> ClusterOptions:
         """The same with something else."""
         return replace(self, **changes)
 
-    def lines(self) -> str:
+    def describe(self) -> str:
         """One line for each, to be read."""
         return "\n".join(f"  {each.name}={getattr(self, each.name)!r}" for each in fields(self))
 
@@ -188,7 +188,7 @@ class Options:
         """Those of each broker."""
         return [
             replace(
-                COMMON,
+                COMMON_SETTINGS,
                 node_id=number,
                 kafka=f"b{number}:{PORT}",
                 advertised_listeners=(f"{LISTENER}://b{number}:{PORT}",),
@@ -203,51 +203,51 @@ class Options:
         ]
 
 
-def _late(seed: int) -> tuple[str, ...]:
-    return (LATE,) if random.Random(f"{seed}/acts-late").random() < ACTING_LATE else ()
+def _draw_acts_late(seed: int) -> tuple[str, ...]:
+    return (ACTS_LATE,) if random.Random(f"{seed}/acts-late").random() < ACTS_LATE_SHARE else ()
 
 
-def _operated(made: Options) -> dict[str, Any]:
+def _draw_operations(made: ClusterOptions) -> dict[str, Any]:
     """What operators do in a run, and what groups are at work: each from streams of its own."""
     settings = random.Random(f"{made.seed}/settings")
     brokers, groups = random.Random(f"{made.seed}/brokers"), random.Random(f"{made.seed}/groups")
-    changing, by_default = settings.random() < CHANGING, settings.random() < BY_DEFAULT
-    changes = settings.sample(CHANGES, settings.randint(1, 3))
+    changing, by_default = settings.random() < SETTINGS_CHANGE_SHARE, settings.random() < DEFAULT_MIN_ISR_SHARE
+    changes = settings.sample(SETTING_KINDS, settings.randint(1, 3))
     changes += ["flush"] * (settings.random() < 0.3) + ["min_isr"] * by_default
     if made.rot:  # a bit rots where a start looks, which goes by what `flush` was all the time
         changes = [each for each in changes if each != "flush"]
-    deletes, unclean = settings.random() < DELETING, settings.random() < UNCLEAN
+    deletes, unclean = settings.random() < DELETES_SHARE, settings.random() < UNCLEAN_SHARE
     topics = tuple(
         replace(
             each,
-            tiered=settings.random() >= UNTIERED,
+            tiered=settings.random() >= UNTIERED_SHARE,
             own_min_isr=not by_default,
             unclean=unclean,
             min_isr=min(each.replicas, 2) if by_default else each.min_isr,
         )
         for each in made.topics
     )
-    joins = brokers.random() < JOINING and made.brokers == BROKERS
+    joins = brokers.random() < JOINS_SHARE and made.brokers == BROKERS
     return {
         "topics": topics,
         "members": max(made.members, groups.choice((0, 0, 2, 2, 3))),
-        "static": groups.random() < STATIC,
+        "static": groups.random() < STATIC_SHARE,
         "joins": joins,
-        "leaves": joins and brokers.random() < LEAVING,
+        "leaves": joins and brokers.random() < LEAVES_SHARE,
         "moves_at_once": random.Random(f"{made.seed}/moves-at-once").choice((1, 4)),
         "deletes": deletes,
-        "changes": tuple(each for each in CHANGES if changing and each in changes),
+        "changes": tuple(each for each in SETTING_KINDS if changing and each in changes),
         "min_isr": 2 if by_default else 1,
     }
 
 
-def _topic(draw: random.Random, number: int, brokers: int) -> TopicShape:
-    replicas = min(brokers, draw.choice((1, 2, 3, 3, 3)))
-    min_isr = min(replicas, draw.choice((1, 2, 2)))
-    return TopicShape(f"t{number}", draw.randint(1, 2), replicas, min_isr, draw.choice(("none", "none", "ack")))
+def _draw_topic(rng: random.Random, number: int, brokers: int) -> TopicShape:
+    replicas = min(brokers, rng.choice((1, 2, 3, 3, 3)))
+    min_isr = min(replicas, rng.choice((1, 2, 2)))
+    return TopicShape(f"t{number}", rng.randint(1, 2), replicas, min_isr, rng.choice(("none", "none", "ack")))
 
 
-COMMON = replace(
+COMMON_SETTINGS = replace(
     Settings(),
     auto_create_topics_enable=False,
     log_retention_check_interval_ms=2_000,

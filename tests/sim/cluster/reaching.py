@@ -9,53 +9,55 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster.members import REBALANCE_MS, GroupMember
-from tests.sim.cluster.readers import Reader
+from tests.sim.cluster.readers import StandaloneReader
 from tiered.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
 REBALANCED_SECONDS = 2 * REBALANCE_MS / 1000
 REACHED_SECONDS = 30.0
 Ends = Mapping[TopicPartition, int]
 
 
-async def the_end(run: Run) -> None:
+async def wait_until_read(run: ClusterRun) -> None:
     """Lets time pass until everybody has read all of it."""
     ends = {
-        where: run.truth.of(pid).committed_end for where in run.own_partitions() if (pid := run.pid(where)) is not None
+        tp: run.model.copies_of(partition_id).committed_end
+        for tp in run.own_partitions()
+        if (partition_id := run.partition_id(tp)) is not None
     }
     members = [each for each in run.clients if isinstance(each, GroupMember)]
-    readers = [each for each in run.clients if isinstance(each, Reader)]
+    readers = [each for each in run.clients if isinstance(each, StandaloneReader)]
     for member in members:
-        member.steady = True
+        member.stays = True
     for reader in readers:
-        reader.steady = True
+        reader.stays = True
     if members:
-        wanted = [where for where in ends if where.topic == run.options.topics[0].name]
-        await run.until(
-            lambda: not any(unowned([member.positions() for member in members], wanted)),
+        wanted = [tp for tp in ends if tp.topic == run.options.topics[0].name]
+        await run.wait_until(
+            lambda: not any(find_unowned([member.positions() for member in members], wanted)),
             REBALANCED_SECONDS, "every partition of the group has an owner",
         )  # fmt: skip
-        await run.until(
-            lambda: not any(behind(_together(members), {where: ends[where] for where in wanted})),
+        await run.wait_until(
+            lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
             REACHED_SECONDS, "the group reads to the end",
         )  # fmt: skip
-    await run.until(
-        lambda: not any(where for reader in readers for where in behind(reader.positions(), ends)),
+    await run.wait_until(
+        lambda: not any(tp for reader in readers for tp in find_behind(reader.positions(), ends)),
         REACHED_SECONDS, "every reader reads to the end",
     )  # fmt: skip
 
 
-def unowned(owned: list[dict[TopicPartition, int]], wanted: list[TopicPartition]) -> Iterator[TopicPartition]:
+def find_unowned(owned: list[dict[TopicPartition, int]], wanted: list[TopicPartition]) -> Iterator[TopicPartition]:
     """What not exactly one has."""
-    return (where for where in wanted if sum(where in each for each in owned) != 1)
+    return (tp for tp in wanted if sum(tp in each for each in owned) != 1)
 
 
-def behind(positions: Ends, ends: Ends) -> Iterator[TopicPartition]:
+def find_behind(positions: Ends, ends: Ends) -> Iterator[TopicPartition]:
     """What is not read to the end."""
-    return (where for where, end in ends.items() if positions.get(where, -1) < end)
+    return (tp for tp, end in ends.items() if positions.get(tp, -1) < end)
 
 
-def _together(members: list[GroupMember]) -> dict[TopicPartition, int]:
-    return {where: offset for member in members for where, offset in member.positions().items()}
+def _merge_positions(members: list[GroupMember]) -> dict[TopicPartition, int]:
+    return {tp: offset for member in members for tp, offset in member.positions().items()}

@@ -6,106 +6,106 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from tests.sim.cluster.history import End, History, Poll, Row
+from tests.sim.cluster.history import ClientHistory, EndOffsetReply, PollResult, ReadRecord
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.consumer import Consumer, Fetched
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.consumer import FetchedBatch, KafkaConsumer
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets
 
-CANNOT = (Refused, Unavailable, Corrupt)
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 JUMP_CHANCE = 0.1
 
 
-class Reader:
+class StandaloneReader:
     """One client that reads until `working` is unset. `heard` is told of every poll; `sole_epoch` says under which a
     partition is led, while no broker but one may answer for it, else -1."""
 
     def __init__(
         self,
         name: str,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        history: History,
+        history: ClientHistory,
         partitions: Callable[[], list[TopicPartition]],
-        heard: Callable[[Poll], None],
+        on_poll: Callable[[PollResult], None],
         sole_epoch: Callable[[TopicPartition], int],
     ) -> None:
         self.name = name
         self.working = True
-        self.steady = False
+        self.stays = False
         """Whether it goes on where it is, once it has all partitions."""
-        self._consumer: Consumer | None = None
+        self._consumer: KafkaConsumer | None = None
         self._client = client
         self._loop = loop
         self._history = history
         self._partitions = partitions
-        self._heard = heard
+        self._on_poll = on_poll
         self._sole_epoch = sole_epoch
-        self._draw = random.Random(f"{loop.seed}/{name}")
+        self._rng = random.Random(f"{loop.seed}/{name}")
         # A follower serves a consumer that names a rack; one that names none it sends to the leader (KIP-392).
         self._rack = random.Random(f"{loop.seed}/{name}/rack").choice(("", "z"))
-        self._next: dict[TopicPartition, int] = {}
+        self._next_offsets: dict[TopicPartition, int] = {}
 
     async def work(self) -> None:
         while self.working:
-            consumer = Consumer(self._client, max_wait_ms=1000, rack=self._rack)
+            consumer = KafkaConsumer(self._client, max_wait_ms=1000, rack=self._rack)
             try:
-                await self._begin(consumer)
+                await self._choose_positions(consumer)
                 self._consumer = consumer
-                while self.working and self._goes_on(consumer):
+                while self.working and self._should_continue(consumer):
                     for fetched in await consumer.poll():
-                        self.note(fetched)
-            except CANNOT:
+                        self.record_batch(fetched)
+            except REQUEST_ERRORS:
                 await asyncio.sleep(0.5)
             finally:
                 self._consumer = None
                 await consumer.close()
         await self._client.close()
 
-    def _goes_on(self, consumer: Consumer) -> bool:
-        stays = self._draw.random() > JUMP_CHANCE
-        return len(consumer.positions()) == len(self._partitions()) if self.steady else stays
+    def _should_continue(self, consumer: KafkaConsumer) -> bool:
+        stays = self._rng.random() > JUMP_CHANCE
+        return len(consumer.positions()) == len(self._partitions()) if self.stays else stays
 
     def positions(self) -> dict[TopicPartition, int]:
         """How far it has read what it reads now."""
         return self._consumer.positions() if self._consumer is not None else {}
 
-    async def _begin(self, consumer: Consumer) -> None:
+    async def _choose_positions(self, consumer: KafkaConsumer) -> None:
         """Chooses where to begin: at the start, at the end, or in between."""
         partitions = self._partitions()
         starts = await list_offsets(self._client, dict.fromkeys(partitions, EARLIEST))
-        ends = await self._ends(partitions)
+        ends = await self._list_end_offsets(partitions)
         offsets = {}
-        for where in partitions:
-            start = starts[where]
-            if not isinstance(start, Refused) and where in ends:
-                low, high = start[0], max(start[0], ends[where])
-                offsets[where] = self._draw.choice((low, low, high, self._draw.randint(low, high)))
-        self._next = {}
+        for tp in partitions:
+            start = starts[tp]
+            if not isinstance(start, Refused) and tp in ends:
+                low, high = start[0], max(start[0], ends[tp])
+                offsets[tp] = self._rng.choice((low, low, high, self._rng.randint(low, high)))
+        self._next_offsets = {}
         consumer.assign(offsets)
         if not offsets:
             await asyncio.sleep(0.5)
 
-    async def _ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _list_end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Of those of which a leader says it; into the history too."""
-        asked_ns, before = self._loop.now_ns, {where: self._sole_epoch(where) for where in partitions}
+        asked_ns, before = self._loop.now_ns, {tp: self._sole_epoch(tp) for tp in partitions}
         told = await list_offsets(self._client, dict.fromkeys(partitions, LATEST))
-        ends = {where: answer[0] for where, answer in told.items() if not isinstance(answer, Refused)}
-        for where, offset in ends.items():
-            sure = 0 <= before[where] == self._sole_epoch(where)
-            self._history.ends.append(End(self.name, where, asked_ns, self._loop.now_ns, offset, sure))
+        ends = {tp: answer[0] for tp, answer in told.items() if not isinstance(answer, Refused)}
+        for tp, offset in ends.items():
+            sure = 0 <= before[tp] == self._sole_epoch(tp)
+            self._history.end_offsets.append(EndOffsetReply(self.name, tp, asked_ns, self._loop.now_ns, offset, sure))
         return ends
 
-    def note(self, fetched: Fetched) -> None:
+    def record_batch(self, fetched: FetchedBatch) -> None:
         """Puts one batch into the history."""
-        where, first = fetched.where, fetched.records[0].offset
-        rows = tuple(Row(record.offset, record.value or b"") for record in fetched.records)
-        poll = Poll(
-            self.name, where, self._loop.now_ns, self._next.get(where, first), where not in self._next, rows,
-            fetched.log_start, fetched.high_watermark,
+        tp, first = fetched.tp, fetched.records[0].offset
+        rows = tuple(ReadRecord(record.offset, record.value or b"") for record in fetched.records)
+        poll = PollResult(
+            self.name, tp, self._loop.now_ns, self._next_offsets.get(tp, first), tp not in self._next_offsets, rows,
+            fetched.log_start_offset, fetched.high_watermark,
         )  # fmt: skip
-        self._next[where] = rows[-1].offset + 1
+        self._next_offsets[tp] = rows[-1].offset + 1
         self._history.polls.append(poll)
-        self._heard(poll)
+        self._on_poll(poll)

@@ -9,75 +9,81 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tests.sim.cluster import audit
-from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.senders import Sender
-from tiered.broker.group_coordinators import IMAGE_SECONDS
+from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.senders import SimProducer
+from tiered.broker.group_coordinators import SNAPSHOT_SECONDS
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
 COLD_SECONDS = 120.0
-SWEPT_SECONDS = 240.0
-IMAGE_MORE_SECONDS = 10.0
+SWEEP_SECONDS = 240.0
+SNAPSHOT_SLACK_SECONDS = 10.0
 
 
-async def rebuild(run: Run, before: dict[TopicPartition, Dump]) -> None:
+async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionDump]) -> None:
     """I31: all disks are lost at once; every topic with its settings, every cold record and every group's offsets are
     back, and offsets go on above. I11: so are the last batches of each producer."""
-    sender = run.sender("before", -1, True, repeats=True)
-    await _write(run, sender)
-    await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold")
+    sender = run.make_sender("before", -1, True, resends=True)
+    await _write_batches(run, sender)
+    await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold")
     if "clock_jump" not in run.options.troubles:
         # I23: what was left behind goes under the leaders of today too, whatever replies were lost.
-        await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named, disks or not")
-    offsets = await _group_offsets(run)
-    cold = {where: run.truth.of(pid).cold_end for where in before if (pid := run.pid(where)) is not None}
-    topics = _settings(run.truth.image)
-    for host in run.operators.present():
+        await run.wait_until(
+            lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named, disks or not"
+        )
+    offsets = await _settled_group_offsets(run)
+    cold = {
+        tp: run.model.copies_of(partition_id).cold_end
+        for tp in before
+        if (partition_id := run.partition_id(tp)) is not None
+    }
+    topics = _topic_settings(run.model.image)
+    for host in run.operators.present_hosts():
         await host.end("disk")
-    for host in run.operators.present():
+    for host in run.operators.present_hosts():
         host.power_on()
-    await run.until(run.is_live, COLD_SECONDS, "all brokers are back without their disks")
-    for name, image in (("the log", run.truth.image), *((host.name, node.image) for host, node in run.world.nodes())):
-        if _settings(image) != topics:
-            run.findings.red("I31", f"topics were {topics}, by {name} they are {_settings(image)}")
-    found, left = await _group_offsets(run), await audit.dump_all(run)
-    for where in before:
-        assert await sender.repeat(where) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {where}"
+    await run.wait_until(run.is_live, COLD_SECONDS, "all brokers are back without their disks")
+    for name, image in (("the log", run.model.image), *((host.name, node.image) for host, node in run.world.nodes())):
+        if _topic_settings(image) != topics:
+            run.findings.report("I31", f"topics were {topics}, by {name} they are {_topic_settings(image)}")
+    found, left = await _settled_group_offsets(run), await audit.read_all_topics(run)
+    for tp in before:
+        assert await sender.resend(tp) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {tp}"
     await sender.close()
-    after = await audit.dump_all(run)
-    ends = {where: (min(dump.end, left[where].end), left[where].end) for where, dump in before.items()}
-    for where in astray(offsets, found, ends):
-        run.findings.red("I31", f"the group was at {offsets}, is at {found}: {where} is astray")
-    for where, old in before.items():
-        new = after[where]
-        lost = [offset for offset in old.values if new.start <= offset < cold[where] and offset not in new.values]
-        if lost or new.end < cold[where]:
-            run.findings.red("I31", f"{where} ends at {new.end}, cold was up to {cold[where]}, lost {lost[:5]}")
+    after = await audit.read_all_topics(run)
+    ends = {tp: (min(dump.end, left[tp].end), left[tp].end) for tp, dump in before.items()}
+    for tp in find_moved_offsets(offsets, found, ends):
+        run.findings.report("I31", f"the group was at {offsets}, is at {found}: {tp} is astray")
+    for tp, old in before.items():
+        new = after[tp]
+        lost = [offset for offset in old.values if new.start <= offset < cold[tp] and offset not in new.values]
+        if lost or new.end < cold[tp]:
+            run.findings.report("I31", f"{tp} ends at {new.end}, cold was up to {cold[tp]}, lost {lost[:5]}")
         # Above the cold end a log begins anew: there it holds what was written since.
-        other = [o for o, value in old.values.items() if o < cold[where] and new.values.get(o, value) != value]
+        other = [o for o, value in old.values.items() if o < cold[tp] and new.values.get(o, value) != value]
         if other:
-            run.findings.red("I31", f"{where} has other records at {other[:5]}")
-    await run.writable()
+            run.findings.report("I31", f"{tp} has other records at {other[:5]}")
+    await run.check_writable()
     # I23: after one more segment under the new epochs, nothing unnamed is left.
-    await run.until(lambda: _gets_cold(run), COLD_SECONDS, "everything is cold again")
-    await run.until(lambda: not _unnamed(run), SWEPT_SECONDS, "the bucket holds only what is named")
+    await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold again")
+    await run.wait_until(lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named")
 
 
-async def _write(run: Run, sender: Sender) -> None:
+async def _write_batches(run: ClusterRun, sender: SimProducer) -> None:
     """As many batches to each partition as are kept of a producer, under one identity."""
     end_ns = run.loop.now_ns + round(COLD_SECONDS * 1e9)
     partitions = run.own_partitions()
-    while left := [where for where in partitions if sender.written(where) < BATCHES_RETAINED]:
+    while left := [tp for tp in partitions if sender.count_acked(tp) < BATCHES_RETAINED]:
         assert run.loop.now_ns < end_ns, f"liveness: {left} take no records\n{run.state()}"
         task = run.loop.create_task(sender.send(left[0]), name="before")
-        await run.until(task.done, COLD_SECONDS, "a record is taken or refused")
+        await run.wait_until(task.done, COLD_SECONDS, "a record is taken or refused")
 
 
-def astray(
+def find_moved_offsets(
     was: Mapping[TopicPartition, int],
     found: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, tuple[int, int]],
@@ -86,15 +92,15 @@ def astray(
     that lost records once, where its coordinator did not lead that partition then; the rebuild cuts it to the end that
     the partition has by then, between the two of `ends`."""
     wrong = []
-    for where in sorted({*was, *found}):
-        before, now = was.get(where, -1), found.get(where, -1)
-        lowest, highest = ends.get(where, (before, before))
+    for tp in sorted({*was, *found}):
+        before, now = was.get(tp, -1), found.get(tp, -1)
+        lowest, highest = ends.get(tp, (before, before))
         if now != before and not min(before, lowest) <= now <= min(before, highest):
-            wrong.append(where)
+            wrong.append(tp)
     return wrong
 
 
-def _settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str]]]:
+def _topic_settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str]]]:
     """What makes a topic: id, number of partitions, settings."""
     return {
         name: (topic.topic_id, len(topic.partitions), dict(topic.configs))
@@ -102,34 +108,34 @@ def _settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str]]]:
     }
 
 
-async def _group_offsets(run: Run) -> dict[TopicPartition, int]:
+async def _settled_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
     """Where the group is, and will be whatever happens to disks: its image follows within a minute. All that is
     committed is cold, so nothing is cut back."""
     if not run.options.members:
         return {}
-    found = await audit.group_offsets(run)
-    await run.wait(IMAGE_SECONDS + IMAGE_MORE_SECONDS)
+    found = await audit.fetch_group_offsets(run)
+    await run.wait(SNAPSHOT_SECONDS + SNAPSHOT_SLACK_SECONDS)
     return found
 
 
-def _unnamed(run: Run) -> list[str]:
+def _unnamed_objects(run: ClusterRun) -> list[str]:
     """Objects that nothing names, of deleted topics too. (Those go by wall clocks: where one jumped, they may be late,
     or what was under way to a topic may land when it is forgotten.)"""
-    known = run.truth.image.topics_by_id
+    known = run.model.image.topics_by_id
     jumped = "clock_jump" in run.options.troubles
-    return [key for key in run.truth.unreferenced() if not jumped or key.split("/")[1] in known]
+    return [key for key in run.model.unreferenced() if not jumped or key.split("/")[1] in known]
 
 
-def _gets_cold(run: Run) -> bool:
+def _roll_until_cold(run: ClusterRun) -> bool:
     """Whether all that is tiered is in the bucket. Closes what stands open, at each look: a leader that takes over
     meanwhile has an active segment of its own."""
     cold = True
     for _, node in run.world.nodes():
-        for replica in node.replicas():
-            pid = PartitionId(replica.topic_id, replica.partition)
+        for replica in node.leader_replicas():
+            partition_id = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
             tiered = replica.config.remote_storage_enable
-            if run.truth.follows(pid) and tiered and gone < replica.high_watermark:
+            if run.model.is_modelled(partition_id) and tiered and gone < replica.high_watermark:
                 cold = False
                 if replica.log.active_view.size:
                     replica.roll()

@@ -10,30 +10,30 @@ import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.sim.cluster.world import Host
-from tiered.broker.broker import Node
-from tiered_api.kafka.client.peers import IDLE_MAX
-from tiered_api.kafka.server.request_buffers import KEPT_BYTES
+from tests.sim.cluster.world import SimHost
+from tiered.broker.broker import Broker
+from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX
+from tiered_api.kafka.server.request_buffers import POOL_BYTES
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
-Load = dict[str, int]
+BrokerLoad = dict[str, int]
 
-MOST = {
+LIMITS = {
     "tasks": 400,
     "pending": 100,
     "frame_bytes": 1 << 20,
     "unsent_bytes": 8 << 20,
-    "kept_bytes": KEPT_BYTES,
+    "kept_bytes": POOL_BYTES,
     "streams": 100,
     "files": 1_000,
 }
 """At any moment. Frames of a run are small, so what they may hold of the budget is too."""
-CALM_TASKS = 60
-CALM_PENDING = 12
+IDLE_TASKS = 60
+IDLE_PENDING = 12
 """Requests that wait while nobody but brokers asks."""
-STREAMS_A_PEER = 2 * (IDLE_MAX + 3)
+STREAMS_A_PEER = 2 * (IDLE_CONNECTIONS_MAX + 3)
 """Both ways: links that lie ready, and those on which a follower's fetch, a controller's word, or its answer waits."""
 GARBAGE_NS = 5_000_000_000
 FILES_A_SEGMENT = 5
@@ -41,60 +41,60 @@ FILES_A_REPLICA = 2
 """Checkpoints while they are written."""
 
 
-def loads(run: Run) -> Iterator[tuple[Host, Node, Load]]:
+def measure_loads(run: ClusterRun) -> Iterator[tuple[SimHost, Broker, BrokerLoad]]:
     """What each broker holds now."""
-    tasks, streams = run.loop.load(), run.world.network.open_streams()
+    tasks, streams = run.loop.count_tasks(), run.world.network.open_streams()
     for host, node in run.world.nodes():
-        held = {"tasks": tasks[host.process], "streams": streams[host.name], "files": host.machine.disk.files}
+        held = {"tasks": tasks[host.process], "streams": streams[host.name], "files": host.machine.disk.open_files}
         if host.server is not None:
             buffers = host.server.buffers
-            held["pending"] = host.server.pending
-            held["frame_bytes"] = node.settings.queued_max_request_bytes - buffers.free
-            held["kept_bytes"] = buffers.kept
-            held["unsent_bytes"] = host.server.unsent
+            held["pending"] = host.server.pending_requests
+            held["frame_bytes"] = node.settings.queued_max_request_bytes - buffers.free_bytes
+            held["kept_bytes"] = buffers.pooled_bytes
+            held["unsent_bytes"] = host.server.unsent_bytes
         yield host, node, held
 
 
-def at_rest(run: Run, node: Node) -> Load:
+def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
     """What a broker may hold while nobody but brokers asks."""
-    logs = [held.log for held in node.partitions.held()]
+    logs = [held.log for held in node.hosted_replicas.list_replicas()]
     segments = sum(len(log.closed_segments()) + 1 for log in logs)
     return {
-        "tasks": CALM_TASKS,
-        "pending": CALM_PENDING,
+        "tasks": IDLE_TASKS,
+        "pending": IDLE_PENDING,
         "frame_bytes": 0,
-        "kept_bytes": KEPT_BYTES,
+        "kept_bytes": POOL_BYTES,
         "unsent_bytes": 0,
         "streams": STREAMS_A_PEER * (len(run.world.hosts) - 1),
         "files": FILES_A_SEGMENT * segments + FILES_A_REPLICA * (len(logs) + 1),
     }
 
 
-def sample(run: Run) -> None:
+def check_limits(run: ClusterRun) -> None:
     """Nothing grows without bound."""
-    for host, _, load in loads(run):
+    for host, _, load in measure_loads(run):
         for name, held in load.items():
             run.high_load[name] = max(run.high_load.get(name, 0), held)
-            if held > MOST[name]:
-                run.findings.red("I30", f"{host.process} holds {held} {name}")
+            if held > LIMITS[name]:
+                run.findings.report("I30", f"{host.process} holds {held} {name}")
 
 
-def is_calm(run: Run) -> bool:
+def is_idle(run: ClusterRun) -> bool:
     """Back to what brokers need without clients. What an error's traceback still held goes first, now and then: nobody
     collects garbage during a run."""
-    if not too_much(run):
+    if not find_excess(run):
         return True
     if run.loop.now_ns >= run.collected_ns + GARBAGE_NS:
         run.collected_ns = run.loop.now_ns
         gc.collect()
-    return not too_much(run)
+    return not find_excess(run)
 
 
-def too_much(run: Run) -> list[str]:
+def find_excess(run: ClusterRun) -> list[str]:
     """What they hold beyond that, in words."""
     found = []
-    for host, node, load in loads(run):
-        allowed = at_rest(run, node)
+    for host, node, load in measure_loads(run):
+        allowed = idle_limits(run, node)
         for name, held in load.items():
             if held > allowed[name]:
                 found.append(f"{host.process} holds {held} {name}, {allowed[name]} at rest")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 
 
-def answered(
-    copies: Copies, node: int, first: int, crc: int, since_ns: int, code: Code, offset: int
+def check_retry(
+    copies: ModelOfCopies, node: int, first: int, crc: int, since_ns: int, code: Code, offset: int
 ) -> Iterator[Finding]:
     """The batch with this `crc`, acknowledged at `first`, was sent again; what `node` said of it. It was invoked first
     at `since_ns`."""
@@ -27,8 +27,8 @@ def answered(
     if code is Code.NONE:
         if offset != first:
             yield Finding("I11", f"{copies.name}: the retry of the batch at {first} is told {offset} by b{node}")
-    elif copy.behind or first >= copy.start:
-        where = "which began behind the bucket" if copy.behind else f"whose log begins at {copy.start}"
+    elif copy.began_behind_cold or first >= copy.start:
+        where = "which began behind the bucket" if copy.began_behind_cold else f"whose log begins at {copy.start}"
         yield Finding(
             "I11", f"{copies.name}: the retry of the batch at {first} is told {code.name} by b{node}, {where}"
         )

@@ -17,10 +17,10 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.sim.cluster.model import Truth
-from tests.sim.cluster.model_of_copies import Copies
-from tests.sim.cluster.observer import LOGS, on_disk
-from tests.sim.cluster.world import Host, World
+from tests.sim.cluster.model import ClusterModel
+from tests.sim.cluster.model_of_copies import ModelOfCopies
+from tests.sim.cluster.observer import LOG_DIR, read_disk_log
+from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.records.native import walk
 
@@ -31,95 +31,103 @@ EPOCH_BYTES = range(12, 16)
 """Of a batch: where its leader epoch stands."""
 
 
-class Place(NamedTuple):
+class RotTarget(NamedTuple):
     """The log of one partition on one machine; `path` is its active segment, `synced` whether its topic has
     `flush=ack`."""
 
-    copies: Copies
+    copies: ModelOfCopies
     synced: bool
     directory: str
     path: str
 
 
-class Rot:
+class BitRot:
     """Flips bits until it is cancelled. Draws apart from all other troubles; `count` says how many."""
 
-    def __init__(self, seed: int, world: World, truth: Truth) -> None:
+    def __init__(self, seed: int, world: SimWorld, model: ClusterModel) -> None:
         self.count = 0
-        self._draw = random.Random(f"{seed}/rot-of-bits")
+        self._rng = random.Random(f"{seed}/rot-of-bits")
         self._world = world
-        self._truth = truth
+        self._model = model
 
     async def work(self) -> None:
         while True:
-            await asyncio.sleep(self._draw.expovariate(1 / MEAN_SECONDS))
-            hosts = [host for host in self._world.hosts.values() if _is_trusted(host) and [*self._places(host)]]
+            await asyncio.sleep(self._rng.expovariate(1 / MEAN_SECONDS))
+            hosts = [
+                host
+                for host in self._world.hosts.values()
+                if _is_page_cache_trusted(host) and [*self._targets_on(host)]
+            ]
             if not hosts:
                 continue
-            host = self._draw.choice(hosts)
+            host = self._rng.choice(hosts)
             await host.end("kill")
-            places = [*self._places(host)]  # others may have suffered in that moment
-            place = self._draw.choice(places) if places and not host.machine.disk.failed else None
+            places = [*self._targets_on(host)]  # others may have suffered in that moment
+            place = self._rng.choice(places) if places and not host.machine.disk.failed else None
             if place is not None:
-                host.spared, looked = True, place.copies.copy(host.node_id).opened
-                self._flip(host, place)
-            await asyncio.sleep(self._draw.choice(DOWN_SECONDS))
+                host.is_protected, looked = True, place.copies.copy(host.node_id).open_count
+                self._flip_bit(host, place)
+            await asyncio.sleep(self._rng.choice(DOWN_SECONDS))
             host.power_on()
             if place is not None:
-                await self._spare(host, place, looked)
+                await self._hold_until_opened(host, place, looked)
 
-    async def _spare(self, host: Host, place: Place, looked: int) -> None:
+    async def _hold_until_opened(self, host: SimHost, place: RotTarget, looked: int) -> None:
         """Until a start has looked; where that has to be told too, until it is."""
         copies = place.copies
         copy = copies.copy(host.node_id)
         try:
-            while not host.machine.disk.failed and (copy.opened == looked or (place.synced and not host.up)):
+            while not host.machine.disk.failed and (copy.open_count == looked or (place.synced and not host.up)):
                 if copies.state is None or host.node_id not in copies.state.replicas:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            host.spared = False
+            host.is_protected = False
 
-    def _places(self, host: Host) -> Iterator[Place]:
-        image = self._truth.image
-        for pid, copies in self._truth.copies.items():
-            if not self._truth.follows(pid) or copies.state is None or host.node_id not in copies.state.replicas:
+    def _targets_on(self, host: SimHost) -> Iterator[RotTarget]:
+        image = self._model.image
+        for partition_id, copies in self._model.copies.items():
+            if (
+                not self._model.is_modelled(partition_id)
+                or copies.state is None
+                or host.node_id not in copies.state.replicas
+            ):
                 continue
             others = [node for node in (*copies.state.isr, *copies.state.elr) if node != host.node_id]
-            one_is_whole = any(copies.holds(node) for node in others)
-            rotten = any(not copies.copy(node).proved for node in copies.state.replicas)
-            directory = f"{image.topics_by_id[pid.topic_id].name}-{pid.partition}"
-            path = self._active(host, directory)
-            if path and one_is_whole and not rotten and not copies.copy(host.node_id).left:
-                yield Place(copies, self._truth.flush(pid) == {"ack"}, directory, path)
+            one_is_whole = any(copies.has_all_committed(node) for node in others)
+            rotten = any(not copies.copy(node).is_provable for node in copies.state.replicas)
+            directory = f"{image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
+            path = self._active_segment(host, directory)
+            if path and one_is_whole and not rotten and not copies.copy(host.node_id).is_removed:
+                yield RotTarget(copies, self._model.flush(partition_id) == {"ack"}, directory, path)
 
-    def _active(self, host: Host, directory: str) -> str:
+    def _active_segment(self, host: SimHost, directory: str) -> str:
         """The segment that a start reads from its first byte on; "" when there is none, or nothing in it."""
         disk = host.machine.disk
-        folder = disk._find(f"{LOGS}/{directory}")
+        folder = disk._find(f"{LOG_DIR}/{directory}")
         names = sorted(name for name in folder.names if name.endswith(".log")) if isinstance(folder, Folder) else []
         if not names:
             return ""
-        path = f"{LOGS}/{directory}/{names[-1]}"
+        path = f"{LOG_DIR}/{directory}/{names[-1]}"
         data, index = disk._find(path), disk._find(path.removesuffix(".log") + ".index")
         indexed = isinstance(index, Inode) and len(index.data) > 0
         return path if isinstance(data, Inode) and walk(bytes(data.data), 0).batches and not indexed else ""
 
-    def _flip(self, host: Host, place: Place) -> None:
+    def _flip_bit(self, host: SimHost, place: RotTarget) -> None:
         disk = host.machine.disk
         data = disk._find(place.path)
         assert isinstance(data, Inode)
-        batch = self._draw.choice(walk(bytes(data.data), 0).batches)
-        byte = self._draw.choice([at for at in range(batch.size) if at not in EPOCH_BYTES])
-        start, held = on_disk(disk, place.directory)
-        disk.flip(place.path, 8 * (batch.position + byte) + self._draw.randrange(8))
+        batch = self._rng.choice(walk(bytes(data.data), 0).batches)
+        byte = self._rng.choice([at for at in range(batch.size) if at not in EPOCH_BYTES])
+        start, held = read_disk_log(disk, place.directory)
+        disk.flip_bit(place.path, 8 * (batch.position + byte) + self._rng.randrange(8))
         kept = [each for each in held if each.base < batch.base_offset]
-        place.copies.damaged(host.node_id, start, kept, host.lives, proved=False)
+        place.copies.on_damage(host.node_id, start, kept, host.lives, is_provable=False)
         self.count += 1
-        self._world.story.tell(f"rot: byte {byte} of the batch {batch.base_offset} of {place.path} of {host.name}")
+        self._world.events.add(f"rot: byte {byte} of the batch {batch.base_offset} of {place.path} of {host.name}")
 
 
-def _is_trusted(host: Host) -> bool:
+def _is_page_cache_trusted(host: SimHost) -> bool:
     """Whether its next start after a death believes what the page cache holds."""
     node = host.node
-    return host.idle and not host.frozen and host.up and node is not None and node.joining.trusted
+    return host.idle and not host.frozen and host.up and node is not None and node.registration.directory_trusted

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.sim.cluster.history import History, Send, Verdict, verdict_of
+from tests.sim.cluster.history import ClientHistory, Send, SendVerdict, verdict_of
 from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -23,7 +23,7 @@ from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -35,26 +35,26 @@ from tiered_api.kafka.protocol.messages.produce import (
 
 TIMEOUT_MS = 3_000
 GIVE_UP_SECONDS = 12.0
-AGAIN_SECONDS = 0.1
+RETRY_SECONDS = 0.1
 BATCH_MAX = 3
-AGAIN_CHANCE = 0.2
-AGAIN_TRIES = 4
-CANNOT = (Refused, Unavailable, Corrupt)
+RESEND_CHANCE = 0.2
+RESEND_TRIES = 4
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 
 
-class Written(NamedTuple):
+class AckedBatch(NamedTuple):
     """A batch that was acknowledged, as it was sent."""
 
     send: Send
     data: bytes
 
 
-Repeated = Callable[[Written, int, Code, int], None]
+OnResend = Callable[[AckedBatch, int, Code, int], None]
 """Hears of a batch that was sent again: which one, the node that answered, its code and its offset."""
 
 
 @dataclass
-class Identity:
+class ProducerIdentity:
     """An idempotent producer as the cluster knows it, with the next sequence of each partition."""
 
     producer_id: int
@@ -62,34 +62,34 @@ class Identity:
     sequences: dict[TopicPartition, int]
 
 
-def was_refused(send: Send) -> bool:
+def is_refused(send: Send) -> bool:
     """It is surely not there, and nothing of it is under way."""
-    return send.verdict is Verdict.FAILED and send.attempts == 1
+    return send.verdict is SendVerdict.FAILED and send.attempts == 1
 
 
-def goes_on(sends: Sequence[Send]) -> bool:
+def can_continue(sends: Sequence[Send]) -> bool:
     """Whether an identity can go on behind these batches, which follow each other: some were written, and all behind
     them refused."""
-    written = next((number for number, send in enumerate(sends) if send.verdict is not Verdict.OK), len(sends))
-    return all(map(was_refused, sends[written:]))
+    written = next((number for number, send in enumerate(sends) if send.verdict is not SendVerdict.OK), len(sends))
+    return all(map(is_refused, sends[written:]))
 
 
-class Sender:
+class SimProducer:
     """One client that sends, batch after batch, until `working` is unset."""
 
     def __init__(
         self,
         name: str,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        history: History,
+        history: ClientHistory,
         partitions: Callable[[], list[TopicPartition]],
         *,
         rate: float,
         acks: int,
         idempotent: bool,
         in_flight: int = 1,
-        repeated: Repeated | None = None,
+        on_resend: OnResend | None = None,
     ) -> None:
         self.name = name
         self.working = True
@@ -101,120 +101,120 @@ class Sender:
         self._acks = acks
         self._idempotent = idempotent
         self._in_flight = in_flight if idempotent else 1
-        self._draw = random.Random(f"{loop.seed}/{name}")
-        self._identity: Identity | None = None
+        self._rng = random.Random(f"{loop.seed}/{name}")
+        self._identity: ProducerIdentity | None = None
         self._count = 0
-        self._again = random.Random(f"{loop.seed}/{name}/again")
-        self._repeated = repeated if idempotent else None
-        self._written: dict[TopicPartition, deque[Written]] = {}
+        self._resend_rng = random.Random(f"{loop.seed}/{name}/again")
+        self._on_resend = on_resend if idempotent else None
+        self._acked_batches: dict[TopicPartition, deque[AckedBatch]] = {}
         """The last batches of this identity, by partition."""
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(self._draw.expovariate(self._rate))
+            await asyncio.sleep(self._rng.expovariate(self._rate))
             partitions = self._partitions()
             if partitions and self.working:
-                where = self._draw.choice(partitions)
-                await self._send_some(where, self._draw.randint(1, self._in_flight) if self._in_flight > 1 else 1)
-                if self._written and self._again.random() < AGAIN_CHANCE:
-                    await self.repeat(self._again.choice(list(self._written)))
+                tp = self._rng.choice(partitions)
+                await self._send_some(tp, self._rng.randint(1, self._in_flight) if self._in_flight > 1 else 1)
+                if self._acked_batches and self._resend_rng.random() < RESEND_CHANCE:
+                    await self.resend(self._resend_rng.choice(list(self._acked_batches)))
         await self._client.close()
 
-    async def send(self, where: TopicPartition) -> Send | None:
+    async def send(self, tp: TopicPartition) -> Send | None:
         """One batch, to its end; None when there was no identity to be had."""
-        sends = await self._send_some(where, 1)
+        sends = await self._send_some(tp, 1)
         return sends[0] if sends else None
 
-    def written(self, where: TopicPartition) -> int:
+    def count_acked(self, tp: TopicPartition) -> int:
         """How many batches of a partition it could send again."""
-        return len(self._written.get(where, ()))
+        return len(self._acked_batches.get(tp, ()))
 
     async def close(self) -> None:
         """Ends its connections."""
         await self._client.close()
 
-    async def _send_some(self, where: TopicPartition, count: int) -> list[Send]:
+    async def _send_some(self, tp: TopicPartition, count: int) -> list[Send]:
         """So many batches, none of which waits for the one before it."""
         if self._idempotent and self._identity is None:
-            self._identity = await self._introduce()
+            self._identity = await self._init_producer_id()
             if self._identity is None:
                 return []
         identity, batches = self._identity, []
-        sequence = identity.sequences.get(where, 0) if identity is not None else -1
+        sequence = identity.sequences.get(tp, 0) if identity is not None else -1
         for _ in range(count):
-            batches.append(self._batch(where, sequence))
+            batches.append(self._make_batch(tp, sequence))
             sequence += len(batches[-1][0].values)
         sends = [send for send, _ in batches]
         if self._acks == 0:
-            await self._tell(*batches[0])
+            await self._send_without_ack(*batches[0])
         else:
-            await self._until_known(batches)
+            await self._send_until_known(batches)
         for send in sends:
             send.done_ns = self._loop.now_ns
         if identity is not None:
-            self._identity = identity if goes_on(sends) else None
-            identity.sequences[where] = max(
-                [identity.sequences.get(where, 0)]
-                + [send.sequence + len(send.values) for send in sends if send.verdict is Verdict.OK]
+            self._identity = identity if can_continue(sends) else None
+            identity.sequences[tp] = max(
+                [identity.sequences.get(tp, 0)]
+                + [send.sequence + len(send.values) for send in sends if send.verdict is SendVerdict.OK]
             )
-            self._remember(where, batches)
+            self._remember(tp, batches)
         return sends
 
-    def _remember(self, where: TopicPartition, batches: list[tuple[Send, bytes]]) -> None:
+    def _remember(self, tp: TopicPartition, batches: list[tuple[Send, bytes]]) -> None:
         if self._identity is None:  # what is under way may yet push the others out of what is kept of it
-            self._written.clear()
+            self._acked_batches.clear()
             return
         written = [
-            Written(send, data) for send, data in batches if send.verdict is Verdict.OK and send.base_offset >= 0
+            AckedBatch(send, data) for send, data in batches if send.verdict is SendVerdict.OK and send.base_offset >= 0
         ]
-        if written and self._repeated is not None:
-            self._written.setdefault(where, deque(maxlen=BATCHES_RETAINED)).extend(written)
+        if written and self._on_resend is not None:
+            self._acked_batches.setdefault(tp, deque(maxlen=BATCHES_RETAINED)).extend(written)
 
-    async def repeat(self, where: TopicPartition) -> int:
+    async def resend(self, tp: TopicPartition) -> int:
         """The last batches of a partition once more, until somebody says what they are; how many he said it of."""
-        known = self._written.get(where, ())
+        known = self._acked_batches.get(tp, ())
         left = list(known)
-        for _ in range(AGAIN_TRIES):
+        for _ in range(RESEND_TRIES):
             try:
-                shares, _ = await self._client.by_leader([where])
-            except CANNOT:
+                shares, _ = await self._client.group_by_leader([tp])
+            except REQUEST_ERRORS:
                 shares = {}
             for node in shares:
-                answers = await asyncio.gather(*(self._once_more(each, node) for each in left))
+                answers = await asyncio.gather(*(self._resend_one(each, node) for each in left))
                 for again, (code, offset) in zip(left, answers, strict=True):
-                    if not code.retriable and self._repeated is not None:
-                        self._repeated(again, node, code, offset)
+                    if not code.retriable and self._on_resend is not None:
+                        self._on_resend(again, node, code, offset)
                 left = [again for again, (code, _) in zip(left, answers, strict=True) if code.retriable]
             if not left:
                 break
-            self._client.forget_leaders([where])
-            await asyncio.sleep(AGAIN_SECONDS)
+            self._client.forget_leaders([tp])
+            await asyncio.sleep(RETRY_SECONDS)
         return len(known) - len(left)
 
-    async def _once_more(self, written: Written, node: int) -> tuple[Code, int]:
+    async def _resend_one(self, written: AckedBatch, node: int) -> tuple[Code, int]:
         try:
-            got = await self._client.ask(self._request(*written), ProduceResponse, node=node)
-        except CANNOT:
+            got = await self._client.send(self._make_request(*written), ProduceResponse, node_id=node)
+        except REQUEST_ERRORS:
             return Code.REQUEST_TIMED_OUT, -1
         answer = got.responses[0].partition_responses[0]
-        return code_of(answer.error_code), answer.base_offset
+        return code_from_number(answer.error_code), answer.base_offset
 
-    async def _introduce(self) -> Identity | None:
+    async def _init_producer_id(self) -> ProducerIdentity | None:
         try:
-            got = await self._client.ask(
+            got = await self._client.send(
                 InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), InitProducerIdResponse
             )
-        except CANNOT:
+        except REQUEST_ERRORS:
             return None
-        self._history.told(code_of(got.error_code))
-        return None if got.error_code else Identity(got.producer_id, got.producer_epoch, {})
+        self._history.count_code(code_from_number(got.error_code))
+        return None if got.error_code else ProducerIdentity(got.producer_id, got.producer_epoch, {})
 
-    def _batch(self, where: TopicPartition, sequence: int) -> tuple[Send, bytes]:
+    def _make_batch(self, tp: TopicPartition, sequence: int) -> tuple[Send, bytes]:
         values = []
-        for _ in range(self._draw.randint(1, BATCH_MAX)):
+        for _ in range(self._rng.randint(1, BATCH_MAX)):
             self._count += 1
-            values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._draw.choice((0, 10, 150)))
-        send = Send(self.name, self._count, where, tuple(values), self._acks, self._loop.now_ns)
+            values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._rng.choice((0, 10, 150)))
+        send = Send(self.name, self._count, tp, tuple(values), self._acks, self._loop.now_ns)
         producer, epoch = -1, -1
         if self._identity is not None:
             producer, epoch = self._identity.producer_id, self._identity.epoch
@@ -222,7 +222,7 @@ class Sender:
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode_batch(
             [(now_ms, None, value, ()) for value in values],
-            codec=self._draw.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
+            codec=self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
             producer_id=producer,
             producer_epoch=epoch,
             base_sequence=send.sequence,
@@ -230,62 +230,62 @@ class Sender:
         self._history.sends.append(send)
         return send, data
 
-    async def _tell(self, send: Send, data: bytes) -> None:
+    async def _send_without_ack(self, send: Send, data: bytes) -> None:
         try:
-            shares, _ = await self._client.by_leader([send.where])
+            shares, _ = await self._client.group_by_leader([send.tp])
             for node in shares:
                 send.attempts += 1
-                await self._client.tell(self._request(send, data), node=node)
-        except CANNOT:
-            self._client.forget_leaders([send.where])
+                await self._client.send_without_reply(self._make_request(send, data), node_id=node)
+        except REQUEST_ERRORS:
+            self._client.forget_leaders([send.tp])
 
-    async def _until_known(self, batches: list[tuple[Send, bytes]]) -> None:
+    async def _send_until_known(self, batches: list[tuple[Send, bytes]]) -> None:
         give_up_ns = self._loop.now_ns + round(GIVE_UP_SECONDS * 1e9)
         while True:
-            await self._once([each for each in batches if each[0].verdict is not Verdict.OK])
-            left = [send for send, _ in batches if send.verdict is not Verdict.OK]
-            if not left or not self._idempotent or all(map(was_refused, left)):
+            await self._send_once([each for each in batches if each[0].verdict is not SendVerdict.OK])
+            left = [send for send, _ in batches if send.verdict is not SendVerdict.OK]
+            if not left or not self._idempotent or all(map(is_refused, left)):
                 return
             if self._loop.now_ns >= give_up_ns:
                 return
             for send in left:  # what was refused, because of the one before it, is sent again with it
-                send.verdict = Verdict.UNKNOWN
-            await asyncio.sleep(AGAIN_SECONDS)
+                send.verdict = SendVerdict.UNKNOWN
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _once(self, batches: list[tuple[Send, bytes]]) -> None:
+    async def _send_once(self, batches: list[tuple[Send, bytes]]) -> None:
         """One request for each. What it says is noted; what it does not say leaves the verdict as it was."""
-        where = batches[0][0].where
+        tp = batches[0][0].tp
         try:
-            shares, _ = await self._client.by_leader([where])
-        except CANNOT:
+            shares, _ = await self._client.group_by_leader([tp])
+        except REQUEST_ERRORS:
             return
         for node in shares:
             if len(batches) == 1:
-                await self._ask(*batches[0], node)
+                await self._produce(*batches[0], node)
             else:
-                await asyncio.gather(*(self._ask(send, data, node) for send, data in batches))
+                await asyncio.gather(*(self._produce(send, data, node) for send, data in batches))
 
-    async def _ask(self, send: Send, data: bytes, node: int) -> None:
+    async def _produce(self, send: Send, data: bytes, node: int) -> None:
         send.attempts += 1
         try:
-            got = await self._client.ask(self._request(send, data), ProduceResponse, node=node)
-        except CANNOT:
-            self._client.forget_leaders([send.where])
+            got = await self._client.send(self._make_request(send, data), ProduceResponse, node_id=node)
+        except REQUEST_ERRORS:
+            self._client.forget_leaders([send.tp])
         else:
-            self._judge(send, got.responses[0].partition_responses[0])
+            self._apply_reply(send, got.responses[0].partition_responses[0])
 
-    def _judge(self, send: Send, got: PartitionProduceResponse) -> None:
-        code = code_of(got.error_code)
-        self._history.told(code)
+    def _apply_reply(self, send: Send, got: PartitionProduceResponse) -> None:
+        code = code_from_number(got.error_code)
+        self._history.count_code(code)
         verdict = verdict_of(code, acks=send.acks, attempts=send.attempts)
-        if verdict is not Verdict.UNKNOWN:
+        if verdict is not SendVerdict.UNKNOWN:
             send.verdict = verdict
-        if verdict is Verdict.OK and code is Code.NONE:
+        if verdict is SendVerdict.OK and code is Code.NONE:
             send.base_offset = got.base_offset
         if code.retriable:
-            self._client.forget_leaders([send.where])
+            self._client.forget_leaders([send.tp])
 
-    def _request(self, send: Send, data: bytes) -> ProduceRequest:
-        part = PartitionProduceData(index=send.where.partition, records=data)
-        topic = TopicProduceData(name=send.where.topic, partition_data=[part])
+    def _make_request(self, send: Send, data: bytes) -> ProduceRequest:
+        part = PartitionProduceData(index=send.tp.partition, records=data)
+        topic = TopicProduceData(name=send.tp.topic, partition_data=[part])
         return ProduceRequest(acks=send.acks, timeout_ms=TIMEOUT_MS, topic_data=[topic])

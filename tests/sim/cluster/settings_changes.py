@@ -7,12 +7,12 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from tests.sim.cluster.expected import Expected
+from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.observer import Finding, Findings
-from tests.sim.cluster.options import Options
+from tests.sim.cluster.options import ClusterOptions
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered_api.kafka.client.client import Client, code_of
+from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -20,17 +20,17 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-CANNOT = (Refused, Unavailable, Corrupt)
+REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
 PAUSE_SECONDS = 1.5
-AWAY_SECONDS = 5.0
+DOWN_SECONDS = 5.0
 LOOK_SECONDS = 0.1
-OF_ALL_CHANCE = 0.3
-BY_DEFAULT_CHANCE = 0.7
+CLUSTER_CHANCE = 0.3
+DEFAULT_MIN_ISR_CHANCE = 0.7
 Edit = Mapping[str, str | None]
 
-OF_TOPICS: Mapping[str, tuple[Edit, ...]] = {
+TOPIC_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"flush": "ack"}, {"flush": "ack"}, {"flush": "none"}, {"flush": None}),
     "min_isr": (
         {"min.insync.replicas": "1"},
@@ -65,7 +65,7 @@ OF_TOPICS: Mapping[str, tuple[Edit, ...]] = {
     ),
 }
 """By kind: what a topic may be told. None takes the topic's own value away."""
-OF_ALL: Mapping[str, tuple[Edit, ...]] = {
+CLUSTER_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"log.flush": "ack"}, {"log.flush": "none"}, {"log.flush": None}),
     "min_isr": (
         {"min.insync.replicas": "1"},
@@ -86,67 +86,67 @@ class SettingsChanges:
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         loop: SimLoop,
-        options: Options,
-        tell: Callable[[str], None],
-        expected: Expected,
+        options: ClusterOptions,
+        log_event: Callable[[str], None],
+        expected: ExpectedTopics,
         findings: Findings,
-        away: Callable[[], bool],
+        is_broker_down: Callable[[], bool],
     ) -> None:
         self.working = True
         self.counts: dict[str, int] = {}
         self._client = client
         self._options = options
-        self._tell = tell
+        self._log_event = log_event
         self._expected = expected
         self._findings = findings
-        self._away = away
-        self._draw = random.Random(f"{loop.seed}/settings-changes")
+        self._is_broker_down = is_broker_down
+        self._rng = random.Random(f"{loop.seed}/settings-changes")
 
     async def work(self) -> None:
         while self.working:
-            await asyncio.sleep(self._draw.expovariate(1 / PAUSE_SECONDS))
-            if self._draw.random() < 0.5:
-                await self._until_away()
-            kind = self._draw.choice(self._options.changes)
+            await asyncio.sleep(self._rng.expovariate(1 / PAUSE_SECONDS))
+            if self._rng.random() < 0.5:
+                await self._wait_broker_down()
+            kind = self._rng.choice(self._options.changes)
             by_default = kind == "min_isr" and not all(each.own_min_isr for each in self._options.topics)
-            if self._draw.random() < (BY_DEFAULT_CHANCE if by_default else OF_ALL_CHANCE):
-                await self._change("", kind, self._draw.choice(OF_ALL[kind]))
+            if self._rng.random() < (DEFAULT_MIN_ISR_CHANCE if by_default else CLUSTER_CHANCE):
+                await self._change("", kind, self._rng.choice(CLUSTER_EDITS[kind]))
             else:
-                name = self._draw.choice(self._options.topics).name
-                await self._change(name, kind, self._draw.choice(OF_TOPICS[kind]))
+                name = self._rng.choice(self._options.topics).name
+                await self._change(name, kind, self._rng.choice(TOPIC_EDITS[kind]))
         await self._client.close()
 
-    async def _until_away(self) -> None:
-        for _ in range(int(AWAY_SECONDS / LOOK_SECONDS)):
-            if self._away() or not self.working:
+    async def _wait_broker_down(self) -> None:
+        for _ in range(int(DOWN_SECONDS / LOOK_SECONDS)):
+            if self._is_broker_down() or not self.working:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _change(self, name: str, kind: str, edit: Edit) -> None:
         """`name` is a topic, or empty for all brokers."""
         try:
-            code: Code | None = await self._ask(name, edit)
-        except CANNOT as error:
-            self._tell(f"settings of {name or 'all'} to {edit}: {error}")
+            code: Code | None = await self._alter_configs(name, edit)
+        except REQUEST_ERRORS as error:
+            self._log_event(f"settings of {name or 'all'} to {edit}: {error}")
             code = None
         else:
-            self._tell(f"settings of {name or 'all'} to {edit}: {code}")
-        for finding in self._told(name, edit, code):
-            self._findings.red(*finding)
+            self._log_event(f"settings of {name or 'all'} to {edit}: {code}")
+        for finding in self._check_reply(name, edit, code):
+            self._findings.report(*finding)
         where = "topic" if name else "all"
         answer = "unknown" if code is None else code.name
         counted = f"{where}_{kind}_{answer}"
         self.counts[counted] = self.counts.get(counted, 0) + 1
 
-    def _told(self, name: str, edit: Edit, code: Code | None) -> Iterator[Finding]:
+    def _check_reply(self, name: str, edit: Edit, code: Code | None) -> Iterator[Finding]:
         if name:
-            yield from self._expected.altered(name, edit, code)
+            yield from self._expected.on_configs_altered(name, edit, code)
         else:
-            yield from self._expected.altered_for_all(edit, code)
+            yield from self._expected.on_cluster_configs_altered(edit, code)
 
-    async def _ask(self, name: str, edit: Edit) -> Code:
+    async def _alter_configs(self, name: str, edit: Edit) -> Code:
         each = [
             AlterableConfig(name=key, config_operation=DELETE if value is None else SET, value=value)
             for key, value in edit.items()
@@ -154,5 +154,5 @@ class SettingsChanges:
         kind = TOPIC if name else BROKER
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=each)
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        got = await self._client.ask_controller(request, IncrementalAlterConfigsResponse)
-        return code_of(got.responses[0].error_code)
+        got = await self._client.send_to_controller(request, IncrementalAlterConfigsResponse)
+        return code_from_number(got.responses[0].error_code)

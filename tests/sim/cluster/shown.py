@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.sim.cluster.model_of_copies import Red
-from tests.sim.cluster.observer import held_by, patched, stamped
+from tests.sim.cluster.model_of_copies import ReportFinding
+from tests.sim.cluster.observer import patched, read_batches, read_stamp
 from tests.sim.harness.loop import PROCESS
-from tiered.broker.group_coordinators import Coordinators
+from tiered.broker.group_coordinators import GroupCoordinators
 from tiered.errors import Code, Unavailable
 from tiered.groups.records import OffsetKey, read_key, read_offset
 from tiered.groups.requests import FetchOffsets
@@ -23,33 +23,33 @@ from tiered.records.batch import decode_records
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 
-At = tuple[int, int]
+BatchKey = tuple[int, int]
 """Leader epoch and base offset: one batch of the log."""
-Place = tuple[str, str, int, int]
+CommittedOffset = tuple[str, str, int, int]
 """Group, topic, partition, offset."""
 
 
-class Shown:
+class OffsetsChecker:
     """The hooks of one run."""
 
-    def __init__(self, red: Red) -> None:
-        self.answers = 0
-        self._red = red
-        self._rows: dict[At, tuple[Place, ...]] = {}
-        self._held: dict[DiskLog, list[At]] = {}
-        self._led: dict[int, tuple[LeaderState, DiskLog]] = {}
-        self._committed: set[Place] = set()
+    def __init__(self, report: ReportFinding) -> None:
+        self.replies_checked = 0
+        self._report = report
+        self._offsets_by_batch: dict[BatchKey, tuple[CommittedOffset, ...]] = {}
+        self._batches_by_log: dict[DiskLog, list[BatchKey]] = {}
+        self._leaders: dict[int, tuple[LeaderState, DiskLog]] = {}
+        self._committed: set[CommittedOffset] = set()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Sees everything inside."""
         hooks: tuple[tuple[type[Any], str, Callable[[Any], Any]], ...] = (
             (DiskLog, "open", self._open),
             (DiskLog, "_write", self._write),
-            (DiskLog, "_cut", self._cut),
+            (DiskLog, "_run_truncation", self._cut),
             (LeaderReplica, "__init__", self._replica),
-            (LeaderState, "_move", self._move),
-            (Coordinators, "ask", self._ask),
+            (LeaderState, "_advance_high_watermark", self._move),
+            (GroupCoordinators, "ask", self._ask),
         )
         with ExitStack() as stack:
             for owner, name, make in hooks:
@@ -60,7 +60,7 @@ class Shown:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
             log: DiskLog = await original.__func__(cls, *args, **options)
             if log.name.startswith(OFFSETS_TOPIC):
-                self._held[log] = [(each.epoch, each.base) for each in held_by(log)]
+                self._batches_by_log[log] = [(each.epoch, each.base) for each in read_batches(log)]
             return log
 
         return classmethod(open)
@@ -68,13 +68,13 @@ class Shown:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
             original(log, data, batches, now_ms)
-            held = self._held.get(log)
+            held = self._batches_by_log.get(log)
             if held is not None:
                 for each in batches:
-                    base, epoch = stamped(data, each.at)
+                    base, epoch = read_stamp(data, each.position)
                     held.append((epoch, base))
-                    if (epoch, base) not in self._rows:
-                        self._rows[epoch, base] = tuple(_places(data, each.at))
+                    if (epoch, base) not in self._offsets_by_batch:
+                        self._offsets_by_batch[epoch, base] = tuple(_committed_rows(data, each.position))
 
         return write
 
@@ -83,10 +83,10 @@ class Shown:
             try:
                 original(log, *args)
             except Unavailable:
-                self._held.pop(log, None)  # only opening it anew says what is left
+                self._batches_by_log.pop(log, None)  # only opening it anew says what is left
                 raise
-            if log in self._held:
-                self._held[log] = [at for at in self._held[log] if at[1] < log.end_offset]
+            if log in self._batches_by_log:
+                self._batches_by_log[log] = [at for at in self._batches_by_log[log] if at[1] < log.end_offset]
 
         return cut
 
@@ -95,8 +95,8 @@ class Shown:
             given = (*args, *options.values())
             state = next(each for each in given if isinstance(each, LeaderState))
             log = next(each for each in given if isinstance(each, DiskLog))
-            if log in self._held:
-                self._led[id(state)] = state, log
+            if log in self._batches_by_log:
+                self._leaders[id(state)] = state, log
             original(replica, *args, **options)
 
         return begin
@@ -104,31 +104,31 @@ class Shown:
     def _move(self, original: Any) -> Any:
         def move(state: LeaderState, min_isr: int) -> bool:
             moved: bool = original(state, min_isr)
-            known = self._led.get(id(state)) if moved else None
+            known = self._leaders.get(id(state)) if moved else None
             if known is not None:
-                held = self._held.get(known[1], [])
+                held = self._batches_by_log.get(known[1], [])
                 for at in [at for at in held if at[1] < state.high_watermark]:
-                    self._committed.update(self._rows.get(at, ()))
-                self._held[known[1]] = [at for at in held if at[1] >= state.high_watermark]
+                    self._committed.update(self._offsets_by_batch.get(at, ()))
+                self._batches_by_log[known[1]] = [at for at in held if at[1] >= state.high_watermark]
             return moved
 
         return move
 
     def _ask(self, original: Any) -> Any:
-        async def ask(coordinators: Coordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
+        async def ask(coordinators: GroupCoordinators, group: str, request: Any, *args: Any, **options: Any) -> Any:
             reply = await original(coordinators, group, request, *args, **options)
             if type(request) is FetchOffsets and reply.code is Code.NONE:
                 for row in reply.offsets:
-                    self.answers += 1
+                    self.replies_checked += 1
                     place = (group, row.topic, row.partition, row.offset)
                     if row.offset >= 0 and place not in self._committed:
-                        self._red("I18", f"{PROCESS.get()} shows {place}, which is not committed")
+                        self._report("I18", f"{PROCESS.get()} shows {place}, which is not committed")
             return reply
 
         return ask
 
 
-def _places(data: Any, at: int) -> Iterator[Place]:
+def _committed_rows(data: Any, at: int) -> Iterator[CommittedOffset]:
     for row in decode_records(data, at):
         key = read_key(row.key) if row.key is not None else None
         if isinstance(key, OffsetKey) and row.value is not None:

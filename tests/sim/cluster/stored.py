@@ -7,62 +7,62 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tests.sim.cluster.expiry import Batch
+from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.model import batches_of
-from tests.sim.cluster.observer import Finding, on_disk
+from tests.sim.cluster.observer import Finding, read_disk_log
 from tiered.broker.housekeeping import COLLECT_SECONDS
-from tiered.broker.tiering import UNDER_WAY_MS
+from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
 from tiered.ids import PartitionId
 
 if TYPE_CHECKING:
-    from tests.sim.cluster.run import Run
+    from tests.sim.cluster.run import ClusterRun
 
 OVERDUE_NS = round((COLLECT_SECONDS + 5) * 1e9)
 """The interval at which it is looked at, the grace time of a run, and some."""
 
-SWEPT_NS = (UNDER_WAY_MS + 60_000) * 1_000_000
+SWEEP_NS = (UPLOAD_IN_FLIGHT_MS + 60_000) * 1_000_000
 """Until a sweep that is due after a lost reply has passed, with the pauses between tries."""
 
 
-def everything(run: Run) -> Iterator[Finding]:
+def check_stored(run: ClusterRun) -> Iterator[Finding]:
     """All replicas, and all that is cold."""
-    for topic in run.truth.image.topics.values():
+    for topic in run.model.image.topics.values():
         for number, partition in enumerate(topic.partitions):
-            pid = PartitionId(topic.topic_id, number)
-            if not run.truth.follows(pid):
+            partition_id = PartitionId(topic.topic_id, number)
+            if not run.model.is_modelled(partition_id):
                 continue
-            copies = run.truth.of(pid)
+            copies = run.model.copies_of(partition_id)
             for node in partition.replicas:
-                start, batches = on_disk(run.world.hosts[node].machine.disk, f"{topic.name}-{number}")
+                start, batches = read_disk_log(run.world.hosts[node].machine.disk, f"{topic.name}-{number}")
                 end = batches[-1].last + 1 if batches else start
                 name = f"{copies.name} on b{node}"
                 above = [each for each in batches if each.last >= copies.log_start]  # nobody asks for what lies below
-                yield from differs(name, "I5", above, copies.committed)
-                yield from dense(name, batches)
+                yield from check_same_batches(name, "I5", above, copies.committed)
+                yield from check_contiguous(name, batches)
                 if node in partition.isr and end < copies.committed_end:
                     yield Finding("I5", f"{name} ends at {end}, committed is up to {copies.committed_end}")
                 if node in partition.isr and start > max(copies.cold_end, copies.log_start):
                     yield Finding("I21", f"{name} starts at {start}, cold is up to {copies.cold_end}")
-    yield from cold(run)
-    yield from overdue(run)
+    yield from check_cold(run)
+    yield from check_overdue(run)
 
 
-def cold(run: Run) -> Iterator[Finding]:
+def check_cold(run: ClusterRun) -> Iterator[Finding]:
     """Every live segment of every manifest."""
     objects = run.world.bucket.objects
-    for manifest in run.truth.manifests():
-        if not run.truth.follows(manifest.partition_id):
+    for manifest in run.model.manifests():
+        if not run.model.is_modelled(manifest.partition_id):
             continue
-        copies, at = run.truth.of(manifest.partition_id), -1
-        for entry in run.truth.segments(manifest):
+        copies, at = run.model.copies_of(manifest.partition_id), -1
+        for entry in run.model.segments(manifest):
             stored = objects.get(entry.key)
             if stored is None:
                 yield Finding("I23", f"{copies.name}: {entry.key} is named and not there")
                 continue
-            held = [each for each in batches_of(stored.data[: entry.log_bytes], prove=True) if each.last >= at]
-            yield from differs(entry.key, "I20", held, copies.committed)
-            yield from dense(entry.key, held)
+            held = [each for each in batches_of(stored.data[: entry.log_bytes], check_crc=True) if each.last >= at]
+            yield from check_same_batches(entry.key, "I20", held, copies.committed)
+            yield from check_contiguous(entry.key, held)
             if not held or (held[0].base, held[-1].last + 1) != (entry.base_offset, entry.next_offset):
                 yield Finding("I20", f"{copies.name}: {entry.key} does not hold what it is named for: {entry}")
             if at not in (-1, entry.base_offset):
@@ -70,26 +70,28 @@ def cold(run: Run) -> Iterator[Finding]:
             at = entry.next_offset
 
 
-def overdue(run: Run) -> Iterator[Finding]:
+def check_overdue(run: ClusterRun) -> Iterator[Finding]:
     """I23: an expired object goes after its grace time, where the leader that let it expire leads still; where requests
     may get lost, with the sweep after it. (That is later than most runs last: `rebuilding` waits for it.)"""
     limit_ns = OVERDUE_NS
     if run.options.worst_fault or any(kind.startswith("bucket") for kind in run.options.troubles):
         if "clock_jump" in run.options.troubles:
             return  # a sweep is due by a wall clock
-        limit_ns += SWEPT_NS
-    for key in run.truth.unreferenced():
+        limit_ns += SWEEP_NS
+    for key in run.model.unreferenced():
         name = parse_key(key)
-        topic = run.truth.image.topics_by_id.get(name.partition.topic_id) if name is not None else None
+        topic = run.model.image.topics_by_id.get(name.partition.topic_id) if name is not None else None
         if name is None or topic is None:
             continue
-        gone = run.truth.gone_since(name.partition, name.base_offset, key)
+        gone = run.model.expiry_of(name.partition, name.base_offset, key)
         epoch = topic.partitions[name.partition.partition].leader_epoch
         if gone is not None and gone.epoch == epoch and run.loop.now_ns - gone.at_ns > limit_ns:
             yield Finding("I23", f"{key} has expired under the leader of today, {gone}, and is there still")
 
 
-def differs(name: str, rule: str, batches: Sequence[Batch], committed: Mapping[int, Batch]) -> Iterator[Finding]:
+def check_same_batches(
+    name: str, rule: str, batches: Sequence[LogBatch], committed: Mapping[int, LogBatch]
+) -> Iterator[Finding]:
     """Where a log has something else than what is committed; above that it may have what it likes."""
     if not committed:
         return
@@ -104,7 +106,7 @@ def differs(name: str, rule: str, batches: Sequence[Batch], committed: Mapping[i
             yield Finding(rule, f"{name}: {found[0]} {what}")
 
 
-def dense(name: str, batches: Sequence[Batch]) -> Iterator[Finding]:
+def check_contiguous(name: str, batches: Sequence[LogBatch]) -> Iterator[Finding]:
     """I3: batch follows on batch."""
     for one, other in pairwise(batches):
         if other.base != one.last + 1:

@@ -10,10 +10,21 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.cluster import checkers
-from tests.sim.cluster.checkers import Dump
-from tests.sim.cluster.history import Commit, End, History, Owned, Places, Poll, Row, Send, Verdict, verdict_of
-from tests.sim.cluster.moves import OFFSETS, Ends
-from tests.sim.cluster.observer import Finding, is_marked
+from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.history import (
+    ClientHistory,
+    CommitAttempt,
+    EndOffsetReply,
+    GroupOffsets,
+    Ownership,
+    PollResult,
+    ReadRecord,
+    Send,
+    SendVerdict,
+    verdict_of,
+)
+from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
+from tests.sim.cluster.observer import Finding, has_boot_mark
 from tests.sim.harness.disk import SimDisk
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Code
@@ -23,29 +34,31 @@ T = TopicPartition("t", 0)
 SECOND = 1_000_000_000
 
 
-def never(where: TopicPartition, offset: int, since_ns: int) -> bool:
+def never(tp: TopicPartition, offset: int, since_ns: int) -> bool:
     return False
 
 
-def always(where: TopicPartition, offset: int, since_ns: int) -> bool:
+def always(tp: TopicPartition, offset: int, since_ns: int) -> bool:
     return True
 
 
-def promised(send: Send) -> bool:
+def is_promised(send: Send) -> bool:
     return send.acks == -1
 
 
-def sent(value: bytes, offset: int, *, sender: str = "s", number: int = 0, verdict: Verdict = Verdict.OK) -> Send:
+def make_send(
+    value: bytes, offset: int, *, sender: str = "s", number: int = 0, verdict: SendVerdict = SendVerdict.OK
+) -> Send:
     return Send(sender, number, T, (value,), -1, 0, done_ns=1, verdict=verdict, base_offset=offset)
 
 
-def polled(*rows: tuple[int, bytes], position: int = 0, fresh: bool = True, at_ns: int = 0) -> Poll:
-    return Poll("r", T, at_ns, position, fresh, tuple(Row(*row) for row in rows), 0, 1000)
+def make_poll(*rows: tuple[int, bytes], position: int = 0, is_repositioned: bool = True, at_ns: int = 0) -> PollResult:
+    return PollResult("r", T, at_ns, position, is_repositioned, tuple(ReadRecord(*row) for row in rows), 0, 1000)
 
 
-def dump(*values: bytes, start: int = 0) -> dict[TopicPartition, Dump]:
+def make_dump(*values: bytes, start: int = 0) -> dict[TopicPartition, PartitionDump]:
     numbered = {start + number: value for number, value in enumerate(values)}
-    return {T: Dump(start, start + len(values), numbered)}
+    return {T: PartitionDump(start, start + len(values), numbered)}
 
 
 def rules(findings: Iterator[Finding]) -> list[str]:
@@ -53,131 +66,143 @@ def rules(findings: Iterator[Finding]) -> list[str]:
 
 
 def test_i1_i2_what_was_acknowledged_is_there_and_where_it_was_said() -> None:
-    history = History([sent(b"a", 0), sent(b"b", 1)])
-    assert rules(checkers.kept(history, dump(b"a", b"b"), promised, never)) == []
-    assert rules(checkers.kept(history, dump(b"a", b"x"), promised, never)) == ["I1"]
-    assert rules(checkers.kept(history, dump(b"b", b"a"), promised, never)) == ["I2", "I2"]
-    assert rules(checkers.kept(history, dump(b"a", b"x"), promised, always)) == []
-    assert rules(checkers.kept(history, dump(b"c", start=2), promised, never)) == [], "it has expired"
+    history = ClientHistory([make_send(b"a", 0), make_send(b"b", 1)])
+    assert rules(checkers.check_acked_records(history, make_dump(b"a", b"b"), is_promised, never)) == []
+    assert rules(checkers.check_acked_records(history, make_dump(b"a", b"x"), is_promised, never)) == ["I1"]
+    assert rules(checkers.check_acked_records(history, make_dump(b"b", b"a"), is_promised, never)) == ["I2", "I2"]
+    assert rules(checkers.check_acked_records(history, make_dump(b"a", b"x"), is_promised, always)) == []
+    assert rules(checkers.check_acked_records(history, make_dump(b"c", start=2), is_promised, never)) == [], (
+        "it has expired"
+    )
 
 
 def test_i1_knows_what_was_promised() -> None:
-    send = replace(sent(b"a", 0), acks=1)
-    assert rules(checkers.kept(History([send]), dump(b"x"), promised, never)) == []
+    send = replace(make_send(b"a", 0), acks=1)
+    assert rules(checkers.check_acked_records(ClientHistory([send]), make_dump(b"x"), is_promised, never)) == []
 
 
 def test_a_loss_is_told_from_its_first_record_on() -> None:
-    history = History([sent(b"a", 0), sent(b"b", 1)])
+    history = ClientHistory([make_send(b"a", 0), make_send(b"b", 1)])
     for told, expected in (([1], []), ([0], []), ([2], ["R4"]), ([], ["R4"])):
-        assert rules(checkers.losses_told(history, dump(b"a", b"x"), promised, {T: told})) == expected
+        assert rules(checkers.check_losses_reported(history, make_dump(b"a", b"x"), is_promised, {T: told})) == expected
 
 
 def test_i3_there_is_no_hole() -> None:
-    assert rules(checkers.dense(dump(b"a", b"b"))) == []
-    assert rules(checkers.dense({T: Dump(0, 3, {0: b"a", 2: b"c"})})) == ["I3"]
+    assert rules(checkers.check_dense_offsets(make_dump(b"a", b"b"))) == []
+    assert rules(checkers.check_dense_offsets({T: PartitionDump(0, 3, {0: b"a", 2: b"c"})})) == ["I3"]
 
 
 def test_i3_a_reader_skips_nothing_and_gets_nothing_again() -> None:
-    first = polled((0, b"a"), (1, b"b"))
+    first = make_poll((0, b"a"), (1, b"b"))
     for rows, expected in (((2,), []), ((3,), ["I3"]), ((1,), ["I3"]), ((2, 4), ["I3"])):
-        then = polled(*((offset, b"x") for offset in rows), position=2, fresh=False)
-        assert rules(checkers.contiguous(History(polls=[first, then]))) == expected
-    trimmed = polled((5, b"f"), position=2, fresh=False)._replace(log_start=5)
-    assert rules(checkers.contiguous(History(polls=[trimmed]))) == []
+        then = make_poll(*((offset, b"x") for offset in rows), position=2, is_repositioned=False)
+        assert rules(checkers.check_contiguous_reads(ClientHistory(polls=[first, then]))) == expected
+    trimmed = make_poll((5, b"f"), position=2, is_repositioned=False)._replace(log_start=5)
+    assert rules(checkers.check_contiguous_reads(ClientHistory(polls=[trimmed]))) == []
 
 
 def test_i4_an_offset_has_one_value_for_all_and_for_ever() -> None:
-    history = History(polls=[polled((0, b"a")), polled((0, b"b"))])
-    assert rules(checkers.one_value_each(history, {}, never)) == ["I4"]
-    assert rules(checkers.one_value_each(history, {}, always)) == []
-    history = History(polls=[polled((0, b"a"))])
-    assert rules(checkers.one_value_each(history, dump(b"a"), never)) == []
-    assert rules(checkers.one_value_each(history, dump(b"b"), never)) == ["I4"]
-    assert rules(checkers.one_value_each(history, dump(b"b", start=1), never)) == []
+    history = ClientHistory(polls=[make_poll((0, b"a")), make_poll((0, b"b"))])
+    assert rules(checkers.check_one_value_per_offset(history, {}, never)) == ["I4"]
+    assert rules(checkers.check_one_value_per_offset(history, {}, always)) == []
+    history = ClientHistory(polls=[make_poll((0, b"a"))])
+    assert rules(checkers.check_one_value_per_offset(history, make_dump(b"a"), never)) == []
+    assert rules(checkers.check_one_value_per_offset(history, make_dump(b"b"), never)) == ["I4"]
+    assert rules(checkers.check_one_value_per_offset(history, make_dump(b"b", start=1), never)) == []
 
 
 def test_i6_nothing_is_served_above_the_high_watermark() -> None:
-    poll = polled((0, b"a"), (1, b"b"))
-    assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=2)]))) == []
-    assert rules(checkers.below_high_watermark(History(polls=[poll._replace(high_watermark=1)]))) == ["I6"]
+    poll = make_poll((0, b"a"), (1, b"b"))
+    assert rules(checkers.check_reads_committed(ClientHistory(polls=[poll._replace(high_watermark=2)]))) == []
+    assert rules(checkers.check_reads_committed(ClientHistory(polls=[poll._replace(high_watermark=1)]))) == ["I6"]
 
 
 @pytest.mark.parametrize(
     ("seen", "end", "red"),
     [
-        (5, End("r", T, 2, 3, 5, True), []),
-        (5, End("r", T, 2, 3, 4, True), ["I6"]),
-        (5, End("r", T, 0, 3, 4, True), []),
-        (5, End("r", T, 2, 3, 4, False), []),
-        (5, End("another", T, 2, 3, 4, True), []),
-        (5, End("r", TopicPartition("t", 1), 2, 3, 4, True), []),
+        (5, EndOffsetReply("r", T, 2, 3, 5, True), []),
+        (5, EndOffsetReply("r", T, 2, 3, 4, True), ["I6"]),
+        (5, EndOffsetReply("r", T, 0, 3, 4, True), []),
+        (5, EndOffsetReply("r", T, 2, 3, 4, False), []),
+        (5, EndOffsetReply("another", T, 2, 3, 4, True), []),
+        (5, EndOffsetReply("r", TopicPartition("t", 1), 2, 3, 4, True), []),
     ],
 )
-def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: End, red: list[str]) -> None:
+def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: EndOffsetReply, red: list[str]) -> None:
     """Of what its reader saw before it asked, in a fetch or named likewise."""
-    poll = polled((0, b"a"), at_ns=1)._replace(high_watermark=seen)
-    assert rules(checkers.ends_go_on(History(polls=[poll], ends=[end]), never)) == red
-    assert rules(checkers.ends_go_on(History(polls=[poll], ends=[end]), always)) == []
-    before = End("r", T, 0, 1, seen, False)
-    assert rules(checkers.ends_go_on(History(ends=[before, end]), never)) == red
+    poll = make_poll((0, b"a"), at_ns=1)._replace(high_watermark=seen)
+    assert rules(checkers.check_end_offsets(ClientHistory(polls=[poll], end_offsets=[end]), never)) == red
+    assert rules(checkers.check_end_offsets(ClientHistory(polls=[poll], end_offsets=[end]), always)) == []
+    before = EndOffsetReply("r", T, 0, 1, seen, False)
+    assert rules(checkers.check_end_offsets(ClientHistory(end_offsets=[before, end]), never)) == red
 
 
 def test_i11_a_value_is_there_once_and_sequences_follow() -> None:
-    assert rules(checkers.once(dump(b"a", b"b"), never)) == []
-    assert rules(checkers.once(dump(b"a", b"a"), never)) == ["I11"]
+    assert rules(checkers.check_no_duplicates(make_dump(b"a", b"b"), never)) == []
+    assert rules(checkers.check_no_duplicates(make_dump(b"a", b"a"), never)) == ["I11"]
     batches = [(0, 7, 0, 2), (2, -1, -1, 1), (3, 7, 2, 1)]
-    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, never)) == []
+    assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, never)) == []
     batches = [(0, 7, 0, 2), (2, 7, 3, 1)]
-    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, never)) == ["I11"]
-    assert rules(checkers.once({T: Dump(0, 0, {}, batches)}, always)) == [], "what came between was lost"
+    assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, never)) == ["I11"]
+    assert rules(checkers.check_no_duplicates({T: PartitionDump(0, 0, {}, batches)}, always)) == [], (
+        "what came between was lost"
+    )
 
 
 def test_i12_a_sender_finds_its_records_in_order() -> None:
-    sends = [sent(b"a", 0), sent(b"b", 1)]
-    assert rules(checkers.in_order(History(sends), dump(b"a", b"b"))) == []
-    assert rules(checkers.in_order(History(sends), dump(b"b", b"a"))) == ["I12"]
-    unsure = [sent(b"a", 0, verdict=Verdict.UNKNOWN), sent(b"b", 1)]
-    assert rules(checkers.in_order(History(unsure), dump(b"b", b"a"))) == [], "the first may have come late"
+    sends = [make_send(b"a", 0), make_send(b"b", 1)]
+    assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"a", b"b"))) == []
+    assert rules(checkers.check_order(ClientHistory(sends), make_dump(b"b", b"a"))) == ["I12"]
+    unsure = [make_send(b"a", 0, verdict=SendVerdict.UNKNOWN), make_send(b"b", 1)]
+    assert rules(checkers.check_order(ClientHistory(unsure), make_dump(b"b", b"a"))) == [], (
+        "the first may have come late"
+    )
     identity = [replace(each, producer_id=7) for each in unsure]
-    assert rules(checkers.in_order(History(identity), dump(b"b", b"a"))) == ["I12"], "not under one identity"
+    assert rules(checkers.check_order(ClientHistory(identity), make_dump(b"b", b"a"))) == ["I12"], (
+        "not under one identity"
+    )
     together = [replace(identity[0], done_ns=9), replace(identity[1], invoked_ns=1, done_ns=8)]
-    assert rules(checkers.in_order(History(together), dump(b"b", b"a"))) == ["I12"]
-    assert rules(checkers.in_order(History(together), dump(b"b", b"a"), [9])) == ["I12"], "it was forgotten later"
-    assert rules(checkers.in_order(History(together), dump(b"b", b"a"), [0])) == []
+    assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"))) == ["I12"]
+    assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"), [9])) == ["I12"], (
+        "it was forgotten later"
+    )
+    assert rules(checkers.check_order(ClientHistory(together), make_dump(b"b", b"a"), [0])) == []
     after = [together[0], replace(identity[1], invoked_ns=9, done_ns=12)]
-    assert rules(checkers.in_order(History(after), dump(b"b", b"a"), [0])) == ["I12"], "one after the other"
+    assert rules(checkers.check_order(ClientHistory(after), make_dump(b"b", b"a"), [0])) == ["I12"], (
+        "one after the other"
+    )
 
 
 def test_i13_what_is_read_was_sent_and_not_refused() -> None:
-    assert rules(checkers.no_phantoms(History([sent(b"a", 0)]), dump(b"a"))) == []
-    assert rules(checkers.no_phantoms(History(), dump(b"a"))) == ["I13"]
-    refused = sent(b"a", 0, verdict=Verdict.FAILED)
-    assert rules(checkers.no_phantoms(History([refused], [polled((0, b"a"))]), {})) == ["I13"]
-    elsewhere = replace(sent(b"a", 0), where=TopicPartition("u", 0))
-    assert rules(checkers.no_phantoms(History([elsewhere]), dump(b"a"))) == ["I13"]
+    assert rules(checkers.check_no_phantoms(ClientHistory([make_send(b"a", 0)]), make_dump(b"a"))) == []
+    assert rules(checkers.check_no_phantoms(ClientHistory(), make_dump(b"a"))) == ["I13"]
+    refused = make_send(b"a", 0, verdict=SendVerdict.FAILED)
+    assert rules(checkers.check_no_phantoms(ClientHistory([refused], [make_poll((0, b"a"))]), {})) == ["I13"]
+    elsewhere = replace(make_send(b"a", 0), tp=TopicPartition("u", 0))
+    assert rules(checkers.check_no_phantoms(ClientHistory([elsewhere]), make_dump(b"a"))) == ["I13"]
 
 
 def test_i17_a_partition_has_one_owner() -> None:
-    def owner(member: str, generation: int, since: int, until: int) -> Owned:
-        return Owned("g", member, generation, (T,), since, until)
+    def owner(member: str, generation: int, since: int, until: int) -> Ownership:
+        return Ownership("g", member, generation, (T,), since, until)
 
-    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 2, 5, 9)])) == []
-    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 2, 4, 9)])) == ["I17"]
-    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 7, 9)])) == ["I17"]
-    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("a", 2, 4, 9)])) == []
-    assert rules(checkers.one_owner([owner("a", 1, 0, 5), owner("b", 1, 4, 9)], [3])) == [], "it was forgotten"
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 2, 5, 9)])) == []
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 2, 4, 9)])) == ["I17"]
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 1, 7, 9)])) == ["I17"]
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("a", 2, 4, 9)])) == []
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 1, 4, 9)], [3])) == [], "it was forgotten"
     later = [owner("a", 1, 4, 5), owner("b", 1, 6, 9)]
-    assert rules(checkers.one_owner(later, [3])) == ["I17"]
-    assert rules(checkers.one_owner([owner("a", 1, 0, 3), *later], [3])) == [], "its generation is from before"
+    assert rules(checkers.check_single_owner(later, [3])) == ["I17"]
+    assert rules(checkers.check_single_owner([owner("a", 1, 0, 3), *later], [3])) == [], "its generation is from before"
 
 
 def test_i18_a_group_is_where_it_was_told_to_be() -> None:
-    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> Commit:
-        return Commit("g", T, offset, at, at + 1, code)
+    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> CommitAttempt:
+        return CommitAttempt("g", T, offset, at, at + 1, code)
 
     def said(found: int, asked: int, answered: int = 99) -> list[str]:
         offsets = {T: found} if found >= 0 else {}
-        return rules(checkers.committed_offsets(commits, [Places("g", offsets, asked, answered)]))
+        return rules(checkers.check_committed_offsets(commits, [GroupOffsets("g", offsets, asked, answered)]))
 
     commits = [commit(5, 0), commit(8, 10), commit(9, 20, None)]
     for found, expected in ((8, []), (9, []), (5, ["I18"]), (7, ["I18"]), (-1, ["I18"])):
@@ -190,13 +215,13 @@ def test_i18_a_group_is_where_it_was_told_to_be() -> None:
 
 
 def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else() -> None:
-    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> Commit:
-        return Commit("g", T, offset, at, at + 1, code)
+    def commit(offset: int, at: int, code: Code | None = Code.NONE) -> CommitAttempt:
+        return CommitAttempt("g", T, offset, at, at + 1, code)
 
     def said(before: int, after: int, *, sure: bool = True, lost_at: int = -1) -> list[str]:
         offsets = {T: after} if after >= 0 else {}
-        shown = [(Places("g", {T: before}, 30, 31), False), (Places("g", offsets, 50, 51), sure)]
-        return rules(checkers.never_back(commits, shown, [lost_at] if lost_at >= 0 else []))
+        shown = [(GroupOffsets("g", {T: before}, 30, 31), False), (GroupOffsets("g", offsets, 50, 51), sure)]
+        return rules(checkers.check_offsets_stable(commits, shown, [lost_at] if lost_at >= 0 else []))
 
     commits = [commit(5, 0), commit(8, 10), commit(6, 40, Code.ILLEGAL_GENERATION)]
     assert said(8, 8) == said(5, 8) == [], "the later of both"
@@ -219,12 +244,14 @@ def test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_el
 
 
 def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
-    commits = [Commit("g", T, 8, 10, 11, Code.NONE)]
+    commits = [CommitAttempt("g", T, 8, 10, 11, Code.NONE)]
 
     def said(after: int, gone_from: int) -> list[str]:
-        shown = [(Places("g", {T: 8}, 30, 31), False), (Places("g", {T: after}, 50, 51), True)]
+        shown = [(GroupOffsets("g", {T: 8}, 30, 31), False), (GroupOffsets("g", {T: after}, 50, 51), True)]
         return rules(
-            checkers.never_back(commits, shown, (), lambda _, offset, since: offset >= gone_from and since == 0)
+            checkers.check_offsets_stable(
+                commits, shown, (), lambda _, offset, since: offset >= gone_from and since == 0
+            )
         )
 
     assert said(5, gone_from=5) == [], "the log ends at 5"
@@ -235,10 +262,10 @@ def test_i18_a_coordinator_cuts_offsets_back_where_records_were_lost() -> None:
 def test_i18_a_group_may_be_where_its_partition_ends_that_lost_records() -> None:
     def said(found: int, *, gone_from: int, answered: int = 51) -> list[str]:
         offsets = {T: found} if found >= 0 else {}
-        places = [Places("g", offsets, answered - 1, answered)]
-        return rules(checkers.committed_offsets(commits, places, lambda _, offset, since: offset >= gone_from))
+        places = [GroupOffsets("g", offsets, answered - 1, answered)]
+        return rules(checkers.check_committed_offsets(commits, places, lambda _, offset, since: offset >= gone_from))
 
-    commits = [Commit("g", T, 8, 10, 11, Code.NONE)]
+    commits = [CommitAttempt("g", T, 8, 10, 11, Code.NONE)]
     assert said(5, gone_from=5) == [], "the log ends at 5"
     assert said(5, gone_from=6) == ["I18"], "all that is before 6 is there"
     assert said(9, gone_from=0) == ["I18"], "forward is no cut"
@@ -247,21 +274,21 @@ def test_i18_a_group_may_be_where_its_partition_ends_that_lost_records() -> None
 
 
 def test_i17_generations_go_on() -> None:
-    def owned(member: str, generation: int, asked: int, since: int) -> Owned:
-        return Owned("g", member, generation, (T,), since, since + 9, asked)
+    def owned(member: str, generation: int, asked: int, since: int) -> Ownership:
+        return Ownership("g", member, generation, (T,), since, since + 9, asked)
 
     first, again = owned("a", 3, 0, 5), owned("b", 2, 6, 9)
-    assert rules(checkers.generations_go_on([first, owned("b", 4, 6, 9)])) == []
-    assert rules(checkers.generations_go_on([first, owned("b", 2, 4, 9)])) == [], "its answer was long on its way"
-    assert rules(checkers.generations_go_on([first, again])) == ["I17"]
-    assert rules(checkers.generations_go_on([first, again], [7])) == []
+    assert rules(checkers.check_generations_grow([first, owned("b", 4, 6, 9)])) == []
+    assert rules(checkers.check_generations_grow([first, owned("b", 2, 4, 9)])) == [], "its answer was long on its way"
+    assert rules(checkers.check_generations_grow([first, again])) == ["I17"]
+    assert rules(checkers.check_generations_grow([first, again], [7])) == []
 
 
 def test_i18_a_generation_that_is_over_commits_nothing() -> None:
-    owned = [Owned("g", "a", 1, (T,), 0, 9), Owned("g", "b", 2, (T,), 5, 9)]
+    owned = [Ownership("g", "a", 1, (T,), 0, 9), Ownership("g", "b", 2, (T,), 5, 9)]
 
     def told(generation: int, at: int, code: Code | None = Code.NONE) -> list[str]:
-        return rules(checkers.commits_of_their_time([Commit("g", T, 7, at, at + 1, code, generation)], owned))
+        return rules(checkers.check_commit_generations([CommitAttempt("g", T, 7, at, at + 1, code, generation)], owned))
 
     assert told(1, 4) == [] and told(2, 6) == [] and told(1, 6, Code.ILLEGAL_GENERATION) == []
     assert told(1, 6) == ["I18"]
@@ -270,43 +297,43 @@ def test_i18_a_generation_that_is_over_commits_nothing() -> None:
 @pytest.mark.parametrize(
     ("code", "acks", "attempts", "verdict"),
     [
-        (Code.NONE, -1, 3, Verdict.OK),
-        (Code.NOT_ENOUGH_REPLICAS, -1, 1, Verdict.FAILED),
-        (Code.NOT_ENOUGH_REPLICAS, -1, 2, Verdict.UNKNOWN),
-        (Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, 1, Verdict.UNKNOWN),
-        (Code.NOT_LEADER_OR_FOLLOWER, 1, 1, Verdict.FAILED),
-        (Code.NOT_LEADER_OR_FOLLOWER, -1, 1, Verdict.UNKNOWN),
-        (Code.REQUEST_TIMED_OUT, -1, 1, Verdict.UNKNOWN),
-        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 1, Verdict.FAILED),
-        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 2, Verdict.UNKNOWN),
-        (Code.KAFKA_STORAGE_ERROR, 1, 1, Verdict.UNKNOWN),
+        (Code.NONE, -1, 3, SendVerdict.OK),
+        (Code.NOT_ENOUGH_REPLICAS, -1, 1, SendVerdict.FAILED),
+        (Code.NOT_ENOUGH_REPLICAS, -1, 2, SendVerdict.UNKNOWN),
+        (Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1, 1, SendVerdict.UNKNOWN),
+        (Code.NOT_LEADER_OR_FOLLOWER, 1, 1, SendVerdict.FAILED),
+        (Code.NOT_LEADER_OR_FOLLOWER, -1, 1, SendVerdict.UNKNOWN),
+        (Code.REQUEST_TIMED_OUT, -1, 1, SendVerdict.UNKNOWN),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 1, SendVerdict.FAILED),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, 2, SendVerdict.UNKNOWN),
+        (Code.KAFKA_STORAGE_ERROR, 1, 1, SendVerdict.UNKNOWN),
     ],
 )
-def test_what_an_error_says_of_a_send(code: Code, acks: int, attempts: int, verdict: Verdict) -> None:
+def test_what_an_error_says_of_a_send(code: Code, acks: int, attempts: int, verdict: SendVerdict) -> None:
     assert verdict_of(code, acks=acks, attempts=attempts) is verdict
 
 
 def test_moves_end_where_the_last_one_that_was_granted_leads() -> None:
-    ends, here = Ends(), {T: (1, 2)}
-    ends.answered(T, (2, 3), Code.INVALID_REPLICA_ASSIGNMENT)
-    assert list(ends.astray(here.__getitem__)) == []
-    ends.answered(T, (2, 3), Code.NONE)
-    assert list(ends.astray(here.__getitem__)) == ["t-0 was to be on [(2, 3)], is on (1, 2)"]
-    ends.answered(T, (1, 2), None)
-    assert list(ends.astray(here.__getitem__)) == []
-    ends.answered(T, (1, 3), Code.NONE)
-    assert len(list(ends.astray(here.__getitem__))) == 1
-    ends.answered(T, None, Code.NONE)
-    assert list(ends.astray(here.__getitem__)) == []
+    ends, here = ExpectedReplicas(), {T: (1, 2)}
+    ends.on_reply(T, (2, 3), Code.INVALID_REPLICA_ASSIGNMENT)
+    assert list(ends.find_misplaced(here.__getitem__)) == []
+    ends.on_reply(T, (2, 3), Code.NONE)
+    assert list(ends.find_misplaced(here.__getitem__)) == ["t-0 was to be on [(2, 3)], is on (1, 2)"]
+    ends.on_reply(T, (1, 2), None)
+    assert list(ends.find_misplaced(here.__getitem__)) == []
+    ends.on_reply(T, (1, 3), Code.NONE)
+    assert len(list(ends.find_misplaced(here.__getitem__))) == 1
+    ends.on_reply(T, None, Code.NONE)
+    assert list(ends.find_misplaced(here.__getitem__)) == []
 
 
 def test_offsets_of_groups_that_moved_to_fewer_brokers_gain_the_missing_one() -> None:
     """Behind those that they have, and only they do."""
-    for where, gains in ((T, False), (OFFSETS, True)):
-        ends = Ends()
-        ends.answered(where, (3, 1), Code.NONE)
-        assert (not list(ends.astray({where: (3, 1, 2)}.__getitem__))) is gains
-        assert list(ends.astray({where: (1, 3, 2)}.__getitem__))
+    for tp, gains in ((T, False), (OFFSETS, True)):
+        ends = ExpectedReplicas()
+        ends.on_reply(tp, (3, 1), Code.NONE)
+        assert (not list(ends.find_misplaced({tp: (3, 1, 2)}.__getitem__))) is gains
+        assert list(ends.find_misplaced({tp: (1, 3, 2)}.__getitem__))
 
 
 def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
@@ -316,10 +343,10 @@ def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
     async def trust(marked: SimDisk) -> None:
         directory = DataDirectory(marked)
         await directory.open("cluster", 1, "directory")
-        assert not is_marked(marked)
-        await directory.trust()
+        assert not has_boot_mark(marked)
+        await directory.write_boot_mark()
 
     asyncio.run(trust(disk))
-    assert is_marked(disk)
-    assert is_marked(disk.after_kill())
-    assert not is_marked(disk.after_power_cut())
+    assert has_boot_mark(disk)
+    assert has_boot_mark(disk.after_kill())
+    assert not has_boot_mark(disk.after_power_cut())

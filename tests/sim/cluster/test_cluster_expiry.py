@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster.expiry import Batch, Keeps, too_early
+from tests.sim.cluster.expiry import LogBatch, Retention, find_early_expiry
 
 NOW_MS = 1_000_000
-LOG = [Batch(number, number, 0, 0, size=100, max_timestamp=NOW_MS - 400 + number * 100) for number in range(4)]
+LOG = [LogBatch(number, number, 0, 0, size=100, max_timestamp=NOW_MS - 400 + number * 100) for number in range(4)]
 """100 bytes each, 400 to 100 ms old."""
 
 
 @pytest.mark.parametrize(
     ("keeps", "tail_bytes", "expected"),
     [
-        (Keeps(), 0, [1, 0]),
-        (Keeps(retention_bytes=200), 0, []),
-        (Keeps(retention_bytes=201), 0, [1]),
-        (Keeps(retention_bytes=201), 1, []),
-        (Keeps(retention_bytes=301), 0, [1, 0]),
-        (Keeps(retention_ms=299), 0, []),
-        (Keeps(retention_ms=300), 0, [1]),
-        (Keeps(retention_ms=400), 0, [1, 0]),
-        (Keeps(retention_bytes=201, retention_ms=350), 0, [1]),
-        (Keeps(retention_bytes=201, retention_ms=250), 0, []),
+        (Retention(), 0, [1, 0]),
+        (Retention(retention_bytes=200), 0, []),
+        (Retention(retention_bytes=201), 0, [1]),
+        (Retention(retention_bytes=201), 1, []),
+        (Retention(retention_bytes=301), 0, [1, 0]),
+        (Retention(retention_ms=299), 0, []),
+        (Retention(retention_ms=300), 0, [1]),
+        (Retention(retention_ms=400), 0, [1, 0]),
+        (Retention(retention_bytes=201, retention_ms=350), 0, [1]),
+        (Retention(retention_bytes=201, retention_ms=250), 0, []),
     ],
 )
-def test_a_batch_goes_when_enough_is_above_it_or_it_is_old(keeps: Keeps, tail_bytes: int, expected: list[int]) -> None:
-    found = too_early(LOG, 2, keeps, tail_bytes=tail_bytes, now_ms=NOW_MS)
+def test_a_batch_goes_when_enough_is_above_it_or_it_is_old(
+    keeps: Retention, tail_bytes: int, expected: list[int]
+) -> None:
+    found = find_early_expiry(LOG, 2, keeps, tail_bytes=tail_bytes, now_ms=NOW_MS)
     assert [batch.base for batch in found] == expected
 
 
 def test_a_clock_that_is_wrong_may_take_what_it_takes_for_old() -> None:
-    assert list(too_early(LOG, 2, Keeps(retention_ms=300), tail_bytes=0, now_ms=NOW_MS, clocks_apart_ms=1)) == []
+    assert (
+        list(find_early_expiry(LOG, 2, Retention(retention_ms=300), tail_bytes=0, now_ms=NOW_MS, max_clock_skew_ms=1))
+        == []
+    )

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster.observer import Broken
+from tests.sim.cluster.observer import BrokenRules
 from tests.sim.cluster.run import run
-from tests.sim.cluster.test_cluster_stored import peace
-from tests.sim.cluster.test_model_of_copies import LIVE, three_of
+from tests.sim.cluster.test_cluster_stored import without_faults
+from tests.sim.cluster.test_model_of_copies import LIVE, make_three_copies
 from tiered.replication import follower_step
 
 
 def test_i6_a_follower_serves_what_is_committed() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.write(*LIVE, base=20)
     for high_watermark in (0, 15, 20):
-        told.copies.followed(2, high_watermark)
-    assert told.red == []
-    told.copies.followed(2, 30)
-    assert told.red == ["I6"]
+        told.copies.on_follower_watermark(2, high_watermark)
+    assert told.broken_rules == []
+    told.copies.on_follower_watermark(2, 30)
+    assert told.broken_rules == ["I6"]
 
 
 def test_i5_a_follower_serves_what_others_have_too() -> None:
-    told = three_of(1)
-    told.settle(1, 0, (1, 2))
+    told = make_three_copies(1)
+    told.change_partition(1, 0, (1, 2))
     told.write(1, 2, base=10)
     told.write(3, base=10, epoch=1)
     told.commit(20, isr=(1, 2))
-    told.copies.followed(3, 10)
-    assert told.red == []
-    told.copies.followed(3, 20)
-    assert told.red == ["I5"]
+    told.copies.on_follower_watermark(3, 10)
+    assert told.broken_rules == []
+    told.copies.on_follower_watermark(3, 20)
+    assert told.broken_rules == ["I5"]
 
 
 def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     for node in LIVE:
         told.damage(node)
-    told.settle(1, 1, (1,))
-    told.copies.leads(1, "b", 1, 0)
+    told.change_partition(1, 1, (1,))
+    told.copies.on_leader(1, "b", 1, 0)
     assert told.copies.committed_end == 0
-    told.copies.followed(2, 20)
-    assert told.red == []
+    told.copies.on_follower_watermark(2, 20)
+    assert told.broken_rules == []
 
 
 def test_i6_a_follower_that_serves_all_it_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followers are looked at now and then: in some runs only when they have no more than is committed."""
-    run(1, peace)
-    monkeypatch.setattr(follower_step, "high_watermark", lambda known, told, end: end)
-    with pytest.raises(Broken, match="I6: t0-0: follower"):
+    run(1, without_faults)
+    monkeypatch.setattr(follower_step, "next_high_watermark", lambda known, told, end: end)
+    with pytest.raises(BrokenRules, match="I6: t0-0: follower"):
         for seed in range(1, 6):
-            run(seed, peace)
+            run(seed, without_faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster.test_model_of_copies import LIVE, LIVES, batch, three_of
+from tests.sim.cluster.test_model_of_copies import LIVE, LIVES, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss, PartitionImage
 
@@ -15,18 +15,20 @@ BUT_ONE = AGAIN | {1: 1}
 
 @pytest.mark.parametrize(("winner", "red"), [(1, []), (2, ["R4"]), (3, ["R4"])])
 def test_who_returns_last_may_have_been_eligible_until_another_is_elected(winner: int, red: list[str]) -> None:
-    told = three_of(3)
+    told = make_three_copies(3)
     told.damage(1, batch(0), batch(10))
     told.damage(2, batch(0))
     told.damage(3)
-    told.settle(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
+    told.change_partition(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
     elected = PartitionImage((1, 2, 3), winner, 1, (winner,), (), loss=Loss(1, 20, 0))
-    told.copies.settled(elected, LIVE, AGAIN, ())
-    assert told.red == red
+    told.copies.on_partition_change(elected, LIVE, AGAIN, ())
+    assert told.broken_rules == red
 
 
 def test_who_leads_alone_and_reports_a_loss_was_not_elected_for_it() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.damage(1, batch(0))
-    told.copies.settled(PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ())
-    assert "R4" not in told.red
+    told.copies.on_partition_change(
+        PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ()
+    )
+    assert "R4" not in told.broken_rules

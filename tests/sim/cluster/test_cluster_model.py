@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.sim.cluster.model import DECIDED_NS, Truth, batches_of
-from tests.sim.cluster.options import COMMON
+from tests.sim.cluster.model import DECISION_DELAY_NS, ClusterModel, batches_of
+from tests.sim.cluster.options import COMMON_SETTINGS
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tests.unit.cold.rig import PID, TOPIC, batch, entry, manifest
@@ -45,23 +45,23 @@ def at_once(call: Coroutine[Any, Any, Any]) -> None:
         call.send(None)
 
 
-class Kept:
+class ModelledBucket:
     """A bucket with slot 0 in it, and what was found wrong since."""
 
     def __init__(self) -> None:
-        self.red: list[str] = []
-        self.said: list[str] = []
+        self.broken_rules: list[str] = []
+        self.messages: list[str] = []
         self.bucket = SimBucket(SimLoop(1))
         self.now = 0
-        self.truth = Truth(self.bucket, COMMON, self._hear, lambda: self.now)
-        self.slot(0, *BEGINNING)
-        self.copies = self.truth.of(PID)
-        self.copies.leads(1, "a", 1, 0)
-        assert self.red == []
+        self.model = ClusterModel(self.bucket, COMMON_SETTINGS, self._on_finding, lambda: self.now)
+        self.put_slot(0, *BEGINNING)
+        self.copies = self.model.copies_of(PID)
+        self.copies.on_leader(1, "a", 1, 0)
+        assert self.broken_rules == []
 
-    def _hear(self, rule: str, what: str) -> None:
-        self.red.append(rule)
-        self.said.append(what)
+    def _on_finding(self, rule: str, what: str) -> None:
+        self.broken_rules.append(rule)
+        self.messages.append(what)
 
     def put(self, key: str, data: bytes) -> None:
         at_once(self.bucket.memory.put(key, data))
@@ -69,13 +69,13 @@ class Kept:
     def delete(self, key: str) -> None:
         at_once(self.bucket.memory.delete([key]))
 
-    def slot(self, slot: int, *changes: Change, epoch: int = 1, nonce: str = "n") -> None:
+    def put_slot(self, slot: int, *changes: Change, epoch: int = 1, nonce: str = "n") -> None:
         self.put(slot_key(slot), encode_entry(Entry(slot, epoch, nonce, changes)))
 
-    def bound(self, sequence: int, collected: int = -1, *snapshots: SnapshotRef) -> None:
+    def put_boundary(self, sequence: int, collected: int = -1, *snapshots: SnapshotRef) -> None:
         self.put(BOUNDARY_KEY, encode_boundary(Boundary(snapshots, collected, sequence)))
 
-    def name(self, made: Manifest) -> None:
+    def put_manifest(self, made: Manifest) -> None:
         """What the partition's manifest says from now on."""
         self.put(manifest_key(PID), encode(made))
 
@@ -83,8 +83,8 @@ class Kept:
         """A batch that is committed, and cold: its segment is there, and nothing names it yet."""
         data = batch(base, records)
         for each in batches_of(data):
-            self.copies.appended(1, each)
-        self.copies.watermark(1, 1, base + records, (1,), 1)
+            self.copies.on_append(1, each)
+        self.copies.on_high_watermark(1, 1, base + records, (1,), 1)
         return self.upload(base, data, records=records, epoch=epoch)
 
     def upload(self, base: int, data: bytes, *, records: int = 10, epoch: int = 1) -> SegmentEntry:
@@ -93,245 +93,247 @@ class Kept:
         return made
 
 
-def cold() -> tuple[Kept, SegmentEntry, SegmentEntry]:
+def make_cold() -> tuple[ModelledBucket, SegmentEntry, SegmentEntry]:
     """Two segments that are named."""
-    kept = Kept()
+    kept = ModelledBucket()
     one, two = kept.write(0), kept.write(10)
-    kept.name(manifest(one, two))
-    assert kept.red == [] and kept.copies.cold_end == 20
+    kept.put_manifest(manifest(one, two))
+    assert kept.broken_rules == [] and kept.copies.cold_end == 20
     return kept, one, two
 
 
 def test_i20_an_object_is_written_once() -> None:
-    kept, one, _ = cold()
+    kept, one, _ = make_cold()
     kept.put(one.key, batch(0))
-    assert kept.red == []
+    assert kept.broken_rules == []
     kept.put(one.key, batch(0, size=50))
-    assert kept.red == ["I20"]
+    assert kept.broken_rules == ["I20"]
 
 
 def test_i20_what_goes_up_is_what_is_committed() -> None:
-    kept, one, two = cold()
+    kept, one, two = make_cold()
     three = kept.upload(20, batch(20))
-    kept.name(manifest(one, two, three))
-    assert kept.red == ["I20"], "nobody has committed it"
-    kept, one, two = cold()
+    kept.put_manifest(manifest(one, two, three))
+    assert kept.broken_rules == ["I20"], "nobody has committed it"
+    kept, one, two = make_cold()
     kept.write(20)
-    kept.name(manifest(one, two, kept.upload(20, batch(20, size=50))))
-    assert kept.red == ["I20", "I20"], "the object is another one than that which went up, and holds something else"
+    kept.put_manifest(manifest(one, two, kept.upload(20, batch(20, size=50))))
+    assert kept.broken_rules == ["I20", "I20"], (
+        "the object is another one than that which went up, and holds something else"
+    )
 
 
 def test_i20_an_offset_stays_in_its_object() -> None:
-    kept, one, two = cold()
+    kept, one, two = make_cold()
     again = replace(two, key=kept.upload(10, batch(10), epoch=2).key)
-    kept.name(manifest(one, two))
-    assert kept.red == []
-    kept.name(manifest(one, again))
-    assert kept.red == ["I20"]
+    kept.put_manifest(manifest(one, two))
+    assert kept.broken_rules == []
+    kept.put_manifest(manifest(one, again))
+    assert kept.broken_rules == ["I20"]
 
 
 def test_i21_what_is_cold_has_no_hole() -> None:
-    kept, one, two = cold()
+    kept, one, two = make_cold()
     for wrong in (
         replace(manifest(one, two), nodes=(one, replace(two, base_offset=11))),
         replace(manifest(one, two), nodes=(one, replace(two, base_offset=9))),
         replace(manifest(one, two), cold_end_offset=21),
         replace(manifest(two), log_start_offset=5),
     ):
-        kept.red = []
-        kept.name(wrong)
-        assert kept.red == ["I21"]
+        kept.broken_rules = []
+        kept.put_manifest(wrong)
+        assert kept.broken_rules == ["I21"]
 
 
 def test_i21_what_is_cold_does_not_become_less() -> None:
-    kept, one, two = cold()
-    kept.name(manifest(one))
-    assert kept.red == ["I21"]
-    kept, one, two = cold()
-    kept.truth.asked_to_go = lambda where: 10
-    kept.name(replace(manifest(two), log_start_offset=10))
-    assert kept.red == []
-    kept.name(manifest(one, two))
-    assert kept.red == ["I21"]
+    kept, one, two = make_cold()
+    kept.put_manifest(manifest(one))
+    assert kept.broken_rules == ["I21"]
+    kept, one, two = make_cold()
+    kept.model.requested_start = lambda tp: 10
+    kept.put_manifest(replace(manifest(two), log_start_offset=10))
+    assert kept.broken_rules == []
+    kept.put_manifest(manifest(one, two))
+    assert kept.broken_rules == ["I21"]
 
 
 def test_i23_what_is_named_is_there_and_stays() -> None:
-    kept, one, two = cold()
+    kept, one, two = make_cold()
     unnamed = kept.write(20)
     kept.delete(unnamed.key)
-    assert kept.red == []
+    assert kept.broken_rules == []
     kept.delete(two.key)
-    assert kept.red == ["I23"]
-    kept, one, two = cold()
+    assert kept.broken_rules == ["I23"]
+    kept, one, two = make_cold()
     kept.delete(manifest_key(PID))
-    assert kept.red == ["I23"]
-    kept, one, two = cold()
-    kept.name(manifest(one, two, entry(20, 30)))
-    assert kept.red == ["I23"]
+    assert kept.broken_rules == ["I23"]
+    kept, one, two = make_cold()
+    kept.put_manifest(manifest(one, two, entry(20, 30)))
+    assert kept.broken_rules == ["I23"]
 
 
 def test_i23_of_a_deleted_topic_everything_may_go() -> None:
-    kept, one, _ = cold()
-    kept.slot(1, TopicDeleted(PID.topic_id, 0))
+    kept, one, _ = make_cold()
+    kept.put_slot(1, TopicDeleted(PID.topic_id, 0))
     kept.delete(one.key)
-    assert kept.red == []
+    assert kept.broken_rules == []
 
 
 def test_i23_what_has_expired_may_go_and_what_made_it_so_is_known() -> None:
-    kept, one, two = cold()
-    kept.truth.asked_to_go = lambda where: 10
-    assert kept.truth.gone_since(PID, 0, one.key) is None
-    kept.name(replace(manifest(two), log_start_offset=10))
-    gone = kept.truth.gone_since(PID, 0, one.key)
-    assert gone is not None and gone.offset == 10 and kept.truth.unreferenced() == [one.key]
+    kept, one, two = make_cold()
+    kept.model.requested_start = lambda tp: 10
+    assert kept.model.expiry_of(PID, 0, one.key) is None
+    kept.put_manifest(replace(manifest(two), log_start_offset=10))
+    gone = kept.model.expiry_of(PID, 0, one.key)
+    assert gone is not None and gone.offset == 10 and kept.model.unreferenced() == [one.key]
     kept.delete(one.key)
-    assert kept.red == []
+    assert kept.broken_rules == []
 
 
 def test_i22_a_manifest_lets_nothing_go_early() -> None:
-    kept, _, two = cold()
-    kept.name(replace(manifest(two), log_start_offset=10))
-    assert kept.red == ["I22"]
+    kept, _, two = make_cold()
+    kept.put_manifest(replace(manifest(two), log_start_offset=10))
+    assert kept.broken_rules == ["I22"]
 
 
 def test_i16_a_manifest_names_nothing_of_an_earlier_epoch() -> None:
-    kept, one, two = cold()
+    kept, one, two = make_cold()
     late, new = kept.write(20), kept.upload(20, batch(20), epoch=3)
-    kept.name(replace(manifest(one, two), leader_epoch=3))
-    assert kept.red == []
-    kept.name(replace(manifest(one, two, new), leader_epoch=3))
-    assert kept.red == [], "what was named under an earlier epoch stays"
-    kept, one, two = cold()
+    kept.put_manifest(replace(manifest(one, two), leader_epoch=3))
+    assert kept.broken_rules == []
+    kept.put_manifest(replace(manifest(one, two, new), leader_epoch=3))
+    assert kept.broken_rules == [], "what was named under an earlier epoch stays"
+    kept, one, two = make_cold()
     late = kept.write(20)
-    kept.name(replace(manifest(one, two), leader_epoch=3))
-    kept.name(replace(manifest(one, two, late), leader_epoch=3))
-    assert kept.red == ["I16"] and "was under epoch 3" in kept.said[0]
+    kept.put_manifest(replace(manifest(one, two), leader_epoch=3))
+    kept.put_manifest(replace(manifest(one, two, late), leader_epoch=3))
+    assert kept.broken_rules == ["I16"] and "was under epoch 3" in kept.messages[0]
 
 
 def test_m3_no_slot_goes_above_the_boundary() -> None:
-    kept = Kept()
+    kept = ModelledBucket()
     for slot in (1, 2):
-        kept.slot(slot)
-    kept.bound(1, 1)
+        kept.put_slot(slot)
+    kept.put_boundary(1, 1)
     kept.delete(slot_key(1))
-    assert kept.red == []
+    assert kept.broken_rules == []
     kept.delete(slot_key(2))
-    assert kept.red == ["M3"]
+    assert kept.broken_rules == ["M3"]
 
 
 @pytest.mark.parametrize(("sequence", "collected", "red"), [(2, 1, []), (2, 0, ["M3"]), (1, 1, ["M3"])])
 def test_m3_the_boundary_only_grows(sequence: int, collected: int, red: list[str]) -> None:
-    kept = Kept()
-    kept.bound(1, 1)
-    kept.bound(sequence, collected)
-    assert kept.red == red
+    kept = ModelledBucket()
+    kept.put_boundary(1, 1)
+    kept.put_boundary(sequence, collected)
+    assert kept.broken_rules == red
 
 
 def test_i23_the_boundary_names_what_is_there_and_stays() -> None:
-    kept = Kept()
+    kept = ModelledBucket()
     snapshot = SnapshotRef(0, "meta/snap/0")
-    kept.bound(1, -1, snapshot)
-    assert kept.red == ["I23"]
-    kept = Kept()
+    kept.put_boundary(1, -1, snapshot)
+    assert kept.broken_rules == ["I23"]
+    kept = ModelledBucket()
     kept.put(snapshot.key, b"")
-    kept.bound(1, -1, snapshot)
-    assert kept.red == []
+    kept.put_boundary(1, -1, snapshot)
+    assert kept.broken_rules == []
     kept.delete(snapshot.key)
-    assert kept.red == ["I23"]
+    assert kept.broken_rules == ["I23"]
 
 
 def test_i24_slots_are_dense_written_once_and_fit() -> None:
-    kept = Kept()
-    kept.slot(1)
-    assert kept.red == [] and kept.truth.image.slot == 1
-    kept.slot(3)
-    assert kept.red == ["I24"]
-    kept.slot(2, ControllerElected(1, 1, "a"))
-    assert kept.red == ["I24"] * 2, "it does not apply: that epoch is over"
+    kept = ModelledBucket()
+    kept.put_slot(1)
+    assert kept.broken_rules == [] and kept.model.image.slot == 1
+    kept.put_slot(3)
+    assert kept.broken_rules == ["I24"]
+    kept.put_slot(2, ControllerElected(1, 1, "a"))
+    assert kept.broken_rules == ["I24"] * 2, "it does not apply: that epoch is over"
     kept.put(slot_key(2), b"garbled")
-    assert kept.red == ["I24"] * 3
-    kept = Kept()
-    kept.slot(0, nonce="another")
-    assert kept.red[0] == "I20", "it was written twice"
+    assert kept.broken_rules == ["I24"] * 3
+    kept = ModelledBucket()
+    kept.put_slot(0, nonce="another")
+    assert kept.broken_rules[0] == "I20", "it was written twice"
 
 
 def test_m3_a_slot_below_the_boundary_is_void() -> None:
-    kept = Kept()
-    kept.bound(1, 1)
-    kept.slot(1, TopicDeleted(PID.topic_id, 0), epoch=0)
-    assert kept.red == [] and kept.truth.image.slot == 0 and kept.truth.counts["void_slots"] == 1
+    kept = ModelledBucket()
+    kept.put_boundary(1, 1)
+    kept.put_slot(1, TopicDeleted(PID.topic_id, 0), epoch=0)
+    assert kept.broken_rules == [] and kept.model.image.slot == 0 and kept.model.counts["void_slots"] == 1
 
 
 def test_i25_epochs_of_controllers_never_go_back() -> None:
-    kept = Kept()
-    kept.slot(1, epoch=2)
-    kept.slot(2, epoch=2)
-    assert kept.red == []
-    kept.slot(3, epoch=1)
-    assert kept.red == ["I25"]
+    kept = ModelledBucket()
+    kept.put_slot(1, epoch=2)
+    kept.put_slot(2, epoch=2)
+    assert kept.broken_rules == []
+    kept.put_slot(3, epoch=1)
+    assert kept.broken_rules == ["I25"]
 
 
 def test_m5_a_broker_goes_by_a_prefix_of_the_log() -> None:
-    kept = Kept()
-    before = kept.truth.image
-    kept.slot(1)
-    for image in (Image(), before, kept.truth.image, replace(kept.truth.image)):
-        kept.truth.check_image("b1", image)
-    assert kept.red == []
-    kept.truth.check_image("b1", replace(before, next_producer_id=1000))
-    assert kept.red == ["I24"]
-    kept.truth.check_image("b1", replace(before, slot=2))
-    assert kept.red == ["I24", "M5"]
+    kept = ModelledBucket()
+    before = kept.model.image
+    kept.put_slot(1)
+    for image in (Image(), before, kept.model.image, replace(kept.model.image)):
+        kept.model.check_image("b1", image)
+    assert kept.broken_rules == []
+    kept.model.check_image("b1", replace(before, next_producer_id=1000))
+    assert kept.broken_rules == ["I24"]
+    kept.model.check_image("b1", replace(before, slot=2))
+    assert kept.broken_rules == ["I24", "M5"]
 
 
 def test_r3_a_leader_goes_by_what_the_log_says_or_said_when_it_acted_last() -> None:
-    kept = Kept()
+    kept = ModelledBucket()
     acted = [0]
-    kept.truth.acted = lambda node: acted[0]
-    kept.slot(1, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "2"}))
-    assert kept.truth.min_isr(PID, 1, 1, 3) == 1 and kept.truth.min_isr(PID, 1, 2, 3) == 2
-    assert kept.red == [], "it has not acted on the change yet, or is about to"
-    assert kept.truth.min_isr(PID, 1, 2, 1) == 1, "of one replica"
+    kept.model.applied_slot = lambda node: acted[0]
+    kept.put_slot(1, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "2"}))
+    assert kept.model.min_isr(PID, 1, 1, 3) == 1 and kept.model.min_isr(PID, 1, 2, 3) == 2
+    assert kept.broken_rules == [], "it has not acted on the change yet, or is about to"
+    assert kept.model.min_isr(PID, 1, 2, 1) == 1, "of one replica"
     kept.now = 5
-    kept.slot(2, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"}))
+    kept.put_slot(2, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"}))
     acted[0] = 1
-    kept.truth.min_isr(PID, 1, 1, 3)
-    assert kept.red == ["R3"]
+    kept.model.min_isr(PID, 1, 1, 3)
+    assert kept.broken_rules == ["R3"]
 
 
 def test_what_a_topic_goes_by_follows_the_log() -> None:
-    kept = Kept()
-    assert kept.truth.flush(PID) == {"none"}
+    kept = ModelledBucket()
+    assert kept.model.flush(PID) == {"none"}
     kept.now = 5
-    kept.slot(1, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack", "min.insync.replicas": "2"}))
-    assert kept.truth.flush(PID) == {"none", "ack"}
-    assert kept.truth.config(PID.topic_id).min_insync_replicas == 2
-    kept.slot(2, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "1"}))
-    assert kept.truth.config(PID.topic_id).min_insync_replicas == 1
-    assert [each.flush for each in kept.truth.configs_since(PID.topic_id, 5)] == ["none", "ack", "ack"]
-    assert [each.flush for each in kept.truth.configs_since(PID.topic_id, 6)] == ["ack"]
+    kept.put_slot(1, BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack", "min.insync.replicas": "2"}))
+    assert kept.model.flush(PID) == {"none", "ack"}
+    assert kept.model.config(PID.topic_id).min_insync_replicas == 2
+    kept.put_slot(2, TopicConfigChanged(PID.topic_id, {"min.insync.replicas": "1"}))
+    assert kept.model.config(PID.topic_id).min_insync_replicas == 1
+    assert [each.flush for each in kept.model.configs_since(PID.topic_id, 5)] == ["none", "ack", "ack"]
+    assert [each.flush for each in kept.model.configs_since(PID.topic_id, 6)] == ["ack"]
 
 
 def test_i22_what_a_topic_kept_until_lately_may_still_go() -> None:
-    for later, red in ((1, []), (DECIDED_NS + 1, ["I22"])):
-        kept, _, two = cold()
-        kept.slot(1, TopicConfigChanged(PID.topic_id, {"retention.bytes": "1"}))
+    for later, red in ((1, []), (DECISION_DELAY_NS + 1, ["I22"])):
+        kept, _, two = make_cold()
+        kept.put_slot(1, TopicConfigChanged(PID.topic_id, {"retention.bytes": "1"}))
         kept.now = 5
-        kept.slot(2, TopicConfigChanged(PID.topic_id, {"retention.bytes": "-1"}))
+        kept.put_slot(2, TopicConfigChanged(PID.topic_id, {"retention.bytes": "-1"}))
         kept.now = 5 + later
-        kept.name(replace(manifest(two), log_start_offset=10))
-        assert kept.red == red
+        kept.put_manifest(replace(manifest(two), log_start_offset=10))
+        assert kept.broken_rules == red
 
 
 def test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest() -> None:
-    kept = Kept()
-    kept.truth.starts_here(PID, 0)
-    kept.name(manifest())
-    kept.truth.starts_here(PID, 5)
-    assert kept.red == [], "nothing is named: it became tiered when it had lost its beginning"
-    kept, _, _ = cold()
-    start = kept.truth._reach[PID][0]
-    kept.truth.starts_here(PID, start)
-    assert kept.red == []
-    kept.truth.starts_here(PID, start + 1)
-    assert kept.red[0] == "I21"
+    kept = ModelledBucket()
+    kept.model.on_local_log_start(PID, 0)
+    kept.put_manifest(manifest())
+    kept.model.on_local_log_start(PID, 5)
+    assert kept.broken_rules == [], "nothing is named: it became tiered when it had lost its beginning"
+    kept, _, _ = make_cold()
+    start = kept.model._cold_bounds[PID][0]
+    kept.model.on_local_log_start(PID, start)
+    assert kept.broken_rules == []
+    kept.model.on_local_log_start(PID, start + 1)
+    assert kept.broken_rules[0] == "I21"

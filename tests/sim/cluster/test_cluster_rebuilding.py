@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from tests.sim.cluster import rebuilding
-from tests.sim.cluster.rebuilding import astray
-from tests.sim.cluster.test_cluster_model import cold
+from tests.sim.cluster.rebuilding import find_moved_offsets
+from tests.sim.cluster.test_cluster_model import make_cold
 from tests.unit.cold.rig import PID, batch
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import TopicDeleted
@@ -40,16 +40,16 @@ def test_i31_a_group_is_where_it_was_or_is_cut_to_the_end(
     was: dict[TopicPartition, int], found: dict[TopicPartition, int], wrong: list[TopicPartition]
 ) -> None:
     """Both partitions end at 10, and go on to 12 while all are on their way back."""
-    assert astray(was, found, {T: (10, 12), U: (10, 12)}) == wrong
+    assert find_moved_offsets(was, found, {T: (10, 12), U: (10, 12)}) == wrong
 
 
 @pytest.mark.parametrize("jumped", [False, True])
 def test_i23_what_nothing_names_is_found_and_of_a_deleted_topic_where_no_clock_jumped(jumped: bool) -> None:
-    kept, _, _ = cold()
+    kept, _, _ = make_cold()
     options = SimpleNamespace(troubles=("clock_jump",) if jumped else ())
-    run = cast(Any, SimpleNamespace(truth=kept.truth, options=options))
-    assert rebuilding._unnamed(run) == []
+    run = cast(Any, SimpleNamespace(model=kept.model, options=options))
+    assert rebuilding._unnamed_objects(run) == []
     unnamed = kept.upload(20, batch(20))
-    assert rebuilding._unnamed(run) == [unnamed.key]
-    kept.slot(1, TopicDeleted(PID.topic_id, 0))
-    assert rebuilding._unnamed(run) == ([] if jumped else [unnamed.key])
+    assert rebuilding._unnamed_objects(run) == [unnamed.key]
+    kept.put_slot(1, TopicDeleted(PID.topic_id, 0))
+    assert rebuilding._unnamed_objects(run) == ([] if jumped else [unnamed.key])

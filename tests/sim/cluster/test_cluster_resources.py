@@ -8,28 +8,28 @@ from typing import Any, cast
 import pytest
 
 from tests.sim.cluster import resources
-from tests.sim.cluster.observer import Broken, Findings
-from tests.sim.cluster.resources import MOST
+from tests.sim.cluster.observer import BrokenRules, Findings
+from tests.sim.cluster.resources import LIMITS
 from tests.sim.cluster.run import run
-from tests.sim.cluster.test_cluster_stored import peace
+from tests.sim.cluster.test_cluster_stored import without_faults
 
 
-@pytest.mark.parametrize("name", MOST)
+@pytest.mark.parametrize("name", LIMITS)
 def test_i30_a_broker_holds_no_more_than_that(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = {name: MOST[name]}
+    load = {name: LIMITS[name]}
     of = cast(Any, SimpleNamespace(high_load={}, findings=Findings(lambda what: None)))
-    monkeypatch.setattr(resources, "loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
-    resources.sample(of)
-    of.findings.check()
+    monkeypatch.setattr(resources, "measure_loads", lambda of: [(SimpleNamespace(process="b1"), None, load)])
+    resources.check_limits(of)
+    of.findings.raise_if_any()
     load[name] += 1
-    resources.sample(of)
-    with pytest.raises(Broken, match=f"I30: b1 holds {load[name]} {name}"):
-        of.findings.check()
+    resources.check_limits(of)
+    with pytest.raises(BrokenRules, match=f"I30: b1 holds {load[name]} {name}"):
+        of.findings.raise_if_any()
     assert of.high_load == load
 
 
 def test_i30_every_bound_is_of_something_that_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(1, peace).high_load.keys() == MOST.keys()
-    monkeypatch.setitem(MOST, "tasks", 10)
-    with pytest.raises(Broken, match="I30"):
-        run(1, peace)
+    assert run(1, without_faults).high_load.keys() == LIMITS.keys()
+    monkeypatch.setitem(LIMITS, "tasks", 10)
+    with pytest.raises(BrokenRules, match="I30"):
+        run(1, without_faults)

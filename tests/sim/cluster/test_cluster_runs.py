@@ -8,18 +8,18 @@ import sys
 
 import pytest
 
-from tests.sim.cluster.options import CHANGES, LATE, TROUBLES
+from tests.sim.cluster.options import ACTS_LATE, SETTING_KINDS, TROUBLES
 from tests.sim.cluster.run import run
-from tests.sim.scenarios.many import run_all
+from tests.sim.scenarios.many import run_seeds
 from tests.sources import ROOT
 
 SEEDS = 200
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
-    "admin_create_NONE", "admin_cut_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
+    "admin_create_NONE", "admin_delete_records_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
     "bucket_snapshots", "bucket_spills", "bucket_collected_slots", "bucket_refused",
-    *(f"trouble_{kind}" for kind in (*TROUBLES, LATE, "rot")),
-    *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in CHANGES), "unclean_elections",
+    *(f"trouble_{kind}" for kind in (*TROUBLES, ACTS_LATE, "rot")),
+    *(f"settings_{of}_{kind}_NONE" for of in ("topic", "all") for kind in SETTING_KINDS), "unclean_elections",
     "deletes_tiered", "deletes_untiered", "broker_joined", "broker_left",
     "moved_together", "move_called_off", "move_REASSIGNMENT_IN_PROGRESS", "returned_members",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
@@ -29,7 +29,7 @@ REACHED = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
-    run_all("cluster", SEEDS, REACHED)
+    run_seeds("cluster", SEEDS, REACHED)
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:

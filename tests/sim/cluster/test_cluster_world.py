@@ -6,73 +6,73 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.sim.cluster.options import Options
-from tests.sim.cluster.world import Host, World
+from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Unavailable
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
-Tale = Callable[[World, Host], Coroutine[Any, Any, None]]
+HostScenario = Callable[[SimWorld, SimHost], Coroutine[Any, Any, None]]
 
 
-def run(tale: Tale) -> None:
+def run(scenario: HostScenario) -> None:
     loop = SimLoop(1, seconds_max=600)
-    options = Options.drawn(1, 1)
+    options = ClusterOptions.for_seed(1, 1)
 
     async def main() -> None:
-        world = World(loop, options.settings(), fan=4, slots=20)
+        world = SimWorld(loop, options.settings(), fan=4, slots=20)
         host = world.hosts[1]
         host.power_on()
-        await up(host)
+        await wait_up(host)
         try:
-            await tale(world, host)
+            await scenario(world, host)
         finally:
             await world.shut_down()
 
     loop.run(main())
 
 
-async def up(host: Host) -> None:
+async def wait_up(host: SimHost) -> None:
     while not host.up:
         await asyncio.sleep(0.1)
 
 
-async def asked(world: World, name: str) -> MetadataResponse:
+async def fetch_metadata(world: SimWorld, name: str) -> MetadataResponse:
     client = world.client(name)
     try:
-        return await client.metadata(None)
+        return await client.fetch_metadata(None)
     finally:
         await client.close()
 
 
 def test_a_broker_answers_over_the_network_and_no_more_when_it_is_killed() -> None:
-    async def tale(world: World, host: Host) -> None:
-        got = await asked(world, "c1")
+    async def tale(world: SimWorld, host: SimHost) -> None:
+        got = await fetch_metadata(world, "c1")
         assert [(broker.node_id, broker.host, broker.port) for broker in got.brokers] == [(1, "b1", 9092)]
         process = host.process
         await host.end("kill")
         assert not host.up and not world.loop.tasks_of(process)
         try:
-            await asked(world, "c2")
+            await fetch_metadata(world, "c2")
         except Unavailable as gone:
             assert "refused" in str(gone)
         else:
             raise AssertionError("a dead broker answers")
         host.power_on()
-        await up(host)
-        assert host.lives == 2 and (await asked(world, "c3")).brokers
+        await wait_up(host)
+        assert host.lives == 2 and (await fetch_metadata(world, "c3")).brokers
 
     run(tale)
 
 
 def test_each_end_is_told_before_the_next_life_begins() -> None:
-    async def tale(world: World, host: Host) -> None:
+    async def tale(world: SimWorld, host: SimHost) -> None:
         told: list[tuple[str, int]] = []
-        host.gone = lambda each, how: told.append((how, each.lives))
+        host.on_end = lambda each, how: told.append((how, each.lives))
         for how in ("kill", "power", "disk"):
             await host.end(how)
             host.power_on()
-            await up(host)
+            await wait_up(host)
         assert await host.stop()
         assert told == [("kill", 1), ("power", 2), ("disk", 3), ("stop", 4)]
 
@@ -80,9 +80,9 @@ def test_each_end_is_told_before_the_next_life_begins() -> None:
 
 
 def test_a_stop_that_takes_too_long_is_a_kill() -> None:
-    async def tale(world: World, host: Host) -> None:
+    async def tale(world: SimWorld, host: SimHost) -> None:
         told: list[str] = []
-        host.gone = lambda each, how: told.append(how)
+        host.on_end = lambda each, how: told.append(how)
         host.machine.disk.sync_seconds = lambda: 10.0
         assert not await host.stop(0.5)
         assert told == ["kill"]
@@ -91,9 +91,9 @@ def test_a_stop_that_takes_too_long_is_a_kill() -> None:
 
 
 def test_a_frozen_broker_answers_when_it_goes_on() -> None:
-    async def tale(world: World, host: Host) -> None:
+    async def tale(world: SimWorld, host: SimHost) -> None:
         host.freeze()
-        asking = asyncio.get_running_loop().create_task(asked(world, "c1"))
+        asking = asyncio.get_running_loop().create_task(fetch_metadata(world, "c1"))
         await asyncio.sleep(2)
         assert host.frozen and host.up and not asking.done()
         host.resume()
@@ -103,21 +103,21 @@ def test_a_frozen_broker_answers_when_it_goes_on() -> None:
 
 
 def test_a_broker_whose_disk_fails_is_started_again() -> None:
-    async def tale(world: World, host: Host) -> None:
+    async def tale(world: SimWorld, host: SimHost) -> None:
         assert host.node is not None
         told: list[str] = []
-        host.gone = lambda each, how: told.append(how)
+        host.on_end = lambda each, how: told.append(how)
         host.machine.disk._failed = "sync failed"
         host.node._fail("the disk is gone")
         await asyncio.sleep(0.2)
-        await up(host)
+        await wait_up(host)
         assert host.lives == 2 and told == ["failed"]
 
     run(tale)
 
 
 def test_a_broker_that_ends_for_no_reason_is_a_finding() -> None:
-    async def tale(world: World, host: Host) -> None:
+    async def tale(world: SimWorld, host: SimHost) -> None:
         assert host.node is not None and host.failure() is None
         host.node._fail("a bug")
         await asyncio.sleep(0.2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sim.cluster.expiry import Batch, Keeps
-from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.expiry import LogBatch, Retention
+from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss, PartitionImage
 
@@ -11,21 +11,21 @@ LIVES = {1: 1, 2: 1, 3: 1}
 LIVE = (1, 2, 3)
 
 
-def batch(base: int, epoch: int = 0, crc: int = 0) -> Batch:
-    return Batch(base, base + 9, epoch, crc or base * 100 + epoch)
+def batch(base: int, epoch: int = 0, crc: int = 0) -> LogBatch:
+    return LogBatch(base, base + 9, epoch, crc or base * 100 + epoch)
 
 
-class Told:
+class ModelRig:
     """A partition on brokers 1 to 3 under min.insync.replicas 2, with what was found wrong."""
 
     def __init__(self) -> None:
-        self.red: list[str] = []
+        self.broken_rules: list[str] = []
         self.now = 0
-        self.copies = Copies("t-0", lambda rule, what: self.red.append(rule), lambda: self.now)
-        self.settle(1, 0, (1, 2, 3))
-        self.copies.leads(1, "a", 0, 0)
+        self.copies = ModelOfCopies("t-0", lambda rule, what: self.broken_rules.append(rule), lambda: self.now)
+        self.change_partition(1, 0, (1, 2, 3))
+        self.copies.on_leader(1, "a", 0, 0)
 
-    def settle(
+    def change_partition(
         self,
         leader: int,
         epoch: int,
@@ -34,183 +34,183 @@ class Told:
         last_known: tuple[int, ...] = (),
         live: tuple[int, ...] = LIVE,
         lives: dict[int, int] = LIVES,
-        between: tuple[int, ...] = (),
+        isr_within_slot: tuple[int, ...] = (),
         loss: Loss | None = None,
         unclean: bool = False,
     ) -> None:
         image = PartitionImage((1, 2, 3), leader, epoch, isr, elr, loss, last_known=last_known)
-        self.copies.settled(image, live, lives, between, unclean=unclean)
+        self.copies.on_partition_change(image, live, lives, isr_within_slot, unclean=unclean)
 
     def write(self, *nodes: int, base: int, epoch: int = 0) -> None:
         for node in nodes:
-            self.copies.appended(node, batch(base, epoch))
+            self.copies.on_append(node, batch(base, epoch))
 
     def commit(self, upto: int, node: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2, 3)) -> None:
-        self.copies.watermark(node, epoch, upto, isr, 2)
+        self.copies.on_high_watermark(node, epoch, upto, isr, 2)
 
-    def damage(self, node: int, *kept: Batch, proved: bool = False) -> None:
-        self.copies.damaged(node, 0, kept, LIVES[node], proved=proved)
+    def damage(self, node: int, *kept: LogBatch, proved: bool = False) -> None:
+        self.copies.on_damage(node, 0, kept, LIVES[node], is_provable=proved)
 
 
-def three_of(count: int) -> Told:
+def make_three_copies(count: int) -> ModelRig:
     """`count` batches on all three, committed."""
-    told = Told()
+    told = ModelRig()
     for number in range(count):
         told.write(1, 2, 3, base=number * 10)
     told.commit(count * 10)
-    assert told.red == [] and told.copies.committed_end == count * 10
+    assert told.broken_rules == [] and told.copies.committed_end == count * 10
     return told
 
 
 def test_a_whole_story_breaks_no_rule() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.write(1, 2, base=20)
-    told.settle(1, 0, (1, 2))
+    told.change_partition(1, 0, (1, 2))
     told.commit(30, isr=(1, 2))
-    told.settle(2, 1, (2,), (1,), live=(2, 3))
-    told.copies.leads(2, "b", 1, 30)
+    told.change_partition(2, 1, (2,), (1,), live=(2, 3))
+    told.copies.on_leader(2, "b", 1, 30)
     told.write(2, 3, base=30, epoch=1)
-    told.copies.cut(1, 30, why="nothing")
-    assert told.red == ["I3"], "broker 3 wrote 30 at its end 20"
+    told.copies.on_truncated(1, 30, why="nothing")
+    assert told.broken_rules == ["I3"], "broker 3 wrote 30 at its end 20"
 
 
 def test_what_lies_below_the_log_start_may_be_of_another_history() -> None:
     """All of the new epoch is deleted before a follower that has records of the old one asks: nothing parts them."""
     for start, red in ((30, []), (20, ["I10"])):
-        told = three_of(2)
+        told = make_three_copies(2)
         told.write(3, base=20)
-        told.settle(2, 1, (2,), (1,), live=(1, 2))
-        told.copies.leads(2, "b", 1, 20)
+        told.change_partition(2, 1, (2,), (1,), live=(1, 2))
+        told.copies.on_leader(2, "b", 1, 20)
         told.write(1, 2, base=20, epoch=1)
-        told.settle(2, 1, (1, 2))
+        told.change_partition(2, 1, (1, 2))
         told.commit(30, node=2, epoch=1, isr=(1, 2))
-        told.copies.starts(start, [Keeps()], 0, 0, asked_to_go=start)
-        told.settle(2, 1, (1, 2, 3))
-        assert told.red == red
+        told.copies.on_log_start(start, [Retention()], 0, 0, requested_start=start)
+        told.change_partition(2, 1, (1, 2, 3))
+        assert told.broken_rules == red
 
 
 def test_i3_a_log_has_no_gap() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.write(2, base=20)
-    assert told.red == ["I3"]
+    assert told.broken_rules == ["I3"]
 
 
 def test_i5_a_start_finds_what_its_disk_held() -> None:
-    told = three_of(2)
-    told.copies.opened(1, 0, [batch(0), batch(10)])
-    assert told.red == []
-    told.copies.opened(1, 0, [batch(0)])
-    assert told.red == ["I5"]
+    told = make_three_copies(2)
+    told.copies.on_opened(1, 0, [batch(0), batch(10)])
+    assert told.broken_rules == []
+    told.copies.on_opened(1, 0, [batch(0)])
+    assert told.broken_rules == ["I5"]
 
 
 def test_i5_after_a_power_cut_the_rest_may_be_gone_but_what_was_fsynced() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.damage(1, batch(0), batch(10))
-    told.copies.opened(1, 0, [batch(0)])
-    assert told.red == []
+    told.copies.on_opened(1, 0, [batch(0)])
+    assert told.broken_rules == []
     told.damage(2, batch(0), batch(10), proved=True)
-    told.copies.opened(2, 0, [batch(0)])
-    assert told.red == ["I5"]
+    told.copies.on_opened(2, 0, [batch(0)])
+    assert told.broken_rules == ["I5"]
 
 
 def test_i5_what_is_committed_once_stays_so() -> None:
-    told = three_of(1)
-    told.settle(2, 1, (2, 3))
-    told.copies.leads(2, "b", 1, 10)
+    told = make_three_copies(1)
+    told.change_partition(2, 1, (2, 3))
+    told.copies.on_leader(2, "b", 1, 10)
     told.write(2, 3, base=10, epoch=1)
     told.commit(20, 2, 1, (2, 3))
     told.write(1, base=10)
-    told.copies.watermark(1, 0, 20, (1,), 1)
-    assert told.red == ["I5", "I6"]
+    told.copies.on_high_watermark(1, 0, 20, (1,), 1)
+    assert told.broken_rules == ["I5", "I6"]
 
 
 def test_i6_a_high_watermark_covers_what_all_in_sync_have() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.write(1, 2, base=10)
     told.commit(20)
-    assert told.red == ["I6"]
+    assert told.broken_rules == ["I6"]
 
 
 def test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count() -> None:
-    told = Told()
-    told.settle(1, 0, (1, 2))
+    told = ModelRig()
+    told.change_partition(1, 0, (1, 2))
     told.write(1, 2, base=0)
     told.commit(10)
-    assert told.red == []
+    assert told.broken_rules == []
 
 
 def test_i6_a_high_watermark_never_goes_back() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.commit(10)
-    assert told.red == ["I6"]
+    assert told.broken_rules == ["I6"]
 
 
 def test_i6_a_high_watermark_stays_within_the_log() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.commit(20)
-    assert told.red[0] == "I6"
+    assert told.broken_rules[0] == "I6"
 
 
 def test_r3_a_high_watermark_needs_enough_in_sync() -> None:
-    told = three_of(1)
-    told.settle(1, 0, (1,), (2,))
+    told = make_three_copies(1)
+    told.change_partition(1, 0, (1,), (2,))
     told.write(1, base=10)
     told.commit(20, isr=(1,))
-    assert told.red == ["R3"]
+    assert told.broken_rules == ["R3"]
 
 
 def test_i8_an_epoch_has_one_leader() -> None:
-    told = three_of(1)
-    told.copies.leads(1, "a", 0, 10)
-    assert told.red == []
-    told.copies.leads(2, "b", 0, 10)
-    assert told.red == ["I8"]
+    told = make_three_copies(1)
+    told.copies.on_leader(1, "a", 0, 10)
+    assert told.broken_rules == []
+    told.copies.on_leader(2, "b", 0, 10)
+    assert told.broken_rules == ["I8"]
 
 
 def test_i8_a_leader_does_not_change_within_an_epoch() -> None:
-    told = three_of(1)
-    told.settle(2, 0, (1, 2, 3))
-    assert told.red == ["I8"]
+    told = make_three_copies(1)
+    told.change_partition(2, 0, (1, 2, 3))
+    assert told.broken_rules == ["I8"]
 
 
 def test_i9_who_is_elected_has_all_that_is_committed() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.write(1, 2, base=10)
-    told.settle(1, 0, (1, 2))
+    told.change_partition(1, 0, (1, 2))
     told.commit(20, isr=(1, 2))
-    told.settle(3, 1, (3,))
-    assert told.red == ["I10", "I10"], "3 has not everything, and 1 and 2 went for it"
-    told.red.clear()
-    told.copies.leads(3, "c", 1, 10)
-    assert told.red == [], "by then nobody in sync holds it: that was said already"
+    told.change_partition(3, 1, (3,))
+    assert told.broken_rules == ["I10", "I10"], "3 has not everything, and 1 and 2 went for it"
+    told.broken_rules.clear()
+    told.copies.on_leader(3, "c", 1, 10)
+    assert told.broken_rules == [], "by then nobody in sync holds it: that was said already"
 
 
 def test_i9_the_log_itself_counts_not_its_length() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.write(3, base=10, epoch=7)
     told.write(1, 2, base=10)
-    told.settle(1, 0, (1, 2))
+    told.change_partition(1, 0, (1, 2))
     told.commit(20, isr=(1, 2))
-    told.copies.leads(3, "c", 1, 20)
-    assert told.red == ["I9"]
+    told.copies.on_leader(3, "c", 1, 20)
+    assert told.broken_rules == ["I9"]
 
 
 def test_i10_a_member_has_all_that_is_committed() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.write(1, 2, base=10)
-    told.settle(1, 0, (1, 2))
+    told.change_partition(1, 0, (1, 2))
     told.commit(20, isr=(1, 2))
-    told.settle(1, 0, (1, 2, 3))
-    assert told.red == ["I10"]
+    told.change_partition(1, 0, (1, 2, 3))
+    assert told.broken_rules == ["I10"]
 
 
 def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() -> None:
     for life, red in ((1, []), (2, ["I10"])):
-        told = three_of(1)
-        told.settle(1, 0, (1, 2))
+        told = make_three_copies(1)
+        told.change_partition(1, 0, (1, 2))
         told.damage(2)
-        told.settle(2, 1, (2,), live=(2, 3), lives=LIVES | {2: life})
-        assert told.red == red, "damage that nobody knows of yet is forgiven"
+        told.change_partition(2, 1, (2,), live=(2, 3), lives=LIVES | {2: life})
+        assert told.broken_rules == red, "damage that nobody knows of yet is forgiven"
 
 
 def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> None:
@@ -221,124 +221,124 @@ def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> Non
             (False, False, False, []), (True, False, False, ["I10"]),
             (False, False, True, ["I10"]), (False, True, True, []),
         ):  # fmt: skip
-            told = three_of(2)
-            told.settle(1, 0, (1,))
+            told = make_three_copies(2)
+            told.change_partition(1, 0, (1,))
             told.damage(1, batch(0), batch(10), proved=proved)
             again = LIVES | {1: 2}
-            told.settle(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
-            told.red.clear()
-            told.settle(1, 2, (1,), lives=again, loss=loss)
+            told.change_partition(NO_LEADER, 1, (), (), (1,), lives=again, loss=Loss(1, 20, 0))
+            told.broken_rules.clear()
+            told.change_partition(1, 2, (1,), lives=again, loss=loss)
             if believed:
-                told.copies.believed(1)
+                told.copies.on_directory_trusted(1)
             else:
-                told.copies.died_in_doubt(1, 2, full=full)
-            told.settle(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
-            assert told.red == [], "it is eligible while it is away"
-            told.settle(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
-            assert told.red == red, (loss, believed, full, proved)
+                told.copies.on_death_while_suspect(1, 2, has_no_proof=full)
+            told.change_partition(NO_LEADER, 2, (), (1,), live=(2, 3), lives=again, loss=loss)
+            assert told.broken_rules == [], "it is eligible while it is away"
+            told.change_partition(NO_LEADER, 2, (), (), (1,), lives=again | {1: 3}, loss=loss)
+            assert told.broken_rules == red, (loss, believed, full, proved)
 
 
 def test_i10_a_leader_is_in_sync_and_all_in_sync_are_live() -> None:
     for isr, live, red in (((1, 2), (1, 2), []), ((1, 2), (1, 3), ["I10"]), ((2, 3), LIVE, ["I10"])):
-        told = three_of(1)
-        told.settle(1, 0, isr, live=live)
-        assert told.red == red
+        told = make_three_copies(1)
+        told.change_partition(1, 0, isr, live=live)
+        assert told.broken_rules == red
 
 
 def test_i10_sets_are_disjoint_and_of_replicas() -> None:
-    told = three_of(1)
-    told.settle(1, 0, (1, 2), (2,))
-    assert told.red == ["I10"]
+    told = make_three_copies(1)
+    told.change_partition(1, 0, (1, 2), (2,))
+    assert told.broken_rules == ["I10"]
 
 
 def test_r1_who_joined_and_lost_power_before_anybody_wrote_so_has_what_it_fsynced() -> None:
     for proved in (True, False):
-        told = three_of(1)
-        told.settle(1, 0, (1, 2))
+        told = make_three_copies(1)
+        told.change_partition(1, 0, (1, 2))
         told.damage(3)
-        told.settle(1, 0, (1, 2), lives={**LIVES, 3: 2})
+        told.change_partition(1, 0, (1, 2), lives={**LIVES, 3: 2})
         told.write(3, base=0)
-        told.copies.damaged(3, 0, [batch(0)], 2, proved=proved)
-        told.settle(1, 0, (1, 2, 3), lives={**LIVES, 3: 2})
-        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: 3})
-        assert told.red == ([] if proved else ["R1"])
+        told.copies.on_damage(3, 0, [batch(0)], 2, is_provable=proved)
+        told.change_partition(1, 0, (1, 2, 3), lives={**LIVES, 3: 2})
+        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 3})
+        assert told.broken_rules == ([] if proved else ["R1"])
 
 
 def test_i10_the_last_of_a_move_leaves_for_one_that_joins_with_all_that_is_committed() -> None:
     for upto in (20, 10):
-        told = three_of(2)
-        told.settle(1, 0, (1, 2))
+        told = make_three_copies(2)
+        told.change_partition(1, 0, (1, 2))
         told.damage(3)
-        told.settle(1, 0, (1,), lives={**LIVES, 3: 2})
+        told.change_partition(1, 0, (1,), lives={**LIVES, 3: 2})
         for base in range(0, upto, 10):
             told.write(3, base=base)
-        told.settle(3, 1, (3,), lives={**LIVES, 3: 2})
-        assert told.red == ([] if upto == 20 else ["I10"])
+        told.change_partition(3, 1, (3,), lives={**LIVES, 3: 2})
+        assert told.broken_rules == ([] if upto == 20 else ["I10"])
 
 
 def test_r1_who_joins_and_comes_back_whole_within_one_slot_is_eligible() -> None:
     for lives in (3, 2):
-        told = three_of(1)
-        told.settle(1, 0, (1, 2))
+        told = make_three_copies(1)
+        told.change_partition(1, 0, (1, 2))
         told.damage(3, batch(0))
-        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
-        assert told.red == ([] if lives == 3 else ["R1"])
+        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: lives})
+        assert told.broken_rules == ([] if lives == 3 else ["R1"])
 
 
 def test_r1_who_joins_and_is_fenced_within_one_slot_is_eligible() -> None:
     """By the life that it joined in: what hurt it came before."""
     for between in ((1, 2, 3), ()):
-        told = three_of(1)
-        told.settle(1, 0, (1, 2))
+        told = make_three_copies(1)
+        told.change_partition(1, 0, (1, 2))
         told.damage(3, batch(0))
-        told.settle(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, between=between)
-        assert told.red == ([] if between else ["R1"])
+        told.change_partition(1, 0, (1, 2), (3,), lives={**LIVES, 3: 2}, isr_within_slot=between)
+        assert told.broken_rules == ([] if between else ["R1"])
 
 
 def test_r1_who_comes_back_unproved_is_not_eligible() -> None:
-    told = three_of(1)
+    told = make_three_copies(1)
     told.damage(2, batch(0))
-    told.settle(1, 0, (1, 3), (2,))
-    assert told.red == [], "the cluster does not know yet"
-    told.settle(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
-    assert told.red == ["R1"]
+    told.change_partition(1, 0, (1, 3), (2,))
+    assert told.broken_rules == [], "the cluster does not know yet"
+    told.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+    assert told.broken_rules == ["R1"]
 
 
 def test_r1_a_clean_stop_outlives_a_power_cut() -> None:
-    told = three_of(1)
-    told.copies.stopped(2)
+    told = make_three_copies(1)
+    told.copies.on_clean_stop(2)
     told.damage(2, batch(0))
-    told.settle(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
-    assert told.red == []
+    told.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+    assert told.broken_rules == []
 
 
 def test_r2_who_joined_after_damage_counts_again() -> None:
-    told = three_of(2)
+    told = make_three_copies(2)
     told.damage(2, batch(0))
     again = LIVES | {2: 2}
-    told.settle(1, 0, (1, 3), lives=again)
-    told.settle(1, 0, (1, 2, 3), lives=again)
-    assert told.red == ["I10"], "it lacks the second batch"
-    told.red.clear()
+    told.change_partition(1, 0, (1, 3), lives=again)
+    told.change_partition(1, 0, (1, 2, 3), lives=again)
+    assert told.broken_rules == ["I10"], "it lacks the second batch"
+    told.broken_rules.clear()
     told.write(2, base=10)
-    told.settle(1, 0, (1, 2, 3), lives=again)
-    assert told.red == [] and told.copies.copy(2).proved
+    told.change_partition(1, 0, (1, 2, 3), lives=again)
+    assert told.broken_rules == [] and told.copies.copy(2).is_provable
 
 
 def test_r4_of_unproved_members_the_one_with_most_is_elected() -> None:
     for winner, red in ((1, []), (2, ["R4"])):
-        told = three_of(3)
+        told = make_three_copies(3)
         told.damage(1, batch(0), batch(10))
         told.damage(2, batch(0))
         told.damage(3)
         again = {1: 2, 2: 2, 3: 2}
-        told.settle(NO_LEADER, 1, (), (), (1, 2, 3), lives=again)
-        told.settle(winner, 2, (winner,), lives=again)
-        assert told.red == red
+        told.change_partition(NO_LEADER, 1, (), (), (1, 2, 3), lives=again)
+        told.change_partition(winner, 2, (winner,), lives=again)
+        assert told.broken_rules == red
 
 
 def test_a_budget_that_is_used_up_forgives_from_where_nothing_is_held() -> None:
-    told = three_of(3)
+    told = make_three_copies(3)
     told.now = 5
     told.damage(1, batch(0), batch(10))
     assert not told.copies.may_be_gone(25, 0), "2 and 3 hold it"
@@ -349,71 +349,71 @@ def test_a_budget_that_is_used_up_forgives_from_where_nothing_is_held() -> None:
 
 
 def test_what_is_cold_is_never_lost() -> None:
-    told = three_of(2)
-    told.copies.cold(10)
+    told = make_three_copies(2)
+    told.copies.on_cold_end(10)
     for node in (1, 2, 3):
         told.damage(node)
     assert told.copies.may_be_gone(10, 0) and not told.copies.may_be_gone(9, 0)
 
 
 def test_r5_no_epoch_begins_below_what_is_cold() -> None:
-    told = three_of(2)
-    told.copies.cold(20)
-    told.copies.restarted(2, 20)
-    told.copies.leads(2, "b", 1, 20)
-    assert told.red == []
-    told.copies.leads(3, "c", 2, 10)
-    assert told.red == ["R5"]
+    told = make_three_copies(2)
+    told.copies.on_cold_end(20)
+    told.copies.on_log_reset(2, 20)
+    told.copies.on_leader(2, "b", 1, 20)
+    assert told.broken_rules == []
+    told.copies.on_leader(3, "c", 2, 10)
+    assert told.broken_rules == ["R5"]
 
 
 def test_i22_what_is_local_goes_only_when_it_is_cold_or_expired() -> None:
-    told = three_of(3)
-    told.copies.cold(10)
-    told.copies.dropped(1, 10)
-    assert told.red == []
-    told.copies.dropped(3, 20)
-    assert told.red == ["I22"]
-    told.copies.starts(20, [Keeps(retention_ms=0)], 1, 0)
-    told.copies.dropped(2, 20)
-    assert told.red == ["I22"]
+    told = make_three_copies(3)
+    told.copies.on_cold_end(10)
+    told.copies.on_local_delete(1, 10)
+    assert told.broken_rules == []
+    told.copies.on_local_delete(3, 20)
+    assert told.broken_rules == ["I22"]
+    told.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
+    told.copies.on_local_delete(2, 20)
+    assert told.broken_rules == ["I22"]
 
 
 def test_i22_a_log_starts_only_where_retention_lets_it() -> None:
-    told = three_of(3)
-    told.copies.starts(20, [Keeps(retention_ms=0)], 1, 0)
-    told.copies.starts(10, [Keeps()], 1, 0)
-    assert told.red == [] and told.copies.log_start == 20
-    told.copies.starts(30, [Keeps(retention_ms=1)], 1, 0)
-    assert told.red == ["I22"]
+    told = make_three_copies(3)
+    told.copies.on_log_start(20, [Retention(retention_ms=0)], 1, 0)
+    told.copies.on_log_start(10, [Retention()], 1, 0)
+    assert told.broken_rules == [] and told.copies.log_start == 20
+    told.copies.on_log_start(30, [Retention(retention_ms=1)], 1, 0)
+    assert told.broken_rules == ["I22"]
 
 
 def test_i22_what_a_leader_may_have_counted_and_lost_counts() -> None:
-    told = Told()
+    told = ModelRig()
     for base in (0, 10):
         for node in (1, 2, 3):
-            told.copies.appended(node, batch(base)._replace(size=100))
+            told.copies.on_append(node, batch(base)._replace(size=100))
     told.commit(20)
-    told.copies.appended(1, batch(20)._replace(size=50))
-    told.copies.cut(1, 20, why="divergence")
-    told.copies.starts(10, [Keeps(retention_bytes=150)], 0, 0)
-    assert told.red == []
-    told.copies.starts(20, [Keeps(retention_bytes=51)], 0, 0)
-    assert told.red == ["I22"]
+    told.copies.on_append(1, batch(20)._replace(size=50))
+    told.copies.on_truncated(1, 20, why="divergence")
+    told.copies.on_log_start(10, [Retention(retention_bytes=150)], 0, 0)
+    assert told.broken_rules == []
+    told.copies.on_log_start(20, [Retention(retention_bytes=51)], 0, 0)
+    assert told.broken_rules == ["I22"]
 
 
 def test_i16_who_obeyed_a_leader_obeys_no_earlier_one() -> None:
-    told = three_of(1)
-    told.copies.obeys(2, 3)
-    told.copies.obeys(2, 3)
-    told.copies.obeys(3, 2)
-    assert told.red == []
-    told.copies.obeys(2, 2)
-    assert told.red == ["I16"]
+    told = make_three_copies(1)
+    told.copies.on_follow(2, 3)
+    told.copies.on_follow(2, 3)
+    told.copies.on_follow(3, 2)
+    assert told.broken_rules == []
+    told.copies.on_follow(2, 2)
+    assert told.broken_rules == ["I16"]
 
 
 def test_r5_who_was_deposed_before_it_could_begin_may_begin_below() -> None:
-    told = three_of(2)
-    told.settle(2, 2, (1, 2, 3))
-    told.copies.cold(20)
-    told.copies.leads(3, "c", 1, 10)
-    assert told.red == []
+    told = make_three_copies(2)
+    told.change_partition(2, 2, (1, 2, 3))
+    told.copies.on_cold_end(20)
+    told.copies.on_leader(3, "c", 1, 10)
+    assert told.broken_rules == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import test_node_faults, test_node_races
-from tests.sim.__main__ import outcome
+from tests.sim.__main__ import run_seed
 from tests.sim.cluster import (
     test_cluster_checkers,
     test_cluster_cuts,
@@ -229,7 +229,7 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_a_seed_that_once_failed_does_not(seed: int) -> None:
-    story = outcome(seed, "cluster")[1]
+    story = run_seed(seed, "cluster")[1]
     assert not story, story
 
 

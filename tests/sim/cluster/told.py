@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tests.sim.cluster.model_of_copies import Copies
+from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicPartition
-from tiered_api.kafka.client.client import code_of
+from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import EARLIEST
 from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -24,23 +24,25 @@ _BASE, _DELTA = slice(0, 8), slice(23, 27)
 
 
 @dataclass
-class Deleted:
+class DeletionReplies:
     """Up to where DeleteRecords was answered, when, and after which unclean election: (ns, offset, its epoch or -1)."""
 
-    answers: list[tuple[int, int, int]] = field(default_factory=list)
+    replies: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def answered(self, at_ns: int, offset: int, parted: int) -> None:
-        if not self.answers or offset > self.answers[-1][1] or parted != self.answers[-1][2]:
-            self.answers.append((at_ns, offset, parted))
+    def on_reply(self, at_ns: int, offset: int, unclean_epoch: int) -> None:
+        if not self.replies or offset > self.replies[-1][1] or unclean_epoch != self.replies[-1][2]:
+            self.replies.append((at_ns, offset, unclean_epoch))
 
-    def before(self, at_ns: int, parted: int) -> int:
+    def start_before(self, at_ns: int, unclean_epoch: int) -> int:
         """Returns the highest offset of a deletion that was answered by then and after the unclean election of that
         epoch. A leader of an unclean election may lack a deletion as it lacks records."""
-        answers = self.answers
-        return max((offset for told_ns, offset, after in answers if told_ns <= at_ns and after >= parted), default=0)
+        answers = self.replies
+        return max(
+            (offset for told_ns, offset, after in answers if told_ns <= at_ns and after >= unclean_epoch), default=0
+        )
 
 
-class Told:
+class ReplyChecker:
     """Judges each answer to a client. A log that is lost as a whole begins anew, below what was deleted.
 
     `copies` gives the model of a partition as it is named now, `sole` under which
@@ -49,34 +51,36 @@ class Told:
     def __init__(
         self,
         pid: Callable[[TopicPartition], PartitionId | None],
-        copies: Callable[[PartitionId], Copies],
-        sole: Callable[[TopicPartition], int],
+        copies: Callable[[PartitionId], ModelOfCopies],
+        sole_epoch: Callable[[TopicPartition], int],
     ) -> None:
-        self.judged = 0
+        self.checked = 0
         """Answers of partitions from which somebody was told that records are deleted."""
-        self._deleted: dict[PartitionId, Deleted] = {}
+        self._deletions: dict[PartitionId, DeletionReplies] = {}
         self._pid = pid
         self._copies = copies
-        self._sole = sole
+        self._sole_epoch = sole_epoch
 
-    def deleted(self, where: TopicPartition, at_ns: int, offset: int) -> None:
+    def on_records_deleted(self, tp: TopicPartition, at_ns: int, offset: int) -> None:
         """DeleteRecords was answered with this log start."""
-        pid = self._pid(where)
-        if pid is not None:
+        partition_id = self._pid(tp)
+        if partition_id is not None:
             # By a leader that may not have heard of that election, it was not after it.
-            parted = self._copies(pid).parted if self._sole(where) >= 0 else -1
-            self._deleted.setdefault(pid, Deleted()).answered(at_ns, offset, parted)
+            parted = self._copies(partition_id).parted if self._sole_epoch(tp) >= 0 else -1
+            self._deletions.setdefault(partition_id, DeletionReplies()).on_reply(at_ns, offset, parted)
 
-    def deleted_to(self, where: TopicPartition, at_ns: int) -> int:
+    def deleted_below(self, tp: TopicPartition, at_ns: int) -> int:
         """Up to where records stay deleted that somebody had been told of by then."""
-        pid = self._pid(where)
-        known = self._deleted.get(pid) if pid is not None else None
-        if pid is None or known is None:
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is None or known is None:
             return 0
-        copies = self._copies(pid)
-        return known.before(at_ns, copies.parted if copies.cold_end == 0 else -1)  # a manifest keeps where a log starts
+        copies = self._copies(partition_id)
+        return known.start_before(
+            at_ns, copies.parted if copies.cold_end == 0 else -1
+        )  # a manifest keeps where a log starts
 
-    def before(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
+    def note_request(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
         """What is to be kept of the moment in which a client asks, for `heard`: of each partition that it asks for at
         an offset, under which epoch alone it is led and from where on it may be read."""
         if type(request) is not FetchRequest:
@@ -84,69 +88,73 @@ class Told:
         known = {}
         for topic in request.topics:
             for each in topic.partitions:
-                where = TopicPartition(topic.topic, each.partition)
-                known[where] = self._sole(where), each.fetch_offset
+                tp = TopicPartition(topic.topic, each.partition)
+                known[tp] = self._sole_epoch(tp), each.fetch_offset
         return known
 
-    def heard(
+    def check_reply(
         self,
         request: Message,
         answer: Message,
         node: int | None,
         before: dict[TopicPartition, tuple[int, int]],
-        asked_ns: int,
+        requested_ns: int,
     ) -> Iterator[Finding]:
         """What a client was told by `node` that had asked at `asked_ns`."""
         if type(answer) is FetchResponse:
             for topic in answer.responses:
                 for part in topic.partitions:
-                    where = TopicPartition(topic.topic, part.partition_index)
-                    if where in before:
-                        yield from self._fetched(where, part, node, *before[where], asked_ns)
+                    tp = TopicPartition(topic.topic, part.partition_index)
+                    if tp in before:
+                        yield from self._check_fetch(tp, part, node, *before[tp], requested_ns)
         elif type(answer) is ListOffsetsResponse and _is_earliest(request):
             for told in answer.topics:
                 for each in told.partitions:
                     if not each.error_code:
-                        where = TopicPartition(told.name, each.partition_index)
-                        yield from self._starts(where, each.offset, asked_ns, "ListOffsets")
+                        tp = TopicPartition(told.name, each.partition_index)
+                        yield from self._check_start(tp, each.offset, requested_ns, "ListOffsets")
 
-    def _starts(self, where: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
-        pid = self._pid(where)
-        known = self._deleted.get(pid) if pid is not None else None
-        if pid is not None and known is not None:
-            self.judged += 1
-            if start < self.deleted_to(where, asked_ns) and not self._copies(pid).may_be_gone(start, 0):
-                yield Finding("I22", f"{where}: {who} says that it starts at {start}, {known.answers[-1]} was told")
+    def _check_start(self, tp: TopicPartition, start: int, asked_ns: int, who: str) -> Iterator[Finding]:
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is not None and known is not None:
+            self.checked += 1
+            if start < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(start, 0):
+                yield Finding("I22", f"{tp}: {who} says that it starts at {start}, {known.replies[-1]} was told")
 
-    def _fetched(
-        self, where: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
+    def _check_fetch(
+        self, tp: TopicPartition, part: PartitionData, node: int | None, sole: int, offset: int, asked_ns: int
     ) -> Iterator[Finding]:
-        if code_of(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
-            yield from self._sent_away(where, node, sole, offset)
+        if code_from_number(part.error_code) is Code.OFFSET_OUT_OF_RANGE:
+            yield from self._check_out_of_range(tp, node, sole, offset)
         if part.error_code:
             return
         if part.log_start_offset >= 0:
-            yield from self._starts(where, part.log_start_offset, asked_ns, "a fetch")
-        pid = self._pid(where)
-        known = self._deleted.get(pid) if pid is not None else None
-        if pid is not None and known is not None and part.records is not None and len(part.records):
+            yield from self._check_start(tp, part.log_start_offset, asked_ns, "a fetch")
+        partition_id = self._pid(tp)
+        known = self._deletions.get(partition_id) if partition_id is not None else None
+        if partition_id is not None and known is not None and part.records is not None and len(part.records):
             head = bytes(part.records[:27])
             last = int.from_bytes(head[_BASE], "big") + int.from_bytes(head[_DELTA], "big")
-            if last < self.deleted_to(where, asked_ns) and not self._copies(pid).may_be_gone(last, 0):
-                yield Finding("I22", f"{where}: a fetch from {offset} gives {last}, {known.answers[-1]} was told")
+            if last < self.deleted_below(tp, asked_ns) and not self._copies(partition_id).may_be_gone(last, 0):
+                yield Finding("I22", f"{tp}: a fetch from {offset} gives {last}, {known.replies[-1]} was told")
 
-    def _sent_away(self, where: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
+    def _check_out_of_range(self, tp: TopicPartition, node: int | None, sole: int, offset: int) -> Iterator[Finding]:
         """Judged where it was the one leader that said it: one that was deposed may lack what was written since, and a
         follower sends to the leader whoever asks for what is not on its disk (KIP-392), until it leads itself."""
-        pid = self._pid(where)
-        if pid is None or sole < 0 or sole != self._sole(where):
+        partition_id = self._pid(tp)
+        if partition_id is None or sole < 0 or sole != self._sole_epoch(tp):
             return
-        copies = self._copies(pid)
-        if copies.state is None or copies.state.leader != node or not copies.is_begun(copies.state.leader_epoch):
+        copies = self._copies(partition_id)
+        if (
+            copies.state is None
+            or copies.state.leader != node
+            or not copies.has_leader_begun(copies.state.leader_epoch)
+        ):
             return
         if copies.log_start <= offset <= copies.committed_end and not copies.may_be_gone(offset, 0):
             start, end = copies.log_start, copies.committed_end
-            yield Finding("I21", f"{where}: who asks for {offset} is sent away, from {start} to {end} it may be read")
+            yield Finding("I21", f"{tp}: who asks for {offset} is sent away, from {start} to {end} it may be read")
 
 
 def _is_earliest(request: Message) -> bool:

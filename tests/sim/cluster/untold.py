@@ -6,64 +6,64 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.sim.cluster.world import Host, World
+from tests.sim.cluster.world import SimHost, SimWorld
 
-SHARE = 0.25
+ENABLED_SHARE = 0.25
 """Of the runs."""
 MEAN_SECONDS = 5.0
 LOOK_SECONDS = 0.005
-LOOKS = 600
-LATER_SECONDS = (0.0, 0.01, 0.1)
+LOOKS_MAX = 600
+KILL_DELAY_SECONDS = (0.0, 0.01, 0.1)
 DOWN_SECONDS = (0.01, 0.5)
 
 
-class Untold:
+class KillBeforeReport:
     """Cuts the power of brokers, and kills them when they have losses to tell, until it is cancelled. Draws apart from
     all other troubles; `count` says how many had."""
 
-    def __init__(self, seed: int, world: World) -> None:
+    def __init__(self, seed: int, world: SimWorld) -> None:
         self.count = 0
-        self._draw = random.Random(f"{seed}/untold")
+        self._rng = random.Random(f"{seed}/untold")
         self._world = world
-        self.wanted = self._draw.random() < SHARE
+        self.is_enabled = self._rng.random() < ENABLED_SHARE
 
     async def work(self) -> None:
         while True:
-            await asyncio.sleep(self._draw.expovariate(1 / MEAN_SECONDS))
+            await asyncio.sleep(self._rng.expovariate(1 / MEAN_SECONDS))
             hosts = [host for host in self._world.hosts.values() if host.idle and not host.frozen and host.up]
             if hosts:
-                await self._hurt(self._draw.choice(hosts), full=self._draw.random() < 0.6)
+                await self._cut_power(self._rng.choice(hosts), full=self._rng.random() < 0.6)
 
-    async def _hurt(self, host: Host, *, full: bool) -> None:
+    async def _cut_power(self, host: SimHost, *, full: bool) -> None:
         """Where the disk is full meanwhile, logs stay closed that the next start opens."""
         await host.end("power")
         if full:
             host.machine.disk.capacity = 1
         try:
             host.power_on()
-            if await self._has_to_tell(host, full=full):
-                await asyncio.sleep(self._draw.choice(LATER_SECONDS))
+            if await self._has_losses_to_report(host, full=full):
+                await asyncio.sleep(self._rng.choice(KILL_DELAY_SECONDS))
                 await self._kill(host)
         finally:
             if full:
                 host.machine.disk.capacity = None
 
-    async def _has_to_tell(self, host: Host, *, full: bool) -> bool:
+    async def _has_losses_to_report(self, host: SimHost, *, full: bool) -> bool:
         """Whether it comes to that soon; where the disk is full, once it serves."""
-        for _ in range(LOOKS):
+        for _ in range(LOOKS_MAX):
             await asyncio.sleep(LOOK_SECONDS)
             if not host.idle or host.frozen:
                 return False
-            if host.latest is not None and (host.up or not full):
-                parts = host.latest.partitions
-                if parts.unjudged or parts.doubtful or parts.unreported:
+            if host.latest_node is not None and (host.up or not full):
+                parts = host.latest_node.hosted_replicas
+                if parts.has_unchecked_logs or parts.suspect_partitions or parts.unreported_losses:
                     return True
         return False
 
-    async def _kill(self, host: Host) -> None:
+    async def _kill(self, host: SimHost) -> None:
         if host.idle and not host.frozen:
             self.count += 1
-            self._world.story.tell(f"{host.name} dies before it could tell what is lost")
+            self._world.events.add(f"{host.name} dies before it could tell what is lost")
             await host.end("kill")
-            await asyncio.sleep(self._draw.choice(DOWN_SECONDS))
+            await asyncio.sleep(self._rng.choice(DOWN_SECONDS))
             host.power_on()

@@ -15,21 +15,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, overload
 
-from tests.sim.cluster.made import fresh_node
+from tests.sim.cluster.made import new_broker
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 A = TypeVar("A", bound=Message)
-C = TypeVar("C", bound="Listening")
+C = TypeVar("C", bound="ObservedClient")
 
 PORT = 9092
 LISTENER = "PLAINTEXT"
@@ -37,29 +37,29 @@ STARTS_MAX = 200
 CLEAR_TURNS = 2_000
 STOP_SECONDS = 40.0
 CLIENT_SECONDS = 4.0
-PATIENCE_SECONDS = 1.0
+CLIENT_RETRY_SECONDS = 1.0
 BUSY_SECONDS = 2.0
 """For how long a broker may act on something else before it can be made to act late."""
 EVENTS = 200
 EVENT_CHARS = 200
-ORDINARY = (Refused, Unavailable, Corrupt, Fenced)
+OPERATING_ERRORS = (Refused, Unavailable, Corrupt, Fenced)
 
 
-class Story:
+class EventLog:
     """The last events of a run."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._events: deque[str] = deque(maxlen=EVENTS)
 
-    def tell(self, what: str) -> None:
+    def add(self, what: str) -> None:
         self._events.append(f"{self._loop.now_ns / 1e9:9.3f} {what[:EVENT_CHARS]}")
 
     def lines(self) -> list[str]:
         return list(self._events)
 
 
-class Host:
+class SimHost:
     """One machine, and the broker on it while one runs. `gone` is told how each process ended, before the next begins:
     "kill", "power" (cut), "disk" (lost), "stop" (clean), or "failed", in whatever way, after an error of the disk
     ("failed stop" where it had come to the end of a clean stop)."""
@@ -70,36 +70,36 @@ class Host:
         settings: Settings,
         bucket: SimBucket,
         network: SimNetwork,
-        story: Story,
+        events: EventLog,
         fan: int,
         slots: int,
     ) -> None:
         self.node_id = settings.node_id
         self.name = f"b{self.node_id}"
         self.machine = SimMachine(loop, self.name, bucket, network)
-        self.node: Node | None = None
-        self.latest: Node | None = None
+        self.node: Broker | None = None
+        self.latest_node: Broker | None = None
         """The last one that was made, which may be starting still."""
         self.server: KafkaServer | None = None
         self.process = ""
         self.lives = 0
-        self.gone: Callable[[Host, str], None] = lambda host, how: None
-        self.begun: Callable[[Host, str], None] = lambda host, incarnation: None
+        self.on_end: Callable[[SimHost, str], None] = lambda host, how: None
+        self.on_start: Callable[[SimHost, str], None] = lambda host, incarnation: None
         """Is told the incarnation of each life."""
-        self.absent = False
+        self.is_absent = False
         """It has not joined yet, or has left for good."""
-        self.filled: set[int] = set()
+        self.disk_full_lives: set[int] = set()
         """The lives in which its disk became full, or had room again."""
-        self.spared = False
+        self.is_protected = False
         """Nobody else may take it down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
         self._settings = settings
         self._loop = loop
-        self._story = story
+        self._events = events
         self._sizes = (fan, slots)
         self._supervisor: asyncio.Task[None] | None = None
         self._ending = False
-        self.late = 0
+        self.late_count = 0
         """How many make the broker act late just now."""
 
     @property
@@ -114,7 +114,7 @@ class Host:
     @property
     def idle(self) -> bool:
         """Whether nobody takes it down or up just now."""
-        return self._supervisor is not None and not self._ending and not self.spared
+        return self._supervisor is not None and not self._ending and not self.is_protected
 
     def power_on(self) -> None:
         """Lets the supervisor start the broker, and start it again whenever it ends."""
@@ -123,13 +123,13 @@ class Host:
 
     async def end(self, how: str) -> None:
         """The process is gone at once, and with it what the kind of its end takes."""
-        await self._leave_alone()
+        await self._cancel_supervisor()
         await self._end(how)
 
     async def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Told to stop, as by SIGTERM. After so long it is killed; whether it had stopped by itself."""
         node, server = self.node, self.server
-        await self._leave_alone()
+        await self._cancel_supervisor()
         stopped = False
         if node is not None:
             self._loop.resume(self.process)
@@ -140,10 +140,10 @@ class Host:
         await self._end("stop" if stopped else "kill")
         return stopped
 
-    def fill(self, capacity: int | None) -> None:
+    def limit_disk(self, capacity: int | None) -> None:
         """The disk has room for so much from now on; None: for all."""
         self.machine.disk.capacity = capacity
-        self.filled.add(self.lives)
+        self.disk_full_lives.add(self.lives)
 
     def freeze(self) -> None:
         self._loop.freeze(self.process)
@@ -154,19 +154,19 @@ class Host:
     @asynccontextmanager
     async def acts_late(self) -> AsyncIterator[None]:
         """The broker hears what the others agree on, and is busy with something else before it acts on it."""
-        busy = self.node.partitions._moving if self.node is not None else asyncio.Lock()
+        busy = self.node.hosted_replicas._role_change_lock if self.node is not None else asyncio.Lock()
         try:
             async with asyncio.timeout(BUSY_SECONDS):
                 await busy.acquire()
         except TimeoutError:
             yield
             return
-        self._story.tell(f"{self.process} acts late on what it hears")
-        self.late += 1
+        self._events.add(f"{self.process} acts late on what it hears")
+        self.late_count += 1
         try:
             yield
         finally:
-            self.late -= 1
+            self.late_count -= 1
             busy.release()
 
     def failure(self) -> BaseException | None:
@@ -176,14 +176,14 @@ class Host:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    async def _leave_alone(self) -> None:
+    async def _cancel_supervisor(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.cancel()
             await asyncio.gather(supervisor, return_exceptions=True)
 
     async def _end(self, how: str) -> None:
-        self._story.tell(f"{self.name} ends: {how}")
+        self._events.add(f"{self.name} ends: {how}")
         self._loop.resume(self.process)
         failed = self.machine.disk.failed and how != "disk"
         if how == "power":
@@ -192,11 +192,11 @@ class Host:
             self.machine.lose_disk()
         else:
             self.machine.kill()
-        self.gone(self, ("failed stop" if how == "stop" else "failed") if failed else how)
-        self.node = self.latest = self.server = None
-        await self._clear()
+        self.on_end(self, ("failed stop" if how == "stop" else "failed") if failed else how)
+        self.node = self.latest_node = self.server = None
+        await self._clear_tasks()
 
-    async def _clear(self) -> None:
+    async def _clear_tasks(self) -> None:
         """What is left of a process whose ports are revoked."""
         process, self.process = self.process, ""
         if not process:
@@ -211,33 +211,33 @@ class Host:
             for task in tasks:
                 if task.done() and not task.cancelled():
                     task.exception()  # asked for, so that nobody complains
-        self._loop.bury(process)
+        self._loop.end_process(process)
 
     async def _supervise(self) -> None:
         for _ in range(STARTS_MAX):
             self.lives += 1
             self.process = f"{self.name}.{self.lives}"
             context = process_context(self.process)
-            node = context.run(fresh_node, self._settings, self.machine.process(), *self._sizes)
-            self.latest = node
-            self.begun(self, node.incarnation)
+            node = context.run(new_broker, self._settings, self.machine.process(), *self._sizes)
+            self.latest_node = node
+            self.on_start(self, node.incarnation)
             starting = self._loop.create_task(_start(node), name=self.process, context=context)
             try:
                 self.server = await asyncio.shield(starting)
-            except ORDINARY as error:
-                self._story.tell(f"{self.process} did not start: {error}")
-                await self._ended_by_itself()
+            except OPERATING_ERRORS as error:
+                self._events.add(f"{self.process} did not start: {error}")
+                await self._end_and_pause()
                 continue
             self.node = node
-            self._story.tell(f"{self.process} serves epoch={node.image.controller_epoch} slot={node.image.slot}")
+            self._events.add(f"{self.process} serves epoch={node.image.controller_epoch} slot={node.image.slot}")
             await node.ended.wait()
             why = node.health().problems[:1]
-            self._story.tell(f"{self.process} ended: {why}")
+            self._events.add(f"{self.process} ended: {why}")
             assert self.machine.disk.failed, f"{self.process} ended by itself: {why}"
-            await self._ended_by_itself()
+            await self._end_and_pause()
         raise AssertionError(f"liveness: {self.name} did not start within {STARTS_MAX} tries")
 
-    async def _ended_by_itself(self) -> None:
+    async def _end_and_pause(self) -> None:
         self._ending = True
         try:
             await self._end("kill")
@@ -246,7 +246,7 @@ class Host:
         await asyncio.sleep(self.restart_seconds())
 
 
-async def _start(node: Node) -> KafkaServer:
+async def _start(node: Broker) -> KafkaServer:
     await node.start()
     server = await serve_kafka(node)
     listeners = {name: endpoint.address for name, endpoint in server.addresses.items()}
@@ -254,66 +254,66 @@ async def _start(node: Node) -> KafkaServer:
     return server
 
 
-async def _stop(node: Node, server: KafkaServer | None) -> None:
-    with suppress(*ORDINARY):
+async def _stop(node: Broker, server: KafkaServer | None) -> None:
+    with suppress(*OPERATING_ERRORS):
         await node.hand_over()
     if server is not None:
         await server.close()
-    with suppress(*ORDINARY):
+    with suppress(*OPERATING_ERRORS):
         await node.stop()
 
 
-Heard = Callable[[Message, Message, int | None, Any, int], None]
+OnReply = Callable[[Message, Message, int | None, Any, int], None]
 """Hears of an answer: what was asked for, the answer, the broker that was asked (None: any), what `asks` gave when it
 was, and when that was."""
 
 
-class Listening(Client):
+class ObservedClient(KafkaClient):
     """A client of which somebody hears what it is told."""
 
-    asks: Callable[[Message], Any] = staticmethod(lambda request: None)
-    heard: Heard = staticmethod(lambda *told: None)
+    on_request: Callable[[Message], Any] = staticmethod(lambda request: None)
+    on_reply: OnReply = staticmethod(lambda *told: None)
 
-    async def ask(
-        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    async def send(
+        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
     ) -> A:
-        before, asked_ns = self.asks(request), self.clock.mono_ns()
-        got = await super().ask(request, answer, node=node, timeout=timeout)
-        self.heard(request, got, node, before, asked_ns)
+        before, asked_ns = self.on_request(request), self.clock.mono_ns()
+        got = await super().send(request, response_type, node_id=node_id, timeout=timeout)
+        self.on_reply(request, got, node_id, before, asked_ns)
         return got
 
 
-class World:
+class SimWorld:
     """All machines of a run, with the bucket and the network between them."""
 
     def __init__(self, loop: SimLoop, settings: Sequence[Settings], *, fan: int, slots: int) -> None:
         self.loop = loop
-        self.story = Story(loop)
+        self.events = EventLog(loop)
         self.bucket = SimBucket(loop)
         self.clients: list[str] = []
         """Hosts without a broker."""
-        self.asks: Callable[[Message], Any] = lambda request: None
-        self.heard: Heard = lambda *told: None
+        self.on_request: Callable[[Message], Any] = lambda request: None
+        self.on_reply: OnReply = lambda *told: None
         self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
         self.hosts = {
-            each.node_id: Host(loop, each, self.bucket, self.network, self.story, fan, slots) for each in settings
+            each.node_id: SimHost(loop, each, self.bucket, self.network, self.events, fan, slots) for each in settings
         }
 
     @overload
-    def client(self, name: str) -> Listening: ...
+    def client(self, name: str) -> ObservedClient: ...
 
     @overload
     def client(self, name: str, of: type[C]) -> C: ...
 
-    def client(self, name: str, of: type[Listening] = Listening) -> Listening:
+    def client(self, name: str, of: type[ObservedClient] = ObservedClient) -> ObservedClient:
         """A client on a host of its own, with little patience."""
         self.clients.append(name)
         clock = SimClock(self.loop)
         client = of(
             self.network.host(name), clock, self.addresses, client_id=name, timeout=CLIENT_SECONDS,
-            patience=PATIENCE_SECONDS,
+            retry_seconds=CLIENT_RETRY_SECONDS,
         )  # fmt: skip
-        client.asks, client.heard = self.asks, self.heard
+        client.on_request, client.on_reply = self.on_request, self.on_reply
         return client
 
     @property
@@ -321,7 +321,7 @@ class World:
         """Where clients begin."""
         return [Address(host.name, PORT) for host in self.hosts.values()]
 
-    def nodes(self) -> Iterator[tuple[Host, Node]]:
+    def nodes(self) -> Iterator[tuple[SimHost, Broker]]:
         """The brokers that run, frozen or not."""
         for host in self.hosts.values():
             if host.node is not None and host.up:

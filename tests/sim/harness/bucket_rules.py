@@ -28,39 +28,39 @@ class BucketRules:
         self._bucket = bucket
         self._seen = 0
         self._crc: dict[str, int] = {}
-        self._home: dict[tuple[PartitionId, int], tuple[int, str]] = {}
+        self._segment_objects: dict[tuple[PartitionId, int], tuple[int, str]] = {}
         """(partition, base offset) -> (next offset, object) of every segment that a manifest ever named."""
-        self._reach: dict[PartitionId, tuple[int, int]] = {}
+        self._cold_bounds: dict[PartitionId, tuple[int, int]] = {}
         """Log start and cold end as the last manifest had them."""
         self._epochs: dict[int, int] = {}
         self._boundary = Boundary()
         self._deleted: set[TopicId] = set()
         self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
-        bucket.memory.observer = self._check
-        bucket.memory.deleting = self._may_go
+        bucket.memory.on_write = self._check
+        bucket.memory.on_delete = self._check_delete
 
     def _check(self) -> None:
         written = self._bucket.written
         for key, body in written[self._seen :]:
             try:
-                self._look_at(key, body)
+                self._check_object(key, body)
             except Corrupt as error:  # raised further, it would only be one more error that a writer can live with
                 rule = "I24" if key.startswith("meta/") else "I21"
                 raise AssertionError(f"{rule}: {key} is written and cannot be read: {error}") from None
         self._seen = len(written)
 
-    def _look_at(self, key: str, body: bytes) -> None:
+    def _check_object(self, key: str, body: bytes) -> None:
         if key.endswith("/manifest"):
-            self._manifest(decode(body, key))
+            self._check_manifest(decode(body, key))
         elif key.startswith("data/"):
             self.counts["spills"] += key.endswith(".sub")
-            self._immutable(key, body)
+            self._check_immutable(key, body)
         elif key == BOUNDARY_KEY:
-            self._moved(decode_boundary(body))
+            self._check_boundary(decode_boundary(body))
         elif key.startswith("meta/log/"):
-            self._slot(key, body)
+            self._check_slot(key, body)
 
-    def _may_go(self, keys: Sequence[str]) -> None:
+    def _check_delete(self, keys: Sequence[str]) -> None:
         """I23: nothing goes that is named at this moment. M3: no slot above the boundary does."""
         named: dict[PartitionId, set[str]] = {}
         for key in keys:
@@ -70,21 +70,21 @@ class BucketRules:
             assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
             if key.startswith("data/"):
                 topic, partition = key.split("/")[1:3]
-                pid = PartitionId(TopicId(topic), int(partition))
-                if pid.topic_id not in self._deleted:
-                    alive = named.get(pid)
+                partition_id = PartitionId(TopicId(topic), int(partition))
+                if partition_id.topic_id not in self._deleted:
+                    alive = named.get(partition_id)
                     if alive is None:
-                        alive = named[pid] = self.named(pid)
-                    assert key not in alive, f"I23: {key} goes, {pid} names it"
+                        alive = named[partition_id] = self.named_keys(partition_id)
+                    assert key not in alive, f"I23: {key} goes, {partition_id} names it"
 
-    def named(self, pid: PartitionId) -> set[str]:
+    def named_keys(self, partition_id: PartitionId) -> set[str]:
         """The manifest of a partition, if it has one, and all that it names and still needs."""
-        key = manifest_key(pid)
+        key = manifest_key(partition_id)
         stored = self._bucket.objects.get(key)
         if stored is None:
             return set()
         manifest = decode(stored.data, key)
-        return {key, *(node.key for node in self._alive(manifest.nodes, manifest.log_start_offset))}
+        return {key, *(node.key for node in self._live_nodes(manifest.nodes, manifest.log_start_offset))}
 
     def manifests(self) -> Iterator[Manifest]:
         """Every manifest as it stands now."""
@@ -94,33 +94,39 @@ class BucketRules:
 
     def segments(self, manifest: Manifest) -> Iterator[SegmentEntry]:
         """The live segments of a manifest, sub-manifests opened, oldest first."""
-        for node in self._alive(manifest.nodes, manifest.log_start_offset):
+        for node in self._live_nodes(manifest.nodes, manifest.log_start_offset):
             if isinstance(node, SegmentEntry):
                 yield node
 
     def unreferenced(self) -> list[str]:
         """Data objects that no manifest names."""
-        named = {key for manifest in self.manifests() for key in self.named(manifest.partition_id)}
+        named = {key for manifest in self.manifests() for key in self.named_keys(manifest.partition_id)}
         return sorted(key for key in self._bucket.objects if key.startswith("data/") and key not in named)
 
-    def _immutable(self, key: str, body: bytes) -> None:
+    def _check_immutable(self, key: str, body: bytes) -> None:
         crc = zlib.crc32(body)
         assert self._crc.setdefault(key, crc) == crc, f"I20: {key} was written twice with different bytes"
 
-    def _manifest(self, manifest: Manifest) -> None:
+    def _check_manifest(self, manifest: Manifest) -> None:
         """That it holds together is proved by reading it."""
         if manifest.topic_id in self._deleted:
             return
         reach = manifest.log_start_offset, manifest.cold_end_offset
-        start, end = self._reach.setdefault(manifest.partition_id, reach)
-        assert reach[0] >= start and reach[1] >= end, f"I21: {manifest.partition_id} shrinks from {start, end} to {reach}"
-        self._reach[manifest.partition_id] = reach
+        start, end = self._cold_bounds.setdefault(manifest.partition_id, reach)
+        assert reach[0] >= start and reach[1] >= end, (
+            f"I21: {manifest.partition_id} shrinks from {start, end} to {reach}"
+        )
+        self._cold_bounds[manifest.partition_id] = reach
         for entry in manifest.entries:
-            assert entry.key in self._bucket.objects, f"I23: {manifest.partition_id} names {entry.key}, which is not there"
-            home = self._home.setdefault((manifest.partition_id, entry.base_offset), (entry.next_offset, entry.key))
+            assert entry.key in self._bucket.objects, (
+                f"I23: {manifest.partition_id} names {entry.key}, which is not there"
+            )
+            home = self._segment_objects.setdefault(
+                (manifest.partition_id, entry.base_offset), (entry.next_offset, entry.key)
+            )
             assert home == (entry.next_offset, entry.key), f"I20: {entry} moved, it was {home}"
 
-    def _moved(self, boundary: Boundary) -> None:
+    def _check_boundary(self, boundary: Boundary) -> None:
         old, self._boundary = self._boundary, boundary
         assert boundary.collected >= old.collected and boundary.sequence > old.sequence, f"M3: {old}, then {boundary}"
         for snapshot in boundary.snapshots:
@@ -132,22 +138,24 @@ class BucketRules:
         """Ids of all topics that have an object."""
         return {TopicId(key.split("/")[1]) for key in self._bucket.objects if key.startswith("data/")}
 
-    def _slot(self, key: str, body: bytes) -> None:
+    def _check_slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])
         if slot <= self._boundary.collected:  # a late put found the place free again: rule M3 makes it void
             self.counts["void_slots"] += 1
             return
         entry = decode_entry(body, slot)
-        self._immutable(key, body)
+        self._check_immutable(key, body)
         self._deleted |= {change.topic_id for change in entry.changes if isinstance(change, TopicDeleted)}
         self._epochs[slot] = entry.epoch
         lower = [epoch for at, epoch in self._epochs.items() if at < slot]
         assert entry.epoch >= max(lower, default=0), f"I25: slot {slot} has epoch {entry.epoch} after {max(lower)}"
 
-    def _alive(self, nodes: Iterable[ManifestNode], start: int) -> Iterator[ManifestNode]:
+    def _live_nodes(self, nodes: Iterable[ManifestNode], start: int) -> Iterator[ManifestNode]:
         """Segments and sub-manifests that hold anything at or above `start`: of a dead one nothing need be there."""
         for node in nodes:
             if node.next_offset > start:
                 yield node
                 if not isinstance(node, SegmentEntry):
-                    yield from self._alive(decode_submanifest(self._bucket.objects[node.key].data, node.key), start)
+                    yield from self._live_nodes(
+                        decode_submanifest(self._bucket.objects[node.key].data, node.key), start
+                    )

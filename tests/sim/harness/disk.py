@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.sim.harness.durable_bytes import Folder, Inode, Platter, Write, bytes_in
+from tests.sim.harness.durable_bytes import DurableBytes, Folder, Inode, Write, count_bytes
 from tiered.errors import Unavailable
 from tiered.ports import Buffer, Space
 
@@ -42,7 +42,7 @@ class DiskFault:
     skip: int = 0
     times: int = 1
 
-    def hits(self, verb: str, path: str) -> bool:
+    def matches(self, verb: str, path: str) -> bool:
         if verb != self.verb or self.path not in path or self.times == 0:
             return False
         if self.skip > 0:
@@ -55,16 +55,16 @@ class DiskFault:
 class SimDisk:
     """One data directory. Faults, fullness and slowness are attributes that a test may set at any time."""
 
-    def __init__(self, rng: random.Random, platter: Platter | None = None) -> None:
+    def __init__(self, rng: random.Random, contents: DurableBytes | None = None) -> None:
         self.faults: list[DiskFault] = []
         self.capacity: int | None = None
         self.sync_seconds: Callable[[], float] = lambda: 0.0
-        self.observer: Callable[[Op], None] | None = None
+        self.on_op: Callable[[Op], None] | None = None
         self.ops = 0
-        self.files = 0
+        self.open_files = 0
         """Open files: neither closed nor let go of."""
         self._rng = rng
-        self._platter = platter or Platter()
+        self._contents = contents or DurableBytes()
         self._failed = ""
 
     @property
@@ -75,54 +75,54 @@ class SimDisk:
     # -- the port -----------------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
-        self.enter("open", path, write=write)
+        self.check_faults("open", path, write=write)
         folder, name = self._parent(path, "open")
         node = folder.names.get(name)
         if node is None and create:
             node = Inode()
-            self._platter.rename(((folder, name, node),))
-            self.happened("create", path)
+            self._contents.rename(((folder, name, node),))
+            self.count_op("create", path)
         if not isinstance(node, Inode):
-            raise self._no("open", path, "Is a directory" if node else "No such file or directory")
+            raise self._error("open", path, "Is a directory" if node else "No such file or directory")
         return SimFile(self, path, node, write)
 
     def exists(self, path: str) -> bool:
-        self.enter("exists", path)
+        self.check_faults("exists", path)
         return self._find(path) is not None
 
     def list(self, path: str) -> list[str]:
-        self.enter("list", path)
+        self.check_faults("list", path)
         node = self._find(path)
         return sorted(node.names) if isinstance(node, Folder) else []
 
     def make_dirs(self, path: str) -> None:
-        self.enter("make_dirs", path, write=True)
-        folder = self._platter.root
+        self.check_faults("make_dirs", path, write=True)
+        folder = self._contents.root
         for name in _parts(path):
             node = folder.names.get(name)
             if node is None:
                 node = Folder()
-                self._platter.rename(((folder, name, node),))
-                self.happened("make_dir", path)
+                self._contents.rename(((folder, name, node),))
+                self.count_op("make_dir", path)
             if isinstance(node, Inode):
-                raise self._no("make_dirs", path, "File exists")
+                raise self._error("make_dirs", path, "File exists")
             folder = node
 
     def rename(self, old: str, new: str) -> None:
-        self.enter("rename", old, write=True)
+        self.check_faults("rename", old, write=True)
         source, old_name = self._parent(old, "rename")
         target, new_name = self._parent(new, "rename")
         node = source.names.get(old_name)
         if node is None:
-            raise self._no("rename", old, "No such file or directory")
+            raise self._error("rename", old, "No such file or directory")
         replaced = target.names.get(new_name)
         if isinstance(replaced, Folder) and (replaced.names or isinstance(node, Inode)):
-            raise self._no("rename", old, "Directory not empty" if replaced.names else "Is a directory")
-        self._platter.rename(((source, old_name, None), (target, new_name, node)))
-        self.happened("rename", new)
+            raise self._error("rename", old, "Directory not empty" if replaced.names else "Is a directory")
+        self._contents.rename(((source, old_name, None), (target, new_name, node)))
+        self.count_op("rename", new)
 
     def remove(self, path: str) -> None:
-        self.enter("remove", path)
+        self.check_faults("remove", path)
         node = self._find(path)
         if node is None:
             return
@@ -130,27 +130,27 @@ class SimDisk:
             for name in sorted(node.names):
                 self.remove(f"{path}/{name}")
         folder, name = self._parent(path, "remove")
-        self._platter.rename(((folder, name, None),))
-        self.happened("remove", path)
+        self._contents.rename(((folder, name, None),))
+        self.count_op("remove", path)
 
     async def discard(self, path: str) -> None:
         self.remove(path)
 
     def space(self) -> Space:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
-        return Space(total, max(0, total - bytes_in(self._platter.root)))
+        return Space(total, max(0, total - count_bytes(self._contents.root)))
 
     def boot_mark(self) -> str:
-        return f"boot={self._platter.boot} device=1 mount=1"
+        return f"boot={self._contents.boot} device=1 mount=1"
 
     async def sync_dir(self, path: str) -> None:
-        self.enter("sync_dir", path, write=True)
+        self.check_faults("sync_dir", path, write=True)
         folder = self._find(path)
         if not isinstance(folder, Folder):
-            raise self._no("sync_dir", path, "Not a directory")
+            raise self._error("sync_dir", path, "Not a directory")
         await self.sync_delay("sync_dir", path)
-        self._platter.settle_names(folder)
-        self.happened("sync_dir", path)
+        self._contents.make_names_durable(folder)
+        self.count_op("sync_dir", path)
 
     # -- what tests do to it ------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class SimDisk:
     def after_kill(self) -> SimDisk:
         """The process died, the machine lives on: the page cache is whole."""
         self.revoke()
-        return SimDisk(self._rng, self._platter)
+        return SimDisk(self._rng, self._contents)
 
     def after_power_cut(self) -> SimDisk:
         self.revoke()
@@ -169,13 +169,13 @@ class SimDisk:
 
     def clone(self) -> SimDisk:
         """The disk as after a kill at this moment; this one goes on, apart."""
-        return SimDisk(self._rng, copy.deepcopy(self._platter))
+        return SimDisk(self._rng, copy.deepcopy(self._contents))
 
     def crash_image(self, rng: random.Random) -> SimDisk:
         """The disk as after a power cut at this moment; this one goes on, apart."""
-        return SimDisk(rng, self._platter.crash_image(rng))
+        return SimDisk(rng, self._contents.crash_image(rng))
 
-    def flip(self, path: str, bit: int) -> None:
+    def flip_bit(self, path: str, bit: int) -> None:
         """Rots one bit of a file (bit 0 is the lowest of the first byte)."""
         node = self._find(path)
         assert isinstance(node, Inode), f"no file {path}"
@@ -185,42 +185,42 @@ class SimDisk:
 
     # -- for SimFile --------------------------------------------------------------------------------------------------
 
-    def enter(self, verb: str, path: str, *, write: bool = False) -> None:
+    def check_faults(self, verb: str, path: str, *, write: bool = False) -> None:
         if self._failed and (write or self._failed == DEAD):
             raise Unavailable(self._failed, final=True)
         if not self.faults:
             return
-        if any(fault.error == "EIO" and fault.hits(verb, path) for fault in self.faults):
+        if any(fault.error == "EIO" and fault.matches(verb, path) for fault in self.faults):
             if write:
                 self._failed = f"{verb} failed path={path} error=Input/output error"
-            raise self._no(verb, path, "Input/output error")
-        if any(fault.error == "EMFILE" and fault.hits(verb, path) for fault in self.faults):
-            raise self._no(verb, path, "Too many open files")
+            raise self._error(verb, path, "Input/output error")
+        if any(fault.error == "EMFILE" and fault.matches(verb, path) for fault in self.faults):
+            raise self._error(verb, path, "Too many open files")
 
-    def room(self, path: str, wanted: int) -> int:
+    def bytes_that_fit(self, path: str, wanted: int) -> int:
         """Of `wanted` bytes, how many still fit."""
-        if any(fault.error == "ENOSPC" and fault.hits("append", path) for fault in self.faults):
+        if any(fault.error == "ENOSPC" and fault.matches("append", path) for fault in self.faults):
             return self._rng.randint(0, max(0, wanted - 1))
         return wanted if self.capacity is None else min(wanted, self.space().free)
 
     def next_sequence(self) -> int:
-        self._platter.sequence += 1
-        return self._platter.sequence
+        self._contents.sequence += 1
+        return self._contents.sequence
 
-    def happened(self, verb: str, path: str) -> None:
+    def count_op(self, verb: str, path: str) -> None:
         self.ops += 1
-        if self.observer:
-            self.observer(Op(self.ops, verb, path))
+        if self.on_op:
+            self.on_op(Op(self.ops, verb, path))
 
     async def sync_delay(self, verb: str, path: str) -> None:
         if seconds := self.sync_seconds():
             await asyncio.sleep(seconds)
-            self.enter(verb, path, write=True)
+            self.check_faults(verb, path, write=True)
 
     # -- names --------------------------------------------------------------------------------------------------------
 
     def _find(self, path: str) -> Inode | Folder | None:
-        node: Inode | Folder | None = self._platter.root
+        node: Inode | Folder | None = self._contents.root
         for name in _parts(path):
             node = node.names.get(name) if isinstance(node, Folder) else None
         return node
@@ -229,10 +229,10 @@ class SimDisk:
         *above, name = _parts(path)
         folder = self._find("/".join(above) or ".")
         if not isinstance(folder, Folder):
-            raise self._no(verb, path, "No such file or directory")
+            raise self._error(verb, path, "No such file or directory")
         return folder, name
 
-    def _no(self, verb: str, path: str, why: str) -> Unavailable:
+    def _error(self, verb: str, path: str, why: str) -> Unavailable:
         return Unavailable(f"{verb} failed path={path} error={why}", final=bool(self._failed))
 
 
@@ -245,27 +245,27 @@ class SimFile:
         self._inode = inode
         self._write = write
         self._open = True
-        disk.files += 1
+        disk.open_files += 1
 
     def append(self, parts: Sequence[Buffer]) -> int:
         self._enter("append", write=True)
         data = b"".join(parts)
-        fits = self._disk.room(self.name, len(data))
+        fits = self._disk.bytes_that_fit(self.name, len(data))
         before = len(self._inode.data)
         self._change(before, data[:fits])
         if fits < len(data):
             self._change(before, None)
             raise Unavailable(f"append failed path={self.name} error=No space left on device")
-        self._disk.happened("append", self.name)
+        self._disk.count_op("append", self.name)
         return len(self._inode.data)
 
     def pwrite(self, offset: int, data: Buffer) -> None:
         self._enter("pwrite", write=True)
         growth = max(0, offset + len(data) - len(self._inode.data))
-        if self._disk.room(self.name, growth) < growth:
+        if self._disk.bytes_that_fit(self.name, growth) < growth:
             raise Unavailable(f"pwrite failed path={self.name} error=No space left on device")
         self._change(offset, bytes(data))
-        self._disk.happened("pwrite", self.name)
+        self._disk.count_op("pwrite", self.name)
 
     def pread(self, offset: int, length: int) -> bytes:
         self._enter("pread")
@@ -278,7 +278,7 @@ class SimFile:
     def truncate(self, size: int) -> None:
         self._enter("truncate", write=True)
         self._change(size, None)
-        self._disk.happened("truncate", self.name)
+        self._disk.count_op("truncate", self.name)
 
     def map(self) -> memoryview:
         self._enter("map")
@@ -291,20 +291,20 @@ class SimFile:
         self._enter("sync", write=True)
         upto = self._disk.next_sequence()
         await self._disk.sync_delay("sync", self.name)
-        self._inode.settle(upto)
-        self._disk.happened("sync", self.name)
+        self._inode.make_durable(upto)
+        self._disk.count_op("sync", self.name)
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._disk.files -= 1
+            self._disk.open_files -= 1
 
     __del__ = close
 
     def _enter(self, verb: str, *, write: bool = False) -> None:
         if not self._open or (write and not self._write):
             raise Unavailable(f"{verb} failed path={self.name} error=Bad file descriptor")
-        self._disk.enter(verb, self.name, write=write)
+        self._disk.check_faults(verb, self.name, write=write)
 
     def _change(self, offset: int, data: bytes | None) -> None:
         self._inode.change(Write(self._disk.next_sequence(), offset, data))

@@ -44,7 +44,7 @@ class Inode:
         write.apply(self.data)
         self.pending.append(write)
 
-    def settle(self, sequence: int) -> None:
+    def make_durable(self, sequence: int) -> None:
         """Makes durable what was written up to `sequence`."""
         while self.pending and self.pending[0].sequence <= sequence:
             self.pending.pop(0).apply(self.durable)
@@ -91,77 +91,77 @@ class Folder:
     durable: dict[str, Inode | Folder] = field(default_factory=dict)
 
 
-Edits = tuple[tuple[Folder, str, Inode | Folder | None], ...]
-Lasting = dict[int, dict[str, Inode | Folder]]
+NameEdits = tuple[tuple[Folder, str, Inode | Folder | None], ...]
+DurableNames = dict[int, dict[str, Inode | Folder]]
 
 
-class Naming(NamedTuple):
+class NameChange(NamedTuple):
     """One atomic change of names: (folder, name, node or None for gone), one or two of them."""
 
-    edits: Edits
+    edits: NameEdits
 
     def touches(self, folders: Sequence[Folder]) -> bool:
         return any(folder is mine for folder, _, _ in self.edits for mine in folders)
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         for folder, name, node in self.edits:
-            _edit(folder.durable, name, node)
+            _set_name(folder.durable, name, node)
 
 
-def _edit(names: dict[str, Inode | Folder], name: str, node: Inode | Folder | None) -> None:
+def _set_name(names: dict[str, Inode | Folder], name: str, node: Inode | Folder | None) -> None:
     names.pop(name, None)
     if node is not None:
         names[name] = node
 
 
 @dataclass
-class Platter:
+class DurableBytes:
     """What outlives a process: the tree, its journal of names, and how many changes there were."""
 
     root: Folder = field(default_factory=Folder)
-    journal: list[Naming] = field(default_factory=list)
+    journal: list[NameChange] = field(default_factory=list)
     sequence: int = 0
     boot: int = 1
 
-    def rename(self, edits: Edits) -> None:
+    def rename(self, edits: NameEdits) -> None:
         """Changes names as seen, and notes it in the journal."""
-        self.journal.append(Naming(edits))
+        self.journal.append(NameChange(edits))
         for folder, name, node in edits:
-            _edit(folder.names, name, node)
+            _set_name(folder.names, name, node)
 
-    def settle_names(self, folder: Folder) -> None:
+    def make_names_durable(self, folder: Folder) -> None:
         """Makes a folder's names durable, and with a move between folders what the other one did before it."""
-        needed, settled, waiting = [folder], [], []
+        needed, durable, waiting = [folder], [], []
         for naming in reversed(self.journal):
             if naming.touches(needed):
                 needed += [touched for touched, _, _ in naming.edits]
-                settled.append(naming)
+                durable.append(naming)
             else:
                 waiting.append(naming)
-        for naming in reversed(settled):
-            naming.settle()
+        for naming in reversed(durable):
+            naming.make_durable()
         self.journal = waiting[::-1]
 
-    def crash_image(self, rng: random.Random) -> Platter:
+    def crash_image(self, rng: random.Random) -> DurableBytes:
         """As after a power cut at this moment; this one goes on, apart."""
         dead: list[Folder] = []
-        lasting: Lasting = {}
+        lasting: DurableNames = {}
         for naming in self.journal:
             if naming.touches(dead) or rng.random() < 0.25:
                 dead += [folder for folder, _, _ in naming.edits]
                 continue
             for folder, name, node in naming.edits:
-                _edit(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
-        return Platter(_image(self.root, lasting, {}, rng), [], self.sequence, self.boot + 1)
+                _set_name(lasting.setdefault(id(folder), dict(folder.durable)), name, node)
+        return DurableBytes(_crash_image_of(self.root, lasting, {}, rng), [], self.sequence, self.boot + 1)
 
 
-def bytes_in(folder: Folder) -> int:
-    return sum(bytes_in(node) if isinstance(node, Folder) else len(node.data) for node in folder.names.values())
+def count_bytes(folder: Folder) -> int:
+    return sum(count_bytes(node) if isinstance(node, Folder) else len(node.data) for node in folder.names.values())
 
 
-def _image(
+def _crash_image_of(
     folder: Folder,
-    lasting: Lasting,
+    lasting: DurableNames,
     made: dict[int, Inode | Folder],
     rng: random.Random,
 ) -> Folder:
@@ -170,7 +170,9 @@ def _image(
     made[id(folder)] = image
     for name, node in lasting.get(id(folder), folder.durable).items():
         if id(node) not in made:
-            made[id(node)] = _image(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+            made[id(node)] = (
+                _crash_image_of(node, lasting, made, rng) if isinstance(node, Folder) else node.after_power_cut(rng)
+            )
         image.names[name] = made[id(node)]
     image.durable = dict(image.names)
     return image

@@ -41,7 +41,7 @@ class Deadlock(AssertionError):
     """Nothing is ready, no timer is set, and the run is not over. Names the tasks that wait and where."""
 
 
-class Endless(AssertionError):
+class RunTooLong(AssertionError):
     """More virtual time or more steps than a run may take."""
 
 
@@ -52,7 +52,7 @@ else:
     Loop = asyncio.AbstractEventLoop
 
 
-class InOrder(dict[asyncio.Task[Any], None]):
+class OrderedTasks(dict[asyncio.Task[Any], None]):
     """What `asyncio.TaskGroup` needs of a set, in the order of insertion: a set of tasks iterates by their addresses,
     and a group that ends cancels its tasks in that order."""
 
@@ -72,7 +72,7 @@ def ordered_task_groups() -> Iterator[None]:
     def ordered(self: Any) -> None:
         begin(self)
         assert self._tasks == set(), "TaskGroup keeps its tasks elsewhere in this Python"
-        self._tasks = InOrder()
+        self._tasks = OrderedTasks()
 
     group.__init__ = ordered
     try:
@@ -81,11 +81,11 @@ def ordered_task_groups() -> Iterator[None]:
         group.__init__ = begin
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """What a cancelled timer would call."""
 
 
-class Soon(asyncio.Handle):
+class SimHandle(asyncio.Handle):
     """A call that waits for its turn: made with the least effort, for a run makes thousands a second."""
 
     __slots__ = ()
@@ -101,7 +101,7 @@ class Soon(asyncio.Handle):
         self._repr = self._source_traceback = None
 
 
-class Later(asyncio.TimerHandle):
+class SimTimerHandle(asyncio.TimerHandle):
     """The same for a timer."""
 
     __slots__ = ()
@@ -124,7 +124,7 @@ class Later(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback, self._args = nothing, ()
+        self._callback, self._args = do_nothing, ()
 
 
 class SimLoop(Loop):
@@ -135,9 +135,9 @@ class SimLoop(Loop):
         self.now_ns = 0
         self.steps = 0
         self.digest = 0
-        self._ties = random.Random(f"{seed}/loop")
+        self._tie_rng = random.Random(f"{seed}/loop")
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[int, float, int, Later]] = []
+        self._timers: list[tuple[int, float, int, SimTimerHandle]] = []
         self._count = 0
         self._tasks: dict[asyncio.Task[Any], str] = {}
         """All that may run still, and those that ended since they were looked through last."""
@@ -171,19 +171,19 @@ class SimLoop(Loop):
         self._running = True
         asyncio.events._set_running_loop(self)
         try:
-            self._turn(task)
+            self._run_until_done(task)
         finally:
             asyncio.events._set_running_loop(None)
             self._running = False
         return task.result()
 
-    def _turn(self, main: asyncio.Future[Any]) -> None:
+    def _run_until_done(self, main: asyncio.Future[Any]) -> None:
         """One call after the other, until `main` is done. Everything that happens goes through here: what can be looked
         up once is."""
         ready, halted, crc32 = self._ready, self._halted, zlib.crc32
         while not main.done():
             if not ready:
-                self._jump()
+                self._advance_to_timer()
             handle: Any = ready.popleft()
             if handle._cancelled:
                 continue
@@ -198,23 +198,23 @@ class SimLoop(Loop):
             self.digest = crc32(_label(handle._callback).encode(), self.digest)
             handle._run()
             if self.steps > self._steps_max:
-                raise Endless(f"{self.steps} steps seed={self.seed}")
+                raise RunTooLong(f"{self.steps} steps seed={self.seed}")
 
-    def _jump(self) -> None:
+    def _advance_to_timer(self) -> None:
         """To the next timer, and all timers of that instant become ready."""
         timers = self._timers
         while timers and timers[0][3]._cancelled:
             heappop(timers)
         if not timers:
-            raise Deadlock(f"seed={self.seed} at={self.now_ns / NS}s\n" + self._waiting())
+            raise Deadlock(f"seed={self.seed} at={self.now_ns / NS}s\n" + self._describe_waiting())
         now_ns = self.now_ns = max(self.now_ns, timers[0][0])
         if now_ns > self._end_ns:
-            raise Endless(f"{now_ns / NS} s seed={self.seed}\n" + self._waiting())
+            raise RunTooLong(f"{now_ns / NS} s seed={self.seed}\n" + self._describe_waiting())
         while timers and timers[0][0] <= now_ns:
             self._ready.append(heappop(timers)[3])
         self.digest = zlib.crc32(b"%d" % now_ns, self.digest)
 
-    def _waiting(self) -> str:
+    def _describe_waiting(self) -> str:
         lines = []
         for task in self._tasks:
             if not task.done():
@@ -239,12 +239,12 @@ class SimLoop(Loop):
     def is_frozen(self, process: str) -> bool:
         return self._halted.get(process) is not None
 
-    def bury(self, process: str) -> None:
+    def end_process(self, process: str) -> None:
         """Its tasks are over: timers and call-backs that are left of it never run."""
-        assert not self.tasks_of(process), f"{process} still runs:\n{self._waiting()}"
+        assert not self.tasks_of(process), f"{process} still runs:\n{self._describe_waiting()}"
         self._halted[process] = None
 
-    def load(self) -> Counter[str]:
+    def count_tasks(self) -> Counter[str]:
         """How many tasks each process has."""
         return Counter([owner for task, owner in self._tasks.items() if not task.done()])
 
@@ -260,7 +260,7 @@ class SimLoop(Loop):
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = Soon(callback, args, self, context)
+        handle = SimHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -277,9 +277,9 @@ class SimLoop(Loop):
     def call_at_ns(
         self, when_ns: int, callback: Callable[..., object], context: Context | None, args: tuple[Any, ...] = ()
     ) -> asyncio.TimerHandle:
-        handle = Later(when_ns / NS, callback, args, self, context)
+        handle = SimTimerHandle(when_ns / NS, callback, args, self, context)
         self._count += 1
-        heappush(self._timers, (when_ns, self._ties.random(), self._count, handle))
+        heappush(self._timers, (when_ns, self._tie_rng.random(), self._count, handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -31,7 +31,7 @@ class SimMachine:
 
     def process(self) -> World:
         """The ports of a new process. The one before must be gone."""
-        self._network.back(self.name)
+        self._network.power_on(self.name)
         self._processes += 1
         self.store = self._bucket.store(self.faults, self.clock)
         rng = SimRng(f"{self._rng.seed}/{self._processes}")
@@ -39,27 +39,27 @@ class SimMachine:
 
     def kill(self) -> None:
         """The process dies, the page cache lives. The system is there and tells the peers so."""
-        self._revoke()
+        self._revoke_store()
         self._network.reset(self.name)
-        self.disk = self._keep(self.disk.after_kill())
+        self.disk = self._keep_conditions(self.disk.after_kill())
 
     def power_cut(self) -> None:
         """Process and page cache are gone, and nobody is told; the disk holds one of the images that this may leave."""
-        self._revoke()
-        self._network.vanish(self.name)
-        self.disk = self._keep(self.disk.after_power_cut())
+        self._revoke_store()
+        self._network.power_off(self.name)
+        self.disk = self._keep_conditions(self.disk.after_power_cut())
 
     def lose_disk(self) -> None:
         """The machine goes silently, and another that bears its name comes to an empty directory."""
-        self._revoke()
-        self._network.vanish(self.name)
+        self._revoke_store()
+        self._network.power_off(self.name)
         self.disk.revoke()
-        self.disk = self._keep(SimDisk(self._rng.stream("disk")))
+        self.disk = self._keep_conditions(SimDisk(self._rng.stream("disk")))
 
-    def _keep(self, disk: SimDisk) -> SimDisk:
+    def _keep_conditions(self, disk: SimDisk) -> SimDisk:
         """The circumstances of the machine outlive its processes."""
         disk.capacity, disk.sync_seconds, disk.faults = self.disk.capacity, self.disk.sync_seconds, self.disk.faults
         return disk
 
-    def _revoke(self) -> None:
+    def _revoke_store(self) -> None:
         self.store.revoke()

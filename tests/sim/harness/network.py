@@ -21,7 +21,7 @@ from tiered.ports import Stream
 
 FIRST_PORT = 20_000
 CHUNK_BYTES = 16 * 1024
-PACES = (0.2, 0.5, 1.0, 3.0)
+LATENCY_FACTORS = (0.2, 0.5, 1.0, 3.0)
 """By how much a skewed way differs from what the network draws."""
 LOCAL = ("127.0.0.1", "localhost", "0.0.0.0", "")
 
@@ -33,18 +33,18 @@ class SimNetwork:
         self.loop = loop
         self._rng = rng
         self.latency_seconds = (0.0001, 0.002)
-        self.skewed = False
+        self.is_asymmetric = False
         """Whether each way from one host to another has a latency of its own: there and back differ."""
         self.chunk_bytes_max = CHUNK_BYTES
-        self.fine_share = 0.0
+        self.small_chunk_share = 0.0
         """Of the connections whose pieces are of every scale down to a byte."""
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._cuts: dict[tuple[str, str], None] = {}
-        self._dark: set[str] = set()
+        self._powered_off: set[str] = set()
         self._streams: dict[SimStream, None] = {}
         self._next_port = FIRST_PORT
-        self._paces: dict[tuple[str, str], float] = {}
-        self._fine = random.Random(f"{loop.seed}/fine-chunks")
+        self._latency_factors: dict[tuple[str, str], float] = {}
+        self._small_chunk_rng = random.Random(f"{loop.seed}/fine-chunks")
         self.context = copy_context()
         """Where bytes travel: whoever sent them may be frozen by the time they arrive."""
 
@@ -75,29 +75,29 @@ class SimNetwork:
             if stream.half_open:
                 continue
             if not self.is_cut(host, stream.far.host if stream.host == host else stream.host):
-                stream.broken()
+                stream.reset_both()
             elif stream.host == host:
                 stream.forget()
-                stream.refuse()
+                stream.send_reset()
         self._close_listeners(host)
 
-    def vanish(self, host: str) -> None:
+    def power_off(self, host: str) -> None:
         """The power is gone: nobody is told. Until `back` nothing is heard of the host, nobody connects to it."""
-        self._dark.add(host)
+        self._powered_off.add(host)
         for stream in [stream for stream in self._streams if stream.host == host]:
             stream.forget()
         self._close_listeners(host)
 
-    def back(self, host: str) -> None:
+    def power_on(self, host: str) -> None:
         """The host has power again. It answers what still comes on its old connections with resets."""
-        if host in self._dark:
-            self._dark.remove(host)
+        if host in self._powered_off:
+            self._powered_off.remove(host)
             self._flush()
             for stream in [stream for stream in self._streams if stream.host == host]:
-                stream.probed()
+                stream.on_reachable()
 
-    def is_dark(self, host: str) -> bool:
-        return host in self._dark
+    def is_powered_off(self, host: str) -> bool:
+        return host in self._powered_off
 
     def _close_listeners(self, host: str) -> None:
         for listener in [listener for (name, _), listener in self._listeners.items() if name == host]:
@@ -106,7 +106,7 @@ class SimNetwork:
     def break_between(self, one: str, other: str) -> None:
         """The connections between two hosts are reset, both live on."""
         for stream in [stream for stream in self._streams if (stream.host, stream.far.host) == (one, other)]:
-            stream.broken()
+            stream.reset_both()
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -115,26 +115,26 @@ class SimNetwork:
         """How long the next piece takes from one host to another (seconds)."""
         least, most = self.latency_seconds
         seconds = least + (most - least) * self._rng.random()
-        return seconds * self._pace(source, target) if self.skewed else seconds
+        return seconds * self._latency_factor(source, target) if self.is_asymmetric else seconds
 
-    def _pace(self, source: str, target: str) -> float:
-        known = self._paces.get((source, target))
+    def _latency_factor(self, source: str, target: str) -> float:
+        known = self._latency_factors.get((source, target))
         if known is None:
-            known = random.Random(f"{self.loop.seed}/pace/{source}/{target}").choice(PACES)
-            self._paces[source, target] = known
+            known = random.Random(f"{self.loop.seed}/pace/{source}/{target}").choice(LATENCY_FACTORS)
+            self._latency_factors[source, target] = known
         return known
 
-    def chunk(self, fine: bool) -> int:
+    def chunk_size(self, is_small: bool) -> int:
         """Of how many bytes the next piece is, at most. Fine ones are log-uniform: some hundred bytes come in half a
         dozen, cut anywhere, instead of each byte for itself."""
         drawn = self._rng.random()
-        return int(self.chunk_bytes_max**drawn) if fine else 1 + int(self.chunk_bytes_max * drawn)
+        return int(self.chunk_bytes_max**drawn) if is_small else 1 + int(self.chunk_bytes_max * drawn)
 
-    def next_is_fine(self) -> bool:
+    def next_has_small_chunks(self) -> bool:
         """Whether a new connection has such pieces."""
-        return self.fine_share > 0 and self._fine.random() < self.fine_share
+        return self.small_chunk_share > 0 and self._small_chunk_rng.random() < self.small_chunk_share
 
-    def port(self) -> int:
+    def allocate_port(self) -> int:
         self._next_port += 1
         return self._next_port
 
@@ -165,11 +165,11 @@ class SimNet:
         self._network = network
         self._host = host
 
-    async def listen(self, host: str, port: int, accepted: Callable[[Stream], None]) -> SimListener:
-        port = port or self._network.port()
+    async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> SimListener:
+        port = port or self._network.allocate_port()
         if self._network.listener(self._host, port):
             raise Unavailable(f"cannot listen on {host}:{port}: Address already in use")
-        listener = SimListener(self._network, self._host, host, port, accepted)
+        listener = SimListener(self._network, self._host, host, port, on_accept)
         self._network.add_listener(self._host, port, listener)
         return listener
 
@@ -179,17 +179,17 @@ class SimNet:
         cut = network.is_cut(self._host, target) or network.is_cut(target, self._host) or delay > timeout
         if not cut:
             await _pause(network.loop, delay)
-        if cut or network.is_dark(target):
+        if cut or network.is_powered_off(target):
             await _pause(network.loop, timeout if cut else timeout - delay)
             raise Unavailable(f"cannot connect to {host}:{port}: timeout")
         listener = network.listener(target, port)
         if listener is None:
             raise Unavailable(f"cannot connect to {host}:{port}: Connection refused", refused=True)
-        fine = network.next_is_fine()
+        fine = network.next_has_small_chunks()
         near = SimStream(network, self._host, f"{host}:{port}", copy_context(), fine)
-        far = SimStream(network, target, f"{self._host}:{network.port()}", listener.context, fine)
-        near.join(far)
-        far.join(near)
+        far = SimStream(network, target, f"{self._host}:{network.allocate_port()}", listener.context, fine)
+        near.connect_to(far)
+        far.connect_to(near)
         listener.accept(far)
         return near
 

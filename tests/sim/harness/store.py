@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.object_store.faulty import ALL_VERBS, FaultRule, Faults, FaultyStore, FaultKind, LateWrite
+from tiered.object_store.faulty import ALL_VERBS, FaultKind, FaultRule, Faults, FaultyStore, LateWrite
 from tiered.object_store.memory import MemoryStore, StoredObject
-from tiered.ports import Buffer, Clock, Got, Listed, NotFound, Ok, PutResult
+from tiered.ports import Buffer, Clock, GetResult, ListedObject, NotFound, Ok, PutResult
 
 
 class SimBucket:
@@ -55,22 +55,22 @@ class RecordingStore(MemoryStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.written: list[tuple[str, bytes]] = []
-        self.observer: Callable[[], None] = lambda: None
-        self.deleting: Callable[[Sequence[str]], None] = lambda keys: None
+        self.on_write: Callable[[], None] = lambda: None
+        self.on_delete: Callable[[Sequence[str]], None] = lambda keys: None
         """Is told of each delete before it takes effect."""
         self.requests = 0
 
-    async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         self.requests += 1
         return await super().get(key, start, length)
 
-    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         self.requests += 1
         return await super().list(prefix, after, limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         self.requests += 1
-        self.deleting(keys)
+        self.on_delete(keys)
         await super().delete(keys)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
@@ -78,32 +78,32 @@ class RecordingStore(MemoryStore):
         result = await super().put(key, data, if_absent=if_absent, if_match=if_match)
         if isinstance(result, Ok):
             self.written.append((key, bytes(data)))
-            self.observer()
+            self.on_write()
         return result
 
 
-DRAWN = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
+DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
 """Of a swarm. What throttles counts calls and is no matter of chance."""
-SWEPT_BY_LIST = ("data/", "meta/")
+LISTED_PREFIXES = ("data/", "meta/")
 """Where a list finds what can go, and a later one finds the rest. Images of groups are found by a list alone: one that
 hides the newest is beyond what stores promise, and what groups rest on."""
 
 
-def bearable(rules: Sequence[FaultRule], rng: random.Random) -> list[FaultRule]:
+def tolerable_rules(rules: Sequence[FaultRule], rng: random.Random) -> list[FaultRule]:
     """The rules, with lists stale (and that often, for there are few of them) only where that is borne."""
     stale = [rule for rule in rules if rule.kind is FaultKind.STALE_LIST]
     return [rule for rule in rules if rule.kind is not FaultKind.STALE_LIST] + [
         FaultRule(FaultKind.STALE_LIST, ("list",), key=prefix, probability=rng.random(), seconds=rule.seconds)
         for rule in stale
-        for prefix in SWEPT_BY_LIST
+        for prefix in LISTED_PREFIXES
     ]
 
 
-def drawn_faults(rng: random.Random, worst: float = 0.25) -> Faults:
+def draw_faults(rng: random.Random, worst: float = 0.25) -> Faults:
     """A swarm: a random subset of all kinds of faults, each with a random chance up to `worst`."""
     rules = [
         FaultRule(kind, ALL_VERBS, probability=rng.random() * worst, seconds=rng.choice((0.05, 0.5, 3.0, 30.0)))
-        for kind in DRAWN
+        for kind in DRAWN_KINDS
         if rng.random() < 0.5
     ]
     return Faults(

@@ -17,7 +17,7 @@ WINDOW_BYTES = 64 * 1024
 SEND_FILE_BYTES = 64 * 1024
 
 
-class Sign(Enum):
+class StreamSignal(Enum):
     """What travels a connection besides bytes."""
 
     END = "nothing follows"
@@ -25,31 +25,31 @@ class Sign(Enum):
 
 
 class SimStream:
-    """One end of a connection. What it sends waits in `_way` for its time, then in the far end's `_inbox`."""
+    """One end of a connection. What it sends waits in `_in_flight` for its time, then in the far end's `_inbox`."""
 
     far: SimStream
 
-    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, fine: bool) -> None:
+    def __init__(self, network: SimNetwork, host: str, peer: str, context: Context, has_small_chunks: bool) -> None:
         self.host = host
         self.peer = peer
         self._context = context
-        self._fine = fine
+        self._has_small_chunks = has_small_chunks
         self._network = network
         self._inbox = bytearray()
-        self._way: list[tuple[int, bytes | Sign]] = []
-        self._under_way = 0
-        self._ended = False
+        self._in_flight: list[tuple[int, bytes | StreamSignal]] = []
+        self._in_flight_bytes = 0
+        self._end_received = False
         self._error = ""
         self._closed = False
-        self._forgotten = False
-        self._refusing = False
+        self._is_forgotten = False
+        self._reset_sent = False
         self._readable: Callable[[], None] | None = None
         self._writable: Callable[[], None] | None = None
         self._read_due = False
         self._write_due = False
         network.add_stream(self)
 
-    def join(self, far: SimStream) -> None:
+    def connect_to(self, far: SimStream) -> None:
         self.far = far
 
     # -- the port -----------------------------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ class SimStream:
     def recv_into(self, buffer: memoryview) -> int | None:
         self._check()
         if not self._inbox:
-            return 0 if self._ended else None
-        size = min(len(buffer), len(self._inbox), self._network.chunk(self._fine))
+            return 0 if self._end_received else None
+        size = min(len(buffer), len(self._inbox), self._network.chunk_size(self._has_small_chunks))
         buffer[:size] = self._inbox[:size]
         del self._inbox[:size]
         self.far.wake_writer()
@@ -67,10 +67,10 @@ class SimStream:
     def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
         self._check()
         data = b"".join(parts)
-        room = self._room()
+        room = self._free_window()
         if room <= 0 and data:
             return None
-        data = data[: min(room, self._network.chunk(self._fine))]
+        data = data[: min(room, self._network.chunk_size(self._has_small_chunks))]
         self._send(data)
         return len(data)
 
@@ -91,7 +91,7 @@ class SimStream:
         self._closed = True
         self._readable = self._writable = None
         if not self._error:
-            self._send(Sign.END)
+            self._send(StreamSignal.END)
 
     # -- what the network does ----------------------------------------------------------------------------------------
 
@@ -101,29 +101,29 @@ class SimStream:
 
     def flush(self) -> None:
         """Delivers what is due, in order, unless the way is cut."""
-        while self._way and self._way[0][0] <= self._network.loop.now_ns:
-            if self._network.is_cut(self.host, self.far.host) or self._network.is_dark(self.far.host):
+        while self._in_flight and self._in_flight[0][0] <= self._network.loop.now_ns:
+            if self._network.is_cut(self.host, self.far.host) or self._network.is_powered_off(self.far.host):
                 return
-            data = self._way.pop(0)[1]
-            self._under_way -= _size(data)
-            self.far.arrive(data)
-        if self._closed and not self._way:
+            data = self._in_flight.pop(0)[1]
+            self._in_flight_bytes -= _size(data)
+            self.far.receive(data)
+        if self._closed and not self._in_flight:
             self._network.drop_stream(self)
 
-    def arrive(self, data: bytes | Sign) -> None:
-        if self._forgotten:
-            self.refuse()
+    def receive(self, data: bytes | StreamSignal) -> None:
+        if self._is_forgotten:
+            self.send_reset()
             return
         if self._error:
             return
-        if data is Sign.RESET:
-            self.broken()
+        if data is StreamSignal.RESET:
+            self.reset_both()
             return
-        if self._closed and data is not Sign.END:
-            self.far.broken_by_peer()  # a process that closed answers data with a reset
+        if self._closed and data is not StreamSignal.END:
+            self.far.reset()  # a process that closed answers data with a reset
             return
-        if isinstance(data, Sign):
-            self._ended = True
+        if isinstance(data, StreamSignal):
+            self._end_received = True
         else:
             self._inbox += data
         self._wake()
@@ -131,41 +131,41 @@ class SimStream:
     @property
     def half_open(self) -> bool:
         """Whether one end knows nothing of it any more."""
-        return self._forgotten or self.far._forgotten
+        return self._is_forgotten or self.far._is_forgotten
 
     def forget(self) -> None:
         """This end is gone, with all that it has not delivered; the far one is not told."""
-        self._forgotten, self._refusing = True, False
+        self._is_forgotten, self._reset_sent = True, False
         self._error = self._error or "the process is gone"
-        self._way.clear()
-        self._under_way = 0
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         self._wake()
         self.wake_writer()
-        if self.far._forgotten:
+        if self.far._is_forgotten:
             self._network.drop_stream(self)
             self._network.drop_stream(self.far)
 
-    def refuse(self) -> None:
+    def send_reset(self) -> None:
         """Tells the far end, once, that this one is gone."""
-        if not self._refusing:
-            self._refusing = True
+        if not self._reset_sent:
+            self._reset_sent = True
             self._network.add_stream(self)
-            self._send(Sign.RESET)
+            self._send(StreamSignal.RESET)
 
-    def probed(self) -> None:
+    def on_reachable(self) -> None:
         """The machine of an end that is gone can be reached: who waited for room there is asked to go on."""
-        if self._forgotten:
+        if self._is_forgotten:
             self._inbox.clear()
             self.far.wake_writer()
 
-    def broken(self) -> None:
-        self.broken_by_peer()
-        self.far.broken_by_peer()
+    def reset_both(self) -> None:
+        self.reset()
+        self.far.reset()
 
-    def broken_by_peer(self) -> None:
+    def reset(self) -> None:
         self._error = self._error or "Connection reset by peer"
-        self._way.clear()
-        self._under_way = 0
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
         self._network.drop_stream(self)
         self._wake()
         self.wake_writer()
@@ -177,17 +177,17 @@ class SimStream:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _send(self, data: bytes | Sign) -> None:
+    def _send(self, data: bytes | StreamSignal) -> None:
         loop = self._network.loop
         due_ns = loop.now_ns + round(self._network.latency(self.host, self.far.host) * 1e9)
-        if self._way:
-            due_ns = max(due_ns, self._way[-1][0])
-        self._way.append((due_ns, data))
-        self._under_way += _size(data)
+        if self._in_flight:
+            due_ns = max(due_ns, self._in_flight[-1][0])
+        self._in_flight.append((due_ns, data))
+        self._in_flight_bytes += _size(data)
         loop.call_at_ns(due_ns, self.flush, self._network.context)
 
-    def _room(self) -> int:
-        return WINDOW_BYTES - self._under_way - len(self.far._inbox)
+    def _free_window(self) -> int:
+        return WINDOW_BYTES - self._in_flight_bytes - len(self.far._inbox)
 
     def _check(self) -> None:
         if self._closed or self._error:
@@ -199,10 +199,10 @@ class SimStream:
             self._network.loop.call_soon(self._call_reader, context=self._context)
 
     def _can_read(self) -> bool:
-        return bool(self._inbox or self._ended or self._error)
+        return bool(self._inbox or self._end_received or self._error)
 
     def _can_write(self) -> bool:
-        return bool(self._error) or self._room() > 0
+        return bool(self._error) or self._free_window() > 0
 
     def _call_reader(self) -> None:
         """Readiness is a level, as with `add_reader`: the call repeats while there is something to read."""
@@ -218,5 +218,5 @@ class SimStream:
             self.wake_writer()
 
 
-def _size(data: bytes | Sign) -> int:
+def _size(data: bytes | StreamSignal) -> int:
     return len(data) if type(data) is bytes else 0

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.sim.harness.clock import SimClock
-from tests.sim.harness.loop import Deadlock, Endless, SimLoop, process_context
+from tests.sim.harness.loop import Deadlock, RunTooLong, SimLoop, process_context
 
 
-async def crowd(order: list[int]) -> None:
+async def sleep_together(order: list[int]) -> None:
     async def one(number: int) -> None:
         for _ in range(3):
             await asyncio.sleep(1)
@@ -21,7 +21,7 @@ async def crowd(order: list[int]) -> None:
 
 def run(seed: int) -> tuple[list[int], int]:
     loop, order = SimLoop(seed), list[int]()
-    loop.run(crowd(order))
+    loop.run(sleep_together(order))
     return order, loop.digest
 
 
@@ -71,7 +71,7 @@ def test_a_run_without_end_is_cut() -> None:
         while True:
             await asyncio.sleep(1)
 
-    with pytest.raises(Endless):
+    with pytest.raises(RunTooLong):
         SimLoop(1, seconds_max=100).run(ticks())
 
 
@@ -119,7 +119,7 @@ def test_tasks_left_over_are_cancelled() -> None:
     assert (ends, SimClock(loop).mono_ns()) == (["cancelled"], 1_000_000_000)
 
 
-async def ticking(order: list[str], name: str, count: int) -> None:
+async def count_seconds(order: list[str], name: str, count: int) -> None:
     for number in range(count):
         await asyncio.sleep(1)
         order.append(f"{name}{number}")
@@ -129,8 +129,8 @@ def test_a_frozen_process_misses_its_timers_and_catches_up() -> None:
     loop, order = SimLoop(1), list[str]()
 
     async def main() -> None:
-        one = loop.create_task(ticking(order, "a", 4), context=process_context("a"))
-        other = loop.create_task(ticking(order, "b", 4), context=process_context("b"))
+        one = loop.create_task(count_seconds(order, "a", 4), context=process_context("a"))
+        other = loop.create_task(count_seconds(order, "b", 4), context=process_context("b"))
         await asyncio.sleep(1.5)
         loop.freeze("a")
         assert loop.is_frozen("a") and not loop.is_frozen("b")
@@ -149,9 +149,9 @@ def test_all_that_a_process_starts_belongs_to_it() -> None:
     loop, order = SimLoop(1), list[str]()
 
     async def parent() -> None:
-        task = asyncio.get_running_loop().create_task(ticking(order, "child", 3))
+        task = asyncio.get_running_loop().create_task(count_seconds(order, "child", 3))
         asyncio.get_running_loop().call_later(2.5, order.append, "timer")
-        await asyncio.gather(task, ticking(order, "self", 3))
+        await asyncio.gather(task, count_seconds(order, "self", 3))
 
     async def main() -> None:
         loop.create_task(parent(), context=process_context("p"))
@@ -161,7 +161,7 @@ def test_all_that_a_process_starts_belongs_to_it() -> None:
             task.cancel()
         while loop.tasks_of("p"):
             await asyncio.sleep(0)
-        loop.bury("p")
+        loop.end_process("p")
         loop.resume("p")
         await asyncio.sleep(5)
         assert loop.tasks_of("p") == []

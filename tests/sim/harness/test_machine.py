@@ -10,17 +10,17 @@ import pytest
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
-from tests.sim.harness.store import SimBucket, drawn_faults
+from tests.sim.harness.store import SimBucket, draw_faults
 from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind
-from tiered.ports import Got, NotFound, World
+from tiered.ports import GetResult, NotFound, World
 
 
 def machine(loop: SimLoop) -> SimMachine:
     return SimMachine(loop, "m", SimBucket(loop), SimNetwork(loop, random.Random(loop.seed)))
 
 
-async def dies_at(world: World, host: SimMachine, how: str) -> None:
+async def write_until_killed(world: World, host: SimMachine, how: str) -> None:
     """Writes to disk and bucket every second and tidies up when it is cancelled; dies in the fifth second."""
 
     async def work() -> None:
@@ -50,7 +50,7 @@ def test_a_crash_is_not_a_cancel(how: str, names: list[str]) -> None:
     host = machine(loop)
 
     async def main() -> World:
-        await dies_at(host.process(), host, how)
+        await write_until_killed(host.process(), host, how)
         return host.process()
 
     world = loop.run(main())
@@ -94,7 +94,7 @@ def test_a_power_cut_takes_what_was_not_synced() -> None:
     for seed in range(30):
         loop = SimLoop(seed)
         host = machine(loop)
-        loop.run(dies_at(host.process(), host, "power_cut"))
+        loop.run(write_until_killed(host.process(), host, "power_cut"))
         sizes.add(host.disk.open("f").size())
     assert 0 in sizes and 5 in sizes
 
@@ -108,7 +108,7 @@ def test_each_process_draws_anew_and_each_seed_repeats() -> None:
 
 
 def test_drawn_faults_are_a_different_subset_for_each_seed() -> None:
-    subsets = {tuple(rule.kind for rule in drawn_faults(random.Random(seed)).rules) for seed in range(50)}
+    subsets = {tuple(rule.kind for rule in draw_faults(random.Random(seed)).rules) for seed in range(50)}
     assert len(subsets) > 20
     assert {kind for subset in subsets for kind in subset} == set(FaultKind) - {FaultKind.THROTTLE}
 
@@ -125,7 +125,7 @@ def test_the_history_of_the_bucket_is_in_the_order_in_which_writes_took_effect()
         await store.put("b", b"3")
         await store.delete(["a"])
         assert await store.get("a") == NotFound()
-        assert isinstance(await store.get("b"), Got)
+        assert isinstance(await store.get("b"), GetResult)
 
     loop.run(main())
     assert bucket.written == [("a", b"1"), ("b", b"3")]

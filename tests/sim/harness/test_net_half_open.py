@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.sim.harness.streams import WINDOW_BYTES
-from tests.sim.harness.test_sim_net import Talk
+from tests.sim.harness.test_sim_net import TwoHosts
 from tiered.errors import Unavailable
 from tiered.ports import Stream
 
 
-def lost(stream: Stream) -> bool:
+def is_lost(stream: Stream) -> bool:
     try:
         stream.sendmsg([b"x"])
     except Unavailable:
@@ -21,12 +21,12 @@ def lost(stream: Stream) -> bool:
 
 
 def test_a_machine_without_power_is_silent_and_its_connections_stay_open_at_the_peers() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
         stream.sendmsg([b"lost"])
-        talk.network.vanish("b")
+        talk.network.power_off("b")
         await asyncio.sleep(600)
         assert stream.sendmsg([b"x"]) == 1
         assert stream.recv_into(memoryview(bytearray(9))) is None
@@ -38,16 +38,16 @@ def test_a_machine_without_power_is_silent_and_its_connections_stay_open_at_the_
 
 
 def test_nobody_connects_to_a_machine_without_power_until_it_is_back() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         await talk.connect()
-        talk.network.vanish("b")
+        talk.network.power_off("b")
         began = talk.loop.time()
         with pytest.raises(Unavailable, match="timeout"):
             await talk.network.host("a").connect("b", 9092, 5)
         assert talk.loop.time() - began == pytest.approx(5)
-        talk.network.back("b")
+        talk.network.power_on("b")
         with pytest.raises(Unavailable, match="refused"):
             await talk.network.host("a").connect("b", 9092, 5)
         await talk.connect()
@@ -56,12 +56,12 @@ def test_nobody_connects_to_a_machine_without_power_until_it_is_back() -> None:
 
 
 def test_what_connects_while_the_power_goes_times_out_too() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     talk.network.latency_seconds = (1.0, 1.0)
 
     async def main() -> None:
         await talk.connect()
-        talk.loop.call_later(1.0, talk.network.vanish, "b")
+        talk.loop.call_later(1.0, talk.network.power_off, "b")
         began = talk.loop.time()
         with pytest.raises(Unavailable, match="timeout"):
             await talk.network.host("a").connect("b", 9092, 5)
@@ -71,39 +71,39 @@ def test_what_connects_while_the_power_goes_times_out_too() -> None:
 
 
 def test_a_machine_that_is_back_answers_on_old_connections_with_a_reset_once_they_are_used() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         idle, used = await talk.connect(), await talk.network.host("c").connect("b", 9092, 5)
-        talk.network.vanish("b")
-        talk.network.back("b")
+        talk.network.power_off("b")
+        talk.network.power_on("b")
         await asyncio.sleep(60)
-        assert not lost(used), "nobody has told it yet"
+        assert not is_lost(used), "nobody has told it yet"
         await asyncio.sleep(1)
-        assert lost(used)
+        assert is_lost(used)
         assert idle.recv_into(memoryview(bytearray(9))) is None, "nothing was sent there"
 
     talk.loop.run(main())
 
 
 def test_what_was_sent_in_vain_is_answered_with_a_reset_when_the_machine_is_back() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
-        talk.network.vanish("b")
+        talk.network.power_off("b")
         while stream.sendmsg([bytes(WINDOW_BYTES)]) is not None:
             pass  # until the window is full
         await asyncio.sleep(60)
-        talk.network.back("b")
+        talk.network.power_on("b")
         await asyncio.sleep(1)
-        assert lost(stream)
+        assert is_lost(stream)
 
     talk.loop.run(main())
 
 
 def test_a_window_that_was_full_of_what_nobody_read_opens_for_the_probe() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     wrote: list[bool] = []
 
     async def main() -> None:
@@ -114,44 +114,44 @@ def test_a_window_that_was_full_of_what_nobody_read_opens_for_the_probe() -> Non
 
         def on_writable() -> None:
             stream.on_writable(None)
-            wrote.append(not lost(stream))
+            wrote.append(not is_lost(stream))
 
         stream.on_writable(on_writable)
-        talk.network.vanish("b")
+        talk.network.power_off("b")
         await asyncio.sleep(60)
         assert not wrote
-        talk.network.back("b")
+        talk.network.power_on("b")
         await asyncio.sleep(1)
-        assert wrote == [True] and lost(stream)
+        assert wrote == [True] and is_lost(stream)
 
     talk.loop.run(main())
 
 
 def test_a_reset_does_not_pass_a_cut_and_arrives_when_it_is_mended() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
         talk.network.cut("b", "a")
         talk.network.reset("b")
-        assert not lost(stream)
+        assert not is_lost(stream)
         await asyncio.sleep(60)
-        assert not lost(stream), "the answer is cut off too"
+        assert not is_lost(stream), "the answer is cut off too"
         talk.network.reset("b")  # of its next process, which knows nothing of it
         talk.network.mend("b", "a")
         await asyncio.sleep(1)
-        assert lost(stream)
+        assert is_lost(stream)
 
     talk.loop.run(main())
 
 
 def test_connections_that_both_ends_lost_are_forgotten() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         await talk.connect()
-        talk.network.vanish("a")
-        talk.network.vanish("b")
+        talk.network.power_off("a")
+        talk.network.power_off("b")
         assert not talk.network._streams
 
     talk.loop.run(main())

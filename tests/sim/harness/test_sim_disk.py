@@ -15,7 +15,7 @@ SYNCED = bytes(range(1, 101))
 LATER = [bytes([200 + number]) * 3000 for number in range(4)]
 
 
-async def written(disk: SimDisk) -> None:
+async def write_file(disk: SimDisk) -> None:
     """One file with 100 synced bytes and 12,000 that are not."""
     file = disk.open("f", create=True)
     file.append([SYNCED])
@@ -25,9 +25,9 @@ async def written(disk: SimDisk) -> None:
         file.append([data])
 
 
-def images() -> list[bytes]:
+def draw_crash_images() -> list[bytes]:
     disk = SimDisk(random.Random(0))
-    SimLoop(0).run(written(disk))
+    SimLoop(0).run(write_file(disk))
     found = []
     for seed in SEEDS:
         image = disk.crash_image(random.Random(seed))
@@ -36,12 +36,12 @@ def images() -> list[bytes]:
 
 
 def test_synced_bytes_survive_every_power_cut() -> None:
-    assert all(image.startswith(SYNCED) for image in images())
+    assert all(image.startswith(SYNCED) for image in draw_crash_images())
 
 
 def test_a_power_cut_may_leave_all_nothing_a_torn_write_zeros_or_a_hole() -> None:
     full = SYNCED + b"".join(LATER)
-    tails = [image[len(SYNCED) :] for image in images()]
+    tails = [image[len(SYNCED) :] for image in draw_crash_images()]
     whole = [tail for tail in tails if full[len(SYNCED) :].startswith(tail)]
     assert b"" in tails and full[len(SYNCED) :] in tails
     assert any(len(tail) % 3000 for tail in whole), "no torn write"
@@ -91,7 +91,7 @@ def test_a_rename_is_all_or_nothing() -> None:
 
 def test_a_kill_loses_nothing_and_keeps_the_boot_mark() -> None:
     disk = SimDisk(random.Random(0))
-    SimLoop(0).run(written(disk))
+    SimLoop(0).run(write_file(disk))
     after = disk.after_kill()
     assert after.open("f").size() == 12_100
     assert after.boot_mark() == disk.boot_mark()
@@ -125,7 +125,7 @@ def test_what_is_written_after_the_sync_began_is_not_synced_by_it() -> None:
 
 def test_a_clone_and_an_image_go_their_own_way() -> None:
     disk = SimDisk(random.Random(0))
-    SimLoop(0).run(written(disk))
+    SimLoop(0).run(write_file(disk))
     clone = disk.clone()
     clone.open("f").truncate(0)
     clone.open("g", create=True)
@@ -141,8 +141,8 @@ def test_every_change_is_numbered_and_can_be_imaged() -> None:
         seen.append(op)
         sizes.append(disk.clone().open("f").size())
 
-    disk.observer = observe
-    SimLoop(0).run(written(disk))
+    disk.on_op = observe
+    SimLoop(0).run(write_file(disk))
     assert [op.number for op in seen] == list(range(1, 9))
     assert [op.verb for op in seen] == ["create", "append", "sync", "sync_dir"] + ["append"] * 4
     assert sizes == [0, 100, 100, 100, 3100, 6100, 9100, 12100]
@@ -192,8 +192,8 @@ def test_faults_choose_by_verb_path_and_count() -> None:
 
 def test_a_flipped_bit_is_there_after_a_power_cut_too() -> None:
     disk = SimDisk(random.Random(0))
-    SimLoop(0).run(written(disk))
-    disk.flip("f", 8 * 10 + 3)
+    SimLoop(0).run(write_file(disk))
+    disk.flip_bit("f", 8 * 10 + 3)
     wrong = SYNCED[10] ^ 8
     assert disk.open("f").pread(10, 1)[0] == wrong
     assert disk.after_power_cut().open("f").pread(10, 1)[0] == wrong

@@ -13,20 +13,20 @@ from tiered.errors import Unavailable
 from tiered.ports import Stream
 
 
-class Talk:
+class TwoHosts:
     """Hosts a and b with one connection; what arrives at b is noted with its time."""
 
     def __init__(self, seed: int = 1) -> None:
         self.loop = SimLoop(seed)
         self.network = SimNetwork(self.loop, random.Random(seed))
-        self.heard: list[tuple[float, bytes]] = []
+        self.received: list[tuple[float, bytes]] = []
         self.errors: list[str] = []
 
     async def connect(self) -> Stream:
-        await self.network.host("b").listen("0.0.0.0", 9092, self._accepted)
+        await self.network.host("b").listen("0.0.0.0", 9092, self._on_accept)
         return await self.network.host("a").connect("b", 9092, 5)
 
-    def _accepted(self, stream: Stream) -> None:
+    def _on_accept(self, stream: Stream) -> None:
         def on_readable() -> None:
             buffer = memoryview(bytearray(100))
             try:
@@ -37,16 +37,16 @@ class Talk:
                 return
             if got == 0:
                 stream.on_readable(None)
-            self.heard.append((self.loop.time(), bytes(buffer[: got or 0])))
+            self.received.append((self.loop.time(), bytes(buffer[: got or 0])))
 
         stream.on_readable(on_readable)
 
     def text(self) -> bytes:
-        return b"".join(data for _, data in self.heard)
+        return b"".join(data for _, data in self.received)
 
 
 def test_bytes_take_the_latency_of_the_way() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     talk.network.latency_seconds = (0.25, 0.25)
 
     async def main() -> None:
@@ -56,11 +56,11 @@ def test_bytes_take_the_latency_of_the_way() -> None:
         await asyncio.sleep(1)
 
     talk.loop.run(main())
-    assert talk.heard == [(0.75, b"x")]
+    assert talk.received == [(0.75, b"x")]
 
 
 def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     talk.network.chunk_bytes_max = 1 << 20
 
     async def main() -> None:
@@ -70,17 +70,17 @@ def test_a_cut_holds_bytes_until_it_heals_one_way_only() -> None:
         stream.sendmsg([b"held "])
         stream.sendmsg([b"back"])
         await asyncio.sleep(60)
-        assert talk.heard == []
+        assert talk.received == []
         talk.network.heal()
         await asyncio.sleep(1)
 
     talk.loop.run(main())
     assert talk.text() == b"held back"
-    assert talk.heard[0][0] > 60
+    assert talk.received[0][0] > 60
 
 
 def test_one_way_is_mended_alone() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
@@ -89,7 +89,7 @@ def test_one_way_is_mended_alone() -> None:
         stream.sendmsg([b"x"])
         await asyncio.sleep(1)
         talk.network.mend("a", "c")
-        assert talk.heard == []
+        assert talk.received == []
         talk.network.mend("a", "b")
         await asyncio.sleep(1)
 
@@ -98,7 +98,7 @@ def test_one_way_is_mended_alone() -> None:
 
 
 def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_on() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     talk.network.chunk_bytes_max = 1 << 20
 
     async def main() -> None:
@@ -108,16 +108,16 @@ def test_a_frozen_process_is_heard_no_more_and_finds_full_buffers_when_it_goes_o
         await asyncio.sleep(1)
         stream.sendmsg([b"while"])
         await asyncio.sleep(1)
-        assert talk.heard == []
+        assert talk.received == []
         talk.loop.resume("b")
         await asyncio.sleep(1)
 
     talk.loop.run(main())
-    assert len(talk.heard) == 1 and talk.heard[0][0] > 2 and talk.text() == b"before while"
+    assert len(talk.received) == 1 and talk.received[0][0] > 2 and talk.text() == b"before while"
 
 
 def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
@@ -131,7 +131,7 @@ def test_a_connection_between_two_hosts_breaks_and_others_do_not() -> None:
 
 
 def test_connecting_across_a_cut_times_out() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         talk.network.cut("b", "a")
@@ -143,7 +143,7 @@ def test_connecting_across_a_cut_times_out() -> None:
 
 
 def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> None:
-    talk = Talk()
+    talk = TwoHosts()
 
     async def main() -> None:
         stream = await talk.connect()
@@ -159,7 +159,7 @@ def test_the_death_of_a_process_resets_its_connections_and_frees_its_ports() -> 
 
 
 def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
-    talk = Talk()
+    talk = TwoHosts()
     talk.network.chunk_bytes_max = 3
 
     async def main() -> None:
@@ -171,12 +171,12 @@ def test_chunks_are_drawn_and_may_be_single_bytes() -> None:
 
     talk.loop.run(main())
     assert talk.text() == b"0123456789" * 5
-    assert {len(data) for _, data in talk.heard} == {1, 2, 3}
+    assert {len(data) for _, data in talk.received} == {1, 2, 3}
 
 
 def test_some_connections_have_pieces_of_their_own_size() -> None:
-    talk = Talk()
-    talk.network.fine_share = 0.5
+    talk = TwoHosts()
+    talk.network.small_chunk_share = 0.5
     taken: list[int] = []
 
     async def main() -> None:
@@ -192,22 +192,22 @@ def test_some_connections_have_pieces_of_their_own_size() -> None:
 
 def test_there_and_back_may_take_different_times() -> None:
     """Each way has its own pace, which the seed gives it, and keeps it."""
-    network = Talk(5).network
+    network = TwoHosts(5).network
     network.latency_seconds = (1.0, 1.0)
     assert network.latency("a", "b") == network.latency("b", "a") == 1.0
-    network.skewed = True
+    network.is_asymmetric = True
     ways = [(source, target) for source in "abcd" for target in "abcd"]
     paces = {way: network.latency(*way) for way in ways}
     assert any(paces[way] != paces[way[::-1]] for way in ways)
     assert {way: network.latency(*way) for way in reversed(ways)} == dict(reversed(paces.items()))
-    again = Talk(5).network
-    again.latency_seconds, again.skewed = (1.0, 1.0), True
+    again = TwoHosts(5).network
+    again.latency_seconds, again.is_asymmetric = (1.0, 1.0), True
     assert [again.latency(*way) for way in reversed(ways)] == [paces[way] for way in reversed(ways)]
 
 
 def test_one_seed_gives_one_conversation() -> None:
     def conversation(seed: int) -> list[tuple[float, bytes]]:
-        talk = Talk(seed)
+        talk = TwoHosts(seed)
 
         async def main() -> None:
             stream = await talk.connect()
@@ -218,6 +218,6 @@ def test_one_seed_gives_one_conversation() -> None:
             await asyncio.sleep(1)
 
         talk.loop.run(main())
-        return talk.heard
+        return talk.received
 
     assert conversation(3) == conversation(3) != conversation(4)

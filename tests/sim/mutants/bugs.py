@@ -1,4 +1,5 @@
-"""The bugs themselves: each turns a function of production into one that has it. What they are for, `plants` says."""
+"""The bugs themselves: each turns a function of production into one that has it. What they are for, `mutants.py`
+says."""
 
 from __future__ import annotations
 
@@ -23,18 +24,18 @@ from tiered.ids import PartitionId
 from tiered.metadata.election import Candidacy
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.replication.divergence import LeaderLog
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import KeepLocalLog, LeaderState
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 
 LONG_MAX = 2**63 - 1
-LATE_MS = 20_000
+REFUSE_AFTER_MS = 20_000
 SWEEP_SECONDS = 0.1
-LEFT: list[Any] = []
-"""What a planted bug does not close; emptied when it is gone."""
+LEAKED: list[Any] = []
+"""Files that a mutant does not close; emptied when it is gone."""
 
 
 class NoStream:
@@ -47,28 +48,28 @@ class NoStream:
 # -- replication ------------------------------------------------------------------------------------------------------
 
 
-def whoever_lives(original: Any) -> Any:
+def elect_any_live_replica(original: Any) -> Any:
     def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
         return next((node for node in replicas if node in others[-1].live), None)
 
     return last_resort
 
 
-def whoever_returns_first(original: Any) -> Any:
+def elect_first_to_return(original: Any) -> Any:
     def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
         return next((node for node in replicas if node in others[-1].live), None) if not elr else None
 
     return last_resort
 
 
-def keeps_its_place(original: Any) -> Any:
+def keep_isr_after_restart(original: Any) -> Any:
     def returned(old: Any, node: int, end: Any, terms: Any) -> Any:
         return old if node in old.isr or node in old.elr else original(old, node, end, terms)
 
     return returned
 
 
-def joins_at_a_stale_high_watermark(original: Any) -> Any:
+def join_at_stale_watermark(original: Any) -> Any:
     def may_join(self: LeaderState, broker: int, now_ns: int, lag_ns: int) -> bool:
         follower = self._followers.get(broker)
         return follower is not None and broker not in self._maximal_isr and follower.offset >= self.high_watermark
@@ -76,19 +77,19 @@ def joins_at_a_stale_high_watermark(original: Any) -> Any:
     return may_join
 
 
-def moves_below_min_isr(original: Any) -> Any:
+def advance_below_min_isr(original: Any) -> Any:
     def move(self: LeaderState, min_isr: int) -> bool:
         return bool(original(self, 1))
 
     return move
 
 
-def compares_no_epochs(original: Any) -> Any:
-    def judge(asked: FetchFrom, led: LeaderLog) -> Code | Diverging:
+def ignore_diverging_epochs(original: Any) -> Any:
+    def judge(asked: PartitionFetch, led: LeaderLog) -> Code | DivergingEpoch:
         found = original(asked, led)
-        if not isinstance(found, Diverging):
+        if not isinstance(found, DivergingEpoch):
             return cast("Code", found)
-        return Code.NONE if asked.offset <= led.end else Diverging(led.epochs.latest, led.end)
+        return Code.NONE if asked.offset <= led.end else DivergingEpoch(led.epochs.latest, led.end)
 
     return judge
 
@@ -96,14 +97,14 @@ def compares_no_epochs(original: Any) -> Any:
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def never_looks_at_the_boundary(original: Any) -> Any:
+def skip_boundary_check(original: Any) -> Any:
     async def check_boundary(self: MetadataLog, slot: int) -> None:
         return None
 
     return check_boundary
 
 
-def obeys_whatever_slot_is_there(original: Any) -> Any:
+def read_collected_slots(original: Any) -> Any:
     async def catch_up(self: StandbyController) -> None:
         committed = self._cluster.loader
         entries, _ = await read_entries(self._store, committed.image.slot + 1)
@@ -114,14 +115,14 @@ def obeys_whatever_slot_is_there(original: Any) -> Any:
     return catch_up
 
 
-def stands_with_the_same_epoch(original: Any) -> Any:
+def reuse_controller_epoch(original: Any) -> Any:
     def stand(highest_epoch: int, next_slot: int) -> Candidacy:
         return Candidacy(max(1, highest_epoch), next_slot)
 
     return stand
 
 
-def takes_its_own_lost_reply_for_a_failure(original: Any) -> Any:
+def repeat_written_slot(original: Any) -> Any:
     async def write(self: MetadataLog, changes: Any) -> Any:
         first, epoch = self.next_slot, self.epoch
         retries = self._retries.value()
@@ -133,7 +134,7 @@ def takes_its_own_lost_reply_for_a_failure(original: Any) -> Any:
     return write
 
 
-def writes_on_when_it_lost(original: Any) -> Any:
+def append_after_lost_slot(original: Any) -> Any:
     async def append(self: MetadataLog, changes: Any) -> int:
         while True:
             other = await self._write(tuple(changes))
@@ -147,7 +148,7 @@ def writes_on_when_it_lost(original: Any) -> Any:
 # -- tiering ----------------------------------------------------------------------------------------------------------
 
 
-def names_it_first(original: Any) -> Any:
+def put_manifest_first(original: Any) -> Any:
     async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
         await self._add_to_manifest(manifest, epoch, [entry])
         await self._put_and_verify(entry.key, log_part, tail, entry.object_bytes)
@@ -155,14 +156,14 @@ def names_it_first(original: Any) -> Any:
     return copy
 
 
-def drops_what_is_not_cold(original: Any) -> Any:
-    def local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
+def drop_unuploaded_segments(original: Any) -> Any:
+    def find_local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
         return original(closed, active, config, now_ms, cold_end=LONG_MAX)
 
-    return local_start
+    return find_local_start
 
 
-def keeps_the_open_segment_alone(original: Any) -> Any:
+def keep_active_segment_only(original: Any) -> Any:
     def plan(closed: Any, active: Any, config: Any, now_ms: int, **ends: Any) -> retention.RetentionPlan:
         found: retention.RetentionPlan = original(closed, active, config, now_ms, **ends)
         if config.retention_bytes < 0 and config.retention_ms < 0:
@@ -174,21 +175,21 @@ def keeps_the_open_segment_alone(original: Any) -> Any:
     return plan
 
 
-def sweeps_what_is_in_the_making(original: Any) -> Any:
+def sweep_unfinished_objects(original: Any) -> Any:
     def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
         return [each for each in listed if each.key not in alive and not each.key.endswith("/manifest")]
 
     return garbage
 
 
-def sweeps_while_it_uploads(original: Any) -> Any:
+def sweep_during_upload(original: Any) -> Any:
     """By itself no bug: what is in the making is no garbage, whenever it is swept."""
 
     async def sweep(self: Tiering, replica: LeaderReplica) -> None:
         while not replica.is_stopped:
             if replica.manifest is not None:
                 with suppress(Fenced, Unavailable, Corrupt):
-                    await replica.cold.collector.sweep(replica.pid, replica.topic, replica.leader_epoch)
+                    await replica.cold.collector.sweep(replica.partition_id, replica.topic, replica.leader_epoch)
             await self._clock.sleep(SWEEP_SECONDS)
 
     async def tier(self: Tiering, replica: LeaderReplica) -> None:
@@ -201,29 +202,29 @@ def sweeps_while_it_uploads(original: Any) -> Any:
     return tier
 
 
-def sweeps_what_is_named(original: Any) -> Any:
+def sweep_named_objects(original: Any) -> Any:
     def garbage(listed: Any, alive: Any, busy: Any, epoch: int) -> Any:
         return [each for each in listed if not each.key.endswith("/manifest")]
 
     return garbage
 
 
-def changes_it_under_any_epoch(original: Any) -> Any:
-    async def change(self: ManifestStore, pid: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
-        known = await self.load(pid)
-        return await original(self, pid, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
+def skip_epoch_fence(original: Any) -> Any:
+    async def change(self: ManifestStore, partition_id: PartitionId, topic: str, epoch: int, fn: Any) -> Any:
+        known = await self.load(partition_id)
+        return await original(self, partition_id, topic, max(epoch, known.leader_epoch) if known else epoch, fn)
 
     return change
 
 
-def trusts_its_own_log(original: Any) -> Any:
+def skip_reconcile(original: Any) -> Any:
     return lambda *args: KeepLocalLog()
 
 
 # -- producers and readers --------------------------------------------------------------------------------------------
 
 
-def forgets_producers_at_a_start(original: Any) -> Any:
+def forget_producers_on_start(original: Any) -> Any:
     async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
         log: DiskLog = await original.__func__(cls, *args, **options)
         log._writer.replace_producers(ProducerStates(log.end_offset))
@@ -232,7 +233,7 @@ def forgets_producers_at_a_start(original: Any) -> Any:
     return classmethod(open)
 
 
-def forgets_producers_while_it_follows(original: Any) -> Any:
+def forget_producers_on_follow(original: Any) -> Any:
     def append_as_follower(self: DiskLog, data: Any, *, now_ms: int) -> None:
         original(self, data, now_ms=now_ms)
         self._writer.replace_producers(ProducerStates(self.end_offset))
@@ -240,7 +241,7 @@ def forgets_producers_while_it_follows(original: Any) -> Any:
     return append_as_follower
 
 
-def serves_all_it_has(original: Any) -> Any:
+def serve_to_log_end(original: Any) -> Any:
     def ends(self: LeaderReads) -> tuple[int, int, int]:
         committed, stable, start = original(self)
         end = self.log.end_offset
@@ -249,72 +250,72 @@ def serves_all_it_has(original: Any) -> Any:
     return ends
 
 
-def takes_the_end_of_the_log(original: Any) -> Any:
+def use_log_end_for_epoch(original: Any) -> Any:
     async def end_of_cold_epoch(replica: Any, epoch: int) -> tuple[int, int]:
         return epoch, replica.log.end_offset
 
     return end_of_cold_epoch
 
 
-def commits_for_anybody(original: Any) -> Any:
+def accept_any_commit(original: Any) -> Any:
     def refusal(group: Any, request: Any) -> Any:
         return None if group is not None else original(group, request)
 
     return refusal
 
 
-def takes_no_member_late(original: Any) -> Any:
+def refuse_late_members(original: Any) -> Any:
     def refusal(turn: Any, request: Any) -> Code | None:
-        late = turn.now.mono_ms > LATE_MS
+        late = turn.now.mono_ms > REFUSE_AFTER_MS
         return Code.COORDINATOR_NOT_AVAILABLE if late else cast("Code | None", original(turn, request))
 
     return refusal
 
 
-def stops_later(original: Any) -> Any:
+def skip_replica_stop(original: Any) -> Any:
     return lambda self, deleted: None
 
 
-def leads_what_is_deleted(original: Any) -> Any:
+def keep_leading_deleted_topic(original: Any) -> Any:
     return lambda self, topic_id: False
 
 
-def leaves_the_stream_open(original: Any) -> Any:
-    def lose(self: Link, why: Any) -> Any:
+def leave_stream_open(original: Any) -> Any:
+    def lose(self: BrokerConnection, why: Any) -> Any:
         if self.closed is None:
             left, self._stream = self._stream, cast("Any", NoStream())
             left.on_readable(None)
             left.on_writable(None)
-            LEFT.append(left)
+            LEAKED.append(left)
         return original(self, why)
 
     return lose
 
 
-def keeps_nothing_of_groups(original: Any) -> Any:
+def write_empty_snapshot(original: Any) -> Any:
     async def write(self: CoordinatorSnapshotStore, name: Any, records: Any) -> None:
         await original(self, name, [])
 
     return write
 
 
-def opens_a_file_for_each_read(original: Any) -> Any:
+def open_file_per_read(original: Any) -> Any:
     def get(self: OpenFiles, path: str, *, create: bool = False) -> Any:
-        LEFT.append(self._disk.open(path, create=create, write=False))
+        LEAKED.append(self._disk.open(path, create=create, write=False))
         return original(self, path, create=create)
 
     return get
 
 
-def at_once(original: Any) -> Any:
+def skip_settle_time(original: Any) -> Any:
     return lambda tiering: 1
 
 
-def never_doubts(original: Any) -> Any:
+def never_suspect(original: Any) -> Any:
     return lambda logs, at: False
 
 
-def answers_at_once(original: Any) -> Any:
+def reply_before_commit(original: Any) -> Any:
     async def submit(self: Runtime[Any], request: Any, timeout: float) -> Any:
         if isinstance(request, CreateTopics | DeleteTopic | CreatePartitions | AlterTopicConfigs):
             decision = self._shard.decide(request, self._clock.wall_ms())

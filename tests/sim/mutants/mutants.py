@@ -1,9 +1,9 @@
-"""Bugs planted on purpose: each breaks one rule by putting another function in the place of a production one, in this
+"""Bugs put in on purpose: each breaks one rule by putting another function in the place of a production one, in this
 process and for a while. A simulator that does not find them proves nothing.
 
 `rules` are those that it breaks: a run that fails for anything else has not found it. `seeds` is within how many seeds
-a search must find it (`make sim-plants`), and `of` what makes the drawn options fit to show it: the rest stays as it is
-drawn.
+a search must find it (`make sim-mutants`), and `of` what makes the drawn options fit to show it: the rest stays as it
+is drawn.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tests.sim.cluster.options import Options, TopicShape
+from tests.sim.cluster.options import ClusterOptions, TopicShape
 from tests.sim.mutants import bugs
-from tiered.broker.hosted_replicas import Partitions
-from tiered.broker.log_store import Logs
+from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
 from tiered.cold import collector
 from tiered.cold.manifest_store import ManifestStore
@@ -37,285 +37,288 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
 Owner = type[Any] | ModuleType
-Make = Callable[[Any], Any]
+Wrap = Callable[[Any], Any]
 
 
-def complaint(story: str) -> str:
+def failure_reason(report: str) -> str:
     """What a run failed for, from the story of its failure: the rule that was broken first, or what did not come to
     pass in time; "" for a run that is green."""
-    return (_ERROR.findall(story) or story.splitlines() or [""])[-1]
+    return (_ERROR.findall(report) or report.splitlines() or [""])[-1]
 
 
 @dataclass(frozen=True)
-class Plant:
+class SimMutant:
     """One bug. `make` turns each original function into the one that has it. `rules` are those that it breaks, or how
     what it keeps from happening in time begins: a run that fails for anything else has found something else."""
 
     name: str
-    what: str
+    description: str
     rules: tuple[str, ...]
-    where: tuple[tuple[Owner, str, Make], ...]
-    of: Callable[[Options], Options] = lambda drawn: drawn
+    patches: tuple[tuple[Owner, str, Wrap], ...]
+    adjust: Callable[[ClusterOptions], ClusterOptions] = lambda drawn: drawn
     seeds: int = 200
 
-    def shows_in(self, told: str) -> bool:
-        """Whether what a run failed for (`complaint`) is one of its rules."""
-        return any(re.match(rf"{rule}\b", told) for rule in self.rules)
+    def explains(self, failure: str) -> bool:
+        """Whether what a run failed for (`failure_reason`) is one of its rules."""
+        return any(re.match(rf"{rule}\b", failure) for rule in self.rules)
 
     @contextmanager
-    def planted(self) -> Iterator[None]:
+    def apply(self) -> Iterator[None]:
         """The bug is there inside."""
         with ExitStack() as stack:
-            for owner, name, make in self.where:
+            for owner, name, make in self.patches:
                 original = owner.__dict__[name]
                 setattr(owner, name, make(original))
                 stack.callback(setattr, owner, name, original)
-            stack.callback(bugs.LEFT.clear)
+            stack.callback(bugs.LEAKED.clear)
             yield
 
 
-def _grouped(drawn: Options) -> Options:
+def _with_group(drawn: ClusterOptions) -> ClusterOptions:
     """Two members of a group, which lose sight of their coordinator."""
-    return drawn.but(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
+    return drawn.with_changes(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
 
 
-def _rebuilt(drawn: Options) -> Options:
+def _with_rebuild(drawn: ClusterOptions) -> ClusterOptions:
     """A group, and in the end the bucket alone."""
-    return drawn.but(members=2, troubles=(), chaos_seconds=15.0, rebuild=True)
+    return drawn.with_changes(members=2, troubles=(), chaos_seconds=15.0, rebuild=True)
 
 
-def _cut_off(drawn: Options) -> Options:
+def _lose_replies(drawn: ClusterOptions) -> ClusterOptions:
     """Answers get lost, again and again."""
-    return drawn.but(
+    return drawn.with_changes(
         troubles=("freeze", "one_way", "isolated"), troublemakers=2, pause_seconds=1.0, chaos_seconds=25.0
     )  # fmt: skip
 
 
-def _dark(drawn: Options) -> Options:
+def _cut_all_power(drawn: ClusterOptions) -> ClusterOptions:
     """All machines lose power, again and again."""
     topic = TopicShape("t0", 1, 2, 2, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=("power_all",), troublemakers=1, pause_seconds=1.0, send_rate=8.0, senders=3,
         segment_bytes=4096, latency_seconds=0.001, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False,
         moves=False, members=0, rot=False,
     )  # fmt: skip
 
 
-def _catching_up(drawn: Options) -> Options:
+def _catch_up(drawn: ClusterOptions) -> ClusterOptions:
     """Followers that come back need many fetches."""
     topic = TopicShape("t0", 1, 3, 2, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=("kill", "isolated"), troublemakers=2, pause_seconds=1.0, send_rate=8.0, senders=3,
         segment_bytes=4096, latency_seconds=0.05, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False,
         moves=False, members=0, rot=False, fetch_bytes=1000,
     )  # fmt: skip
 
 
-def _uploading(drawn: Options) -> Options:
+def _upload_only(drawn: ClusterOptions) -> ClusterOptions:
     """Nothing but uploads, to a bucket that errs half of the time."""
     topic = TopicShape("t0", 2, 2, 1, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=(), worst_fault=0.3, segment_bytes=1024, send_rate=8.0, senders=3, rot=False,
         chaos_seconds=25.0, retention_bytes=-1, manifest_fan=32,
     )  # fmt: skip
 
 
-def _frozen_while_uploading(drawn: Options) -> Options:
+def _freeze_uploading_leaders(drawn: ClusterOptions) -> ClusterOptions:
     """Leaders freeze with an upload under way, and go on when another leads."""
     topic = TopicShape("t0", 2, 3, 1, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=("freeze",), troublemakers=2, pause_seconds=1.0, session_ms=1500, worst_fault=0.2,
         bucket_rate=0.0, segment_bytes=1024, send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False,
         moves=False, members=0, rot=False, retention_bytes=-1, retention_ms=-1,
     )  # fmt: skip
 
 
-def _forgetful(drawn: Options) -> Options:
+def _forget_epochs(drawn: ClusterOptions) -> ClusterOptions:
     """Leaders change, what is cold leaves the disk at once, and power cuts take what a disk knew of old epochs."""
     topic = TopicShape("t0", 2, 2, 1, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=("power", "kill"), troublemakers=2, pause_seconds=1.0, session_ms=1500,
         latency_seconds=0.001, worst_fault=0.0, bucket_rate=0.0, segment_bytes=1024, local_retention_bytes=1,
-        send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False, cuts=False, moves=False, members=0,
-        rot=False, retention_bytes=-1, retention_ms=-1,
+        send_rate=8.0, senders=3, chaos_seconds=25.0, rebuild=False, admin=False, admin_deletes=False, moves=False,
+        members=0, rot=False, retention_bytes=-1, retention_ms=-1,
     )  # fmt: skip
 
 
-def _restarted(drawn: Options) -> Options:
+def _restart_leaders(drawn: ClusterOptions) -> ClusterOptions:
     """Leaders die while much is under way, and are back before their clients give up."""
     topic = TopicShape("t0", 2, 1, 1, "none")
-    return drawn.but(
+    return drawn.with_changes(
         topics=(topic,), troubles=("kill", "flapping", "disk_slow"), troublemakers=2, pause_seconds=1.0, send_rate=8.0,
         senders=3, latency_seconds=0.05, chaos_seconds=25.0, rebuild=False, worst_fault=0.0, admin=False, moves=False,
         members=0, joins=False, changes=(), deletes=False, rot=False,
     )  # fmt: skip
 
 
-def _erring(drawn: Options) -> Options:
+def _fail_bucket_calls(drawn: ClusterOptions) -> ClusterOptions:
     """The bucket errs often."""
-    return drawn.but(worst_fault=0.2)
+    return drawn.with_changes(worst_fault=0.2)
 
 
-def _zombies(drawn: Options) -> Options:
+def _freeze_controllers(drawn: ClusterOptions) -> ClusterOptions:
     """Controllers freeze while others collect what they are about to write."""
-    return drawn.but(
+    return drawn.with_changes(
         troubles=("freeze", "isolated"), troublemakers=2, pause_seconds=1.0, snapshot_slots=2, admin=True,
         session_ms=1500, worst_fault=0.1, chaos_seconds=25.0,
     )  # fmt: skip
 
 
-def _rotting(drawn: Options) -> Options:
+def _flip_bits(drawn: ClusterOptions) -> ClusterOptions:
     """Bits flip."""
-    return drawn.but(rot=True)
+    return drawn.with_changes(rot=True)
 
 
-def _administered(drawn: Options) -> Options:
+def _change_topics(drawn: ClusterOptions) -> ClusterOptions:
     """Somebody changes topics all the time."""
-    return drawn.but(admin=True, worst_fault=max(drawn.worst_fault, 0.05))
+    return drawn.with_changes(admin=True, worst_fault=max(drawn.worst_fault, 0.05))
 
 
-def _made_again(drawn: Options) -> Options:
+def _recreate_topics(drawn: ClusterOptions) -> ClusterOptions:
     """Topics come and go under the same names, and brokers act late on that."""
-    return drawn.but(
+    return drawn.with_changes(
         admin=True, troubles=(), send_rate=8.0, senders=3,
         chaos_seconds=25.0, rebuild=False, moves=False, members=0, rot=False, worst_fault=0.0, bucket_rate=0.0,
     )  # fmt: skip
 
 
-PLANTS = {
-    plant.name: plant
-    for plant in (
-        Plant(
+MUTANTS = {
+    mutant.name: mutant
+    for mutant in (
+        SimMutant(
             "no_epochs", "a follower's history is taken for the leader's own", ("I5", "I6", "I9", "I10"),
-            ((leader_replica, "judge", bugs.compares_no_epochs),),
+            ((leader_replica, "validate_offset_and_epoch", bugs.ignore_diverging_epochs),),
         ),
-        Plant(
+        SimMutant(
             "unclean_election", "any replica leads", ("I9", "I10", "R4"),
-            ((partition_transitions, "_last_resort", bugs.whoever_lives),),
+            ((partition_transitions, "_last_resort", bugs.elect_any_live_replica),),
         ),
-        Plant(
+        SimMutant(
             "r1_keeps_leading", "a new incarnation keeps its place", ("I8", "R1"),
-            ((partition_transitions, "returned", bugs.keeps_its_place),),
+            ((partition_transitions, "register_broker", bugs.keep_isr_after_restart),),
         ),
-        Plant(
+        SimMutant(
             "r4_first_leads", "no wait for the others", ("R4", "I9"),
-            ((partition_transitions, "_last_resort", bugs.whoever_returns_first),), _dark,
+            ((partition_transitions, "_last_resort", bugs.elect_first_to_return),), _cut_all_power,
         ),
-        Plant(
+        SimMutant(
             "r2_joins_behind", "joins at a stale high watermark", ("I9", "I10"),
-            ((LeaderState, "may_join", bugs.joins_at_a_stale_high_watermark),), _catching_up,
+            ((LeaderState, "should_join_isr", bugs.join_at_stale_watermark),), _catch_up,
         ),
-        Plant("r3_moves_below", "moves below min ISR", ("R3",), ((LeaderState, "_move", bugs.moves_below_min_isr),)),
-        Plant(
+        SimMutant("r3_moves_below", "moves below min ISR", ("R3",), ((LeaderState, "_advance_high_watermark",
+            bugs.advance_below_min_isr),)),
+        SimMutant(
             "slot_reuse", "a collected slot is taken for free", ("I8", "I9", "I24", "I25"),
-            ((MetadataLog, "_check_boundary", bugs.never_looks_at_the_boundary),), _zombies,
+            ((MetadataLog, "_check_boundary", bugs.skip_boundary_check),), _freeze_controllers,
         ),
-        Plant(
+        SimMutant(
             "recreated_slot", "a reader obeys a collected slot that was written again", ("I9", "I24"),
-            ((StandbyController, "catch_up", bugs.obeys_whatever_slot_is_there),), _zombies,
+            ((StandbyController, "catch_up", bugs.read_collected_slots),), _freeze_controllers,
         ),
-        Plant(
+        SimMutant(
             "equal_epochs", "a candidate stands with the epoch that it read", ("I24", "I25"),
-            ((log_writer, "stand", bugs.stands_with_the_same_epoch),),
+            ((log_writer, "new_candidacy", bugs.reuse_controller_epoch),),
         ),
-        Plant(
+        SimMutant(
             "lost_reply", "an own lost reply is taken for a failure", ("I24",),
-            ((MetadataLog, "_write", bugs.takes_its_own_lost_reply_for_a_failure),), _erring,
+            ((MetadataLog, "_write", bugs.repeat_written_slot),), _fail_bucket_calls,
         ),
-        Plant(
+        SimMutant(
             "zombie_controller", "who lost a slot writes into the next", ("I24", "I25"),
-            ((MetadataLog, "append", bugs.writes_on_when_it_lost),), _zombies,
+            ((MetadataLog, "append", bugs.append_after_lost_slot),), _freeze_controllers,
         ),
-        Plant(
+        SimMutant(
             "answers_at_once", "a change is answered before it is committed", ("I24", "M5"),
-            ((Runtime, "submit", bugs.answers_at_once),), _administered,
+            ((Runtime, "submit", bugs.reply_before_commit),), _change_topics,
         ),
-        Plant(
+        SimMutant(
             "manifest_first", "the manifest before the object", ("I23",),
-            ((Uploader, "_copy", bugs.names_it_first),),
+            ((Uploader, "_upload_object", bugs.put_manifest_first),),
         ),
-        Plant(
+        SimMutant(
             "local_delete_first", "a local delete before the manifest", ("I22",),
-            ((retention, "local_start", bugs.drops_what_is_not_cold),),
+            ((retention, "find_local_start", bugs.drop_unuploaded_segments),),
         ),
-        Plant(
+        SimMutant(
             "retention_too_greedy", "retention takes every closed segment", ("I22",),
-            ((retention, "plan", bugs.keeps_the_open_segment_alone),),
+            ((retention, "plan_retention", bugs.keep_active_segment_only),),
         ),
-        Plant(
+        SimMutant(
             "sweep_too_early", "the sweep takes what is being made", ("I23",),
             (
-                (collector, "garbage", bugs.sweeps_what_is_in_the_making),
-                (Tiering, "tier", bugs.sweeps_while_it_uploads),
+                (collector, "find_garbage", bugs.sweep_unfinished_objects),
+                (Tiering, "run_steps", bugs.sweep_during_upload),
             ),
-            _uploading,
+            _upload_only,
         ),
-        Plant(
+        SimMutant(
             "named_deleted", "the sweep takes what the manifest names", ("I23",),
-            ((collector, "garbage", bugs.sweeps_what_is_named), (Tiering, "_settled_ms", bugs.at_once)),
+            ((collector, "find_garbage", bugs.sweep_named_objects), (Tiering, "_sweep_delay_ms",
+             bugs.skip_settle_time)),
         ),
-        Plant(
+        SimMutant(
             "fenced_upload", "a manifest takes changes of any epoch", ("I16",),
-            ((ManifestStore, "change", bugs.changes_it_under_any_epoch),), _frozen_while_uploading,
+            ((ManifestStore, "change", bugs.skip_epoch_fence),), _freeze_uploading_leaders,
         ),
-        Plant(
+        SimMutant(
             "below_cold_end", "a new leader trusts its log alone", ("R5",),
-            ((become_leader, "reconcile", bugs.trusts_its_own_log),),
+            ((become_leader, "reconcile", bugs.skip_reconcile),),
         ),
-        Plant(
+        SimMutant(
             "sequences_lost", "a restart forgets the producers", ("I11",),
-            ((DiskLog, "open", bugs.forgets_producers_at_a_start),), _restarted,
+            ((DiskLog, "open", bugs.forget_producers_on_start),), _restart_leaders,
         ),
-        Plant(
+        SimMutant(
             "duplicate_after_failover", "a follower does not learn the producers", ("I11",),
-            ((DiskLog, "append_as_follower", bugs.forgets_producers_while_it_follows),),
+            ((DiskLog, "append_as_follower", bugs.forget_producers_on_follow),),
         ),
-        Plant(
+        SimMutant(
             "above_high_watermark", "readers get all there is", ("I4",),
-            ((LeaderReads, "ends", bugs.serves_all_it_has),),
+            ((LeaderReads, "offset_snapshot", bugs.serve_to_log_end),),
         ),
-        Plant(
+        SimMutant(
             "wrong_cold_epoch", "a cold epoch ends where the log does", ("I4",),
-            ((offset_lookup, "_end_of_cold_epoch", bugs.takes_the_end_of_the_log),), _forgetful,
+            ((offset_lookup, "_cold_end_offset_for_epoch", bugs.use_log_end_for_epoch),), _forget_epochs,
         ),
-        Plant(
+        SimMutant(
             "rot_is_whole", "a log that has rotted counts", ("I9", "R1"),
-            ((Logs, "is_doubted", bugs.never_doubts),), _rotting,
+            ((LogStore, "is_suspect", bugs.never_suspect),), _flip_bits,
         ),
-        Plant(
+        SimMutant(
             "old_generation", "a member that is out commits", ("I18",),
-            ((commits, "_refusal", bugs.commits_for_anybody),), _grouped,
+            ((commits, "_validate_commit", bugs.accept_any_commit),), _with_group,
         ),
-        Plant(
+        SimMutant(
             "served_by_name", "a broker serves what it has not acted on yet", ("ID", "I5", "I6", "I16"),
-            ((Partitions, "stop", bugs.stops_later), (Partitions, "_is_deleted", bugs.leads_what_is_deleted)),
-            _made_again,
+            ((HostedReplicas, "stop_topics", bugs.skip_replica_stop), (HostedReplicas, "_is_deleted",
+             bugs.keep_leading_deleted_topic)),
+            _recreate_topics,
         ),
-        Plant(
+        SimMutant(
             "streams_left", "a lost link leaves its stream open", ("I30",),
-            ((Link, "_lose", bugs.leaves_the_stream_open),), _cut_off,
+            ((BrokerConnection, "_fail_connection", bugs.leave_stream_open),), _lose_replies,
         ),
-        Plant(
+        SimMutant(
             "files_left", "files are opened and never closed", ("I30",),
-            ((OpenFiles, "get", bugs.opens_a_file_for_each_read),),
+            ((OpenFiles, "get", bugs.open_file_per_read),),
         ),
-        Plant(
+        SimMutant(
             "groups_lost", "images of groups hold nothing", ("I31",),
-            ((CoordinatorSnapshotStore, "write", bugs.keeps_nothing_of_groups),), _rebuilt,
+            ((CoordinatorSnapshotStore, "write", bugs.write_empty_snapshot),), _with_rebuild,
         ),
-        Plant(
+        SimMutant(
             "nobody_joins", "after a while no group takes a member", ("every partition of the group has an owner",),
-            ((join, "_refusal", bugs.takes_no_member_late),), _grouped,
+            ((join, "_validate_join", bugs.refuse_late_members),), _with_group,
         ),
     )
 }  # fmt: skip
 
 
-REPLAYED = {
+FIRST_SEEDS = {
     "above_high_watermark": 0,
     "manifest_first": 0,
     "equal_epochs": 0,
@@ -347,4 +350,4 @@ REPLAYED = {
     "streams_left": 0,
     "wrong_cold_epoch": 4,
 }
-"""By plant: the first seed that shows it. Some have a story as well (`stories.py`)."""
+"""By mutant: the first seed that shows it. Some have a scenario as well (`scenarios.py`)."""

@@ -1,10 +1,10 @@
-"""Directed stories of planted bugs that a search finds rarely: each holds, and breaks while its bug is planted."""
+"""Directed scenarios of mutants that a search finds rarely: each holds, and breaks while its bug is in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.sim.scenarios.three import Three, told
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.cold import test_uploader
 from tests.unit.controller import test_partition_transitions
 from tests.unit.replication import test_ends_of_epochs, test_leader_state
@@ -13,12 +13,12 @@ from tiered.metadata.image import Image
 from tiered.metadata.layout import Entry, encode_entry, slot_key
 
 
-def a_collected_slot_is_written_again_before_a_slow_reader_comes_by() -> None:
+def slow_reader_meets_old_slot() -> None:
     """Rule M3: who froze reads the slot after its own, which the boundary has passed long since."""
 
     images: list[Image] = []
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, reader = three.controller, three.others()[0]
         slot, epoch = reader.node.image.slot + 1, reader.node.image.controller_epoch
         three.loop.freeze(reader.process)
@@ -31,12 +31,12 @@ def a_collected_slot_is_written_again_before_a_slow_reader_comes_by() -> None:
         images[:] = leader.node.image, reader.node.image
         three.loop.resume(reader.process)
 
-    told(story)
+    run_scenario(scenario)
     assert images[0] == images[1], f"the reader is at {images[1].slot} of {images[0].slot}"
 
 
-STORIES: dict[str, Callable[[], None]] = {
-    "recreated_slot": a_collected_slot_is_written_again_before_a_slow_reader_comes_by,
+SCENARIOS: dict[str, Callable[[], None]] = {
+    "recreated_slot": slow_reader_meets_old_slot,
     "r4_first_leads": test_partition_transitions.test_several_are_waited_for_and_the_best_of_them_leads,
     "unclean_election": test_partition_transitions.test_who_leaves_when_too_few_are_left_stays_eligible,
     "r2_joins_behind": test_leader_state.test_a_follower_joins_only_from_the_start_of_the_leaders_epoch,
@@ -44,4 +44,4 @@ STORIES: dict[str, Callable[[], None]] = {
     "wrong_cold_epoch": test_ends_of_epochs.test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments,
     "fenced_upload": test_uploader.test_a_fenced_leader_uploads_in_vain,
 }
-"""By plant."""
+"""By mutant."""

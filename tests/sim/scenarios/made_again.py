@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -25,52 +25,52 @@ OLD = 5
 SECONDS = 30.0
 
 
-class Again:
+class RecreatedTopic:
     """The topic `t` on `slow`, which leads it, and on `quick`; how it is made again, and a client that asks `slow`."""
 
-    def __init__(self, three: Three, replicas: int) -> None:
+    def __init__(self, three: ThreeBrokers, replicas: int) -> None:
         self.three = three
         self.slow, self.quick = three.others()
-        self.old: LeaderReplica
+        self.old_replica: LeaderReplica
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
         self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, BrokerConnection] = {}
 
-    async def _make(self) -> TopicId:
+    async def _create_topic(self) -> TopicId:
         made = await self.three.controller.node.submit(
             CreateTopic("t", assignments=self._assignments, configs=self._configs)
         )
         return TopicId(made.topic_id)
 
-    async def begin(self) -> None:
+    async def create_first(self) -> None:
         """The first topic is led, and holds records."""
-        await self._make()
-        await self.three.until(lambda: self.slow.node.partitions.get(AT) is not None, SECONDS)
-        self.old = self.slow.node.replica(*AT)
+        await self._create_topic()
+        await self.three.wait_until(lambda: self.slow.node.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        self.old_replica = self.slow.node.leader_replica(*AT)
         for number in range(OLD):
-            await self.old.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
+            await self.old_replica.append(batch([b"old-%d" % number]), acks=ACKS_ALL)
 
-    async def replace(self) -> None:
+    async def recreate(self) -> None:
         """The second topic is there, and `slow` has acted on nothing: it opens some other log meanwhile."""
-        await self.slow.node.partitions._moving.acquire()
-        await self.three.controller.node.submit(DeleteTopic("t", self.old.topic_id))
-        self.new_id = await self._make()
-        await self.three.until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
+        await self.slow.node.hosted_replicas._role_change_lock.acquire()
+        await self.three.controller.node.submit(DeleteTopic("t", self.old_replica.topic_id))
+        self.new_id = await self._create_topic()
+        await self.three.wait_until(lambda: self.slow.node.image.topics["t"].topic_id == self.new_id, SECONDS)
 
-    async def act(self) -> LeaderReplica:
+    async def release_slow(self) -> LeaderReplica:
         """`slow` gets its turn; the second topic's replica there."""
-        self.slow.node.partitions._moving.release()
-        await self.three.until(self.led, SECONDS)
-        return self.slow.node.replica(*AT)
+        self.slow.node.hosted_replicas._role_change_lock.release()
+        await self.three.wait_until(self.is_led, SECONDS)
+        return self.slow.node.leader_replica(*AT)
 
-    def led(self) -> bool:
-        replica = self.slow.node.partitions.get(AT)
+    def is_led(self) -> bool:
+        replica = self.slow.node.hosted_replicas.find_leader(AT)
         return replica is not None and replica.topic_id == self.new_id
 
-    async def link(self, broker: Broker) -> Link:
+    async def link(self, broker: SimBroker) -> BrokerConnection:
         if broker.node_id not in self._links:
-            self._links[broker.node_id] = await open_link(
+            self._links[broker.node_id] = await open_connection(
                 self.three.network.host("far"), broker.name, 9092, "far", SECONDS
             )
         return self._links[broker.node_id]
@@ -79,19 +79,19 @@ class Again:
         """One record, by the topic's id, or by its name where that is empty: the code, and its offset."""
         rows = [TopicProduceData("t", topic_id, [PartitionProduceData(0, bytes(batch([b"precious"])))])]
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=rows)
-        got = await (await self.link(self.slow)).ask(request, ProduceResponse, SECONDS, 13 if topic_id else 12)
+        got = await (await self.link(self.slow)).send(request, ProduceResponse, SECONDS, 13 if topic_id else 12)
         part = got.responses[0].partition_responses[0]
         return code_of(part.error_code), part.base_offset
 
     async def fetch(
-        self, topic_id: str, offset: int, *, wait_ms: int = 0, broker: Broker | None = None
+        self, topic_id: str, offset: int, *, wait_ms: int = 0, broker: SimBroker | None = None
     ) -> tuple[Code, list[bytes]]:
         """Records from `offset` on, in the same way."""
         where = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", topic_id, [where])])
         request.rack_id = "far"  # a follower answers only who names a rack
         link = await self.link(broker or self.slow)
-        got = await link.ask(request, FetchResponse, SECONDS + wait_ms / 1000, 17 if topic_id else 12)
+        got = await link.send(request, FetchResponse, SECONDS + wait_ms / 1000, 17 if topic_id else 12)
         part = got.responses[0].partitions[0]
         return code_of(part.error_code), values_of(part.records or b"")
 
@@ -104,11 +104,11 @@ def code_of(number: int) -> Code:
     return next(code for code in Code if code.number == number)
 
 
-def story_of(story: Callable[[Again], Awaitable[None]], replicas: int = 1) -> None:
-    async def whole(three: Three) -> None:
-        again = Again(three, replicas)
-        await again.begin()
-        await story(again)
+def run_recreated(scenario: Callable[[RecreatedTopic], Awaitable[None]], replicas: int = 1) -> None:
+    async def run_all(three: ThreeBrokers) -> None:
+        again = RecreatedTopic(three, replicas)
+        await again.create_first()
+        await scenario(again)
         await again.end()
 
-    told(whole)
+    run_scenario(run_all)

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from tests.sim.__main__ import outcome
+from tests.sim.__main__ import run_seed
 
 
-def run_all(world: str, seeds: int, reached: Sequence[str]) -> None:
+def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
     """Runs the first `seeds` of a world. Each must hold all promises, and all of them together get to each of
     `reached`: else they prove less than they seem to."""
     totals: Counter[str] = Counter()
-    anew = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=anew) as pool:
-        for seed, story, counts in pool.map(partial(outcome, world=world), range(seeds), chunksize=5):
-            assert not story, f"seed {seed}\n{story}"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawn) as pool:
+        for seed, report, counts in pool.map(partial(run_seed, world=world), range(seeds), chunksize=5):
+            assert not report, f"seed {seed}\n{report}"
             totals.update(counts)
-    assert not [name for name in reached if not totals[name]], "the seeds never got there"
+    assert not [name for name in expected_counts if not totals[name]], "the seeds never got there"

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.options import SETTINGS
-from tests.sim.scenarios.test_reassignments import contents, leads, now, write
-from tests.sim.scenarios.test_replica_fetch import INCARNATION, broker_of
-from tests.sim.scenarios.three import Three, told
-from tiered.broker.broker import Node
+from tests.sim.scenarios.test_reassignments import is_leading, partition_image, read_log, write
+from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tiered.broker.broker import Broker
 from tiered.broker.registration import REACH_SECONDS
 from tiered.config.listeners import Endpoint
 from tiered.controller.request_codec import encode_request
@@ -22,7 +22,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import incarnation_number
 from tiered.metadata import layout
 from tiered.metrics import Metrics
-from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
+from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
@@ -31,24 +31,24 @@ NAMED = replace(QUICK, inter_broker_listener_name="BROKERS", broker_session_time
 
 
 def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(NAMED)
         ports = {"BROKERS": 9092, "CLIENTS": 9093}
         server = await serve_kafka(site.node, {name: Endpoint(name, "0.0.0.0", port) for name, port in ports.items()})
         listeners = {"BROKERS": "two:9092"}
         await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, listeners))
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        leader = site.node.replica("t", 0)
+        leader = site.node.leader_replica("t", 0)
         leader.append_now(batch([b"a"]), 1)
-        peers = broker_of(site, "two")
-        where = FetchFrom(leader.topic_id, 0, 0, 1, 0, 0, 0)
+        peers = make_peers(site, "two")
+        where = PartitionFetch(leader.topic_id, 0, 0, 1, 0, 0, 0)
         fetch = ReplicaFetch(2, incarnation_number(INCARNATION), 0, 1 << 20, 1 << 20, [where])
-        ask = FollowAsk(2, INCARNATION, 0, 0, 10**9, 0)
+        ask = MetadataFetch(2, INCARNATION, 0, 0, 10**9, 0)
         fence = encode_request(FenceBroker(1, site.node.incarnation))
         asked = (
-            lambda: peers.heard("one:9093", 5),
-            lambda: peers.follow("one:9093", ask, 5),
-            lambda: peers.submit("one:9093", fence, 5),
+            lambda: peers.get_controller_view("one:9093", 5),
+            lambda: peers.fetch_metadata("one:9093", ask, 5),
+            lambda: peers.forward("one:9093", fence, 5),
             lambda: peers.fetch("one:9093", fetch, 5),
         )
         for each in asked:
@@ -56,68 +56,68 @@ def test_what_brokers_ask_each_other_is_taken_on_their_listener_only() -> None:
                 await each()
             assert refused.value.code is Code.CLUSTER_AUTHORIZATION_FAILED
         assert leader.high_watermark == 0 and site.node.image.brokers[1].live
-        assert server.site.refusals.count("stranger") == len(asked)
+        assert server.context.refusals.count("stranger") == len(asked)
         with pytest.raises(Refused, match="set it alike on all of them"):
-            await peers.heard("one:9093", 5)
-        assert (await peers.heard("one:9092", 5)).controller == 1
+            await peers.get_controller_view("one:9093", 5)
+        assert (await peers.get_controller_view("one:9092", 5)).controller == 1
         await peers.fetch("one:9092", fetch, 5)
         assert leader.high_watermark == 1
         await peers.close()
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize(("version", "words"), [(2, "upgrade it"), (0, "use the program that wrote it")])
 def test_a_store_of_another_format_is_refused_and_left_alone(version: int, words: str) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.stop()
         held = await site.machine.process().store.get(layout.FORMAT_KEY)
         other = layout.encode_format(layout.Format(version, "c", "n"))
         await site.machine.process().store.put(layout.FORMAT_KEY, other)
         before = dict(site.bucket.objects)
-        node = Node(QUICK, site.machine.process(), Metrics())
+        node = Broker(QUICK, site.machine.process(), Metrics())
         with pytest.raises(Refused, match=words) as refused:
             await node.start()
         assert refused.value.code is Code.UNSUPPORTED_VERSION and f"format {version}" in refused.value.why
         await node.stop()
         assert site.bucket.objects == before and held is not None
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("reigns", [True, False])
 def test_a_second_broker_of_a_node_id_is_refused_where_the_first_answers_brokers(reigns: bool) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.controller if reigns else three.others()[0]
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
-        twin = Node(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
+        twin = Broker(replace(SETTINGS, node_id=first.node_id), world, Metrics(), peers=KafkaPeers(world.net))
         with pytest.raises(Refused, match=rf"answers at {first.name}:9092; stop it first, or give .* another node.id"):
             await twin.start()
         await twin.stop()
-        assert (first.node.image.controller_epoch, len(three.controllers())) == (epoch, 1)
-        assert three.all_known() and not first.node.ended.is_set()
+        assert (first.node.image.controller_epoch, len(three.controller_ids())) == (epoch, 1)
+        assert three.is_everyone_known() and not first.node.ended.is_set()
         await first.kill()
         await first.start()
-        await three.until(three.all_known, 20)
+        await three.wait_until(three.is_everyone_known, 20)
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         wrong = three.others()[0]
         await wrong.stop()
         await wrong.clear()
         wrong.machine.clock.jump(hours * 3_600_000)
         caplog.clear()
         await wrong.start()
-        await three.until(three.all_known, 10)
+        await three.wait_until(three.is_everyone_known, 10)
         (said,) = [each.getMessage() for each in caplog.records if "clock differs" in each.getMessage()]
         assert f"ahead_seconds={hours * 3600}" in said or f"ahead_seconds={hours * 3600 - 1}" in said
         others = [each.node_id for each in three.brokers.values() if each is not wrong]
@@ -126,11 +126,11 @@ def test_a_clock_an_hour_off_is_said_and_loses_nothing(hours: int, caplog: pytes
         await wrong.kill()
         acked += await write(three, 10)
         await wrong.start()
-        await three.until(lambda: len(now(three).isr) == 3 and leads(wrong), 30)
+        await three.wait_until(lambda: len(partition_image(three).isr) == 3 and is_leading(wrong), 30)
         acked += await write(three, 10)
-        assert all(value in contents(wrong) for value in acked)
+        assert all(value in read_log(wrong) for value in acked)
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("flush", ["hot", "cold"])
@@ -141,37 +141,39 @@ def test_a_clock_an_hour_fast_lets_nothing_go_that_is_kept_for_less(flush: str) 
     if flush == "hot":
         configs["remote.storage.enable"] = "false"
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         wrong = three.others()[0]
         await wrong.stop()
         await wrong.clear()
         wrong.machine.clock.jump(3_600_000)
         await wrong.start()
-        await three.until(three.all_known, 10)
+        await three.wait_until(three.is_everyone_known, 10)
         others = [each.node_id for each in three.brokers.values() if each is not wrong]
         await three.controller.node.submit(CreateTopic("t", assignments=[[wrong.node_id, *others]], configs=configs))
         right_ms = three.controller.machine.clock.wall_ms()
-        leader = wrong.node.replica("t", 0)
+        leader = wrong.node.leader_replica("t", 0)
         for number in range(20):
             await leader.append(batch([b"%d" % number + b"x" * 600], right_ms), acks=ACKS_ALL, timeout_ms=5_000)
         end = leader.log.end_offset
         await asyncio.sleep(minutes * 60 - 120)
-        assert (leader.leader_epoch, leader.log_start_offset) == (now(three).leader_epoch, 0), "nothing is lost"
+        assert (leader.leader_epoch, leader.log_start_offset) == (partition_image(three).leader_epoch, 0), (
+            "nothing is lost"
+        )
         if flush == "cold":
             assert leader.cold_end_offset == end
-        await three.until(lambda: leader.log_start_offset == end, 300)
+        await three.wait_until(lambda: leader.log_start_offset == end, 300)
         fresh = three.controller.machine.clock.wall_ms()
         await leader.append(batch([b"fresh" + b"x" * 600], fresh), acks=ACKS_ALL, timeout_ms=5_000)
         wrong.machine.clock.jump(-3_600_000)
         await asyncio.sleep(minutes * 60 - 120)
         assert leader.log_start_offset == end
-        await three.until(lambda: leader.log_start_offset == end + 1, 300)
+        await three.wait_until(lambda: leader.log_start_offset == end + 1, 300)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, *_ = three.others()
         cut = next(each for each in three.others() if each is not leader)
         order = [leader.node_id, three.controller.node_id, cut.node_id]
@@ -179,23 +181,23 @@ def test_a_broker_that_the_others_cannot_reach_holds_up_nobody_and_is_named() ->
         for other in ("b1", "b2", "b3"):
             if other != cut.name:
                 three.network.cut(other, cut.name)
-        await three.until(lambda: cut.node_id not in now(three).isr, 30)
+        await three.wait_until(lambda: cut.node_id not in partition_image(three).isr, 30)
         acked = [batch([b"%d" % number]) for number in range(5)]
         for each in acked:
-            await leader.node.replica("t", 0).append(each, acks=ACKS_ALL, timeout_ms=2_000)
+            await leader.node.leader_replica("t", 0).append(each, acks=ACKS_ALL, timeout_ms=2_000)
         problems = " ".join(leader.node.health().problems)
         assert f"broker {cut.node_id}" in problems and "t-0" in problems, problems
         three.network.heal()
-        await three.until(lambda: len(now(three).isr) == 3, 30)
+        await three.wait_until(lambda: len(partition_image(three).isr) == 3, 30)
         assert not leader.node.health().problems
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> None:
     """Else it would lead what nobody could write to, read or copy. A way that comes to be open is waited for."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         astray = three.others()[0]
         await astray.stop()
         astray.advertised, start = "astray:9092", three.now
@@ -213,11 +215,11 @@ def test_a_broker_that_nobody_reaches_where_it_says_is_not_told_to_clients() -> 
         await asyncio.wait_for(starting, 2)
         assert three.controller.node.image.brokers[astray.node_id].listeners == {"PLAINTEXT": "astray:9092"}
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         one, other = three.others()
         before = three.controller.node.image.brokers[one.node_id].listeners
         with pytest.raises(Refused, match=rf"broker {other.node_id} is at {other.name}:9092") as refused:
@@ -225,4 +227,4 @@ def test_a_broker_that_says_to_be_where_another_one_is_is_refused() -> None:
         assert refused.value.code is Code.INVALID_REGISTRATION
         assert three.controller.node.image.brokers[one.node_id].listeners == before
 
-    told(story)
+    run_scenario(scenario)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.kafka_site import produce
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
 from tiered.replication.leader_state import LeaderState
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -18,20 +18,20 @@ from tiered_api.kafka.server.server import serve_kafka
 def test_a_broker_ends_before_it_says_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the leader counts a record more than there is."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(CreateTopic("t"))
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         replica.state._is_sole_member = False
-        monkeypatch.setattr(LeaderState, "_position", lambda partition, _: partition.end + 1)
+        monkeypatch.setattr(LeaderState, "_position_of", lambda partition, _: partition.end + 1)
         with pytest.raises(Unavailable):
-            await link.ask(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
+            await link.send(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
         assert site.node.ended.is_set() and replica.high_watermark == 0
         with pytest.raises(Refused, match="the broker failed"):
             replica.append_now(batch([b"w"]), 1)
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -6,46 +6,48 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import Site, batch, run
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.e2e.site import SimBrokerRig, batch, run
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
 from tiered.object_store.metered import MeteredStore
-from tiered.ports import Got, NotFound
+from tiered.ports import GetResult, NotFound
 from tiered.replication.leader_replica import ACKS_ALL
 
-SOON = 40.0
+SOON_SECONDS = 40.0
 """Seconds after which a broker serves again: the longest pause of its start, a session and what it has to read."""
 
 
-def bucket_is(three: Three, *, away: bool) -> None:
+def set_bucket_outage(three: ThreeBrokers, *, is_unreachable: bool) -> None:
     for each in three.brokers.values():
-        each.machine.faults.outage = away
+        each.machine.faults.outage = is_unreachable
 
 
-def problems(broker: Broker) -> str:
+def problems(broker: SimBroker) -> str:
     return " ".join(broker.node.health().problems)
 
 
-async def made(three: Three, name: str, *replicas: int) -> None:
+async def create_topic(three: ThreeBrokers, name: str, *replicas: int) -> None:
     """A topic of one partition, led by the first of `replicas`."""
     wanted = CreateTopic(name, assignments=[list(replicas)], configs={"min.insync.replicas": "2"})
     await three.controller.node.submit(wanted)
-    await three.until(lambda: all(name in each.node.image.topics for each in three.brokers.values()), 10)
+    await three.wait_until(lambda: all(name in each.node.image.topics for each in three.brokers.values()), 10)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         others = [each.node_id for each in three.brokers.values() if each is not late]
-        await made(three, "t", late.node_id, *others)
-        await late.node.replica("t", 0).append(batch([b"before"]))
+        await create_topic(three, "t", late.node_id, *others)
+        await late.node.leader_replica("t", 0).append(batch([b"before"]))
         await late.kill()
-        await three.until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
-        bucket_is(three, away=True)
+        await three.wait_until(
+            lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10
+        )
+        set_bucket_outage(three, is_unreachable=True)
         caplog.clear()
         starting = asyncio.create_task(late.start())
         await asyncio.sleep(60)
@@ -55,37 +57,37 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         assert health.details["store_unreachable_since_ms"] is not None
         said = [each for each in caplog.messages if "the start waits for the bucket" in each]
         assert len(said) == 1, "it is said once"
-        bucket_is(three, away=False)
-        await three.until(lambda: starting.done(), SOON)
+        set_bucket_outage(three, is_unreachable=False)
+        await three.wait_until(lambda: starting.done(), SOON_SECONDS)
         await starting
-        await three.until(three.all_known, SOON)
-        await three.until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON)
-        await three.until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON)
-        await late.node.replica("t", 0).append(batch([b"after"]))
+        await three.wait_until(three.is_everyone_known, SOON_SECONDS)
+        await three.wait_until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON_SECONDS)
+        await three.wait_until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON_SECONDS)
+        await late.node.leader_replica("t", 0).append(batch([b"after"]))
         assert late.node.health().ok and "waits" not in problems(late)
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_cluster_that_restarts_as_a_whole_waits_too(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             await each.kill()
-        bucket_is(three, away=True)
+        set_bucket_outage(three, is_unreachable=True)
         starting = [asyncio.create_task(each.start()) for each in three.brokers.values()]
         await asyncio.sleep(300)
         assert not any(each.done() for each in starting)
-        bucket_is(three, away=False)
-        await asyncio.wait_for(asyncio.gather(*starting), SOON)
-        await three.until(three.all_known, SOON)
+        set_bucket_outage(three, is_unreachable=False)
+        await asyncio.wait_for(asyncio.gather(*starting), SOON_SECONDS)
+        await three.wait_until(three.is_everyone_known, SOON_SECONDS)
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
 def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.first_byte_seconds = 0.1
         starting = asyncio.create_task(site.start())
         await asyncio.sleep(seconds)
@@ -96,15 +98,15 @@ def test_an_outage_that_begins_during_a_start_is_outlasted_too(seconds: float) -
         await asyncio.sleep(270)
         assert not starting.done()
         site.machine.faults.outage = False
-        await asyncio.wait_for(starting, SOON)
+        await asyncio.wait_for(starting, SOON_SECONDS)
         assert site.node.health().ok
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         site.machine.faults.outage = True
         starting = asyncio.create_task(site.start())
         await asyncio.sleep(1000)
@@ -117,26 +119,26 @@ def test_a_start_that_waits_ends_at_once_when_it_is_told_to(caplog: pytest.LogCa
         said = [each for each in caplog.messages if "waits for the bucket" in each]
         assert 2 <= len(said) <= 6, "rarely"
 
-    run(story)
+    run(scenario)
 
 
 def test_a_store_that_says_no_ends_the_start_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+    async def denied(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         monkeypatch.setattr(MeteredStore, "get", denied)
         with pytest.raises(Unavailable, match="AccessDenied"):
             await asyncio.wait_for(site.start(), 1)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
-async def acked(leader: Broker, topic: str, acks: int) -> bool:
+async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
     """Whether a record is acknowledged within two seconds."""
     try:
-        await leader.node.replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
+        await leader.node.leader_replica(topic, 0).append(batch([b"v"]), acks=acks, timeout_ms=2_000)
     except Refused:
         return False
     return True
@@ -144,55 +146,61 @@ async def acked(leader: Broker, topic: str, acks: int) -> bool:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         stays, dies = three.others()
-        await made(three, "all", leader.node_id, stays.node_id, dies.node_id)
-        await made(three, "two", leader.node_id, stays.node_id)
+        await create_topic(three, "all", leader.node_id, stays.node_id, dies.node_id)
+        await create_topic(three, "two", leader.node_id, stays.node_id)
         both = ("all", "two")
-        await three.until(lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20)
-        bucket_is(three, away=True)
+        await three.wait_until(
+            lambda: all(len(leader.node.image.topics[t].partitions[0].isr) == n for t, n in sets), 20
+        )
+        set_bucket_outage(three, is_unreachable=True)
         for _ in range(10):
-            assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
+            assert [await is_acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
             await asyncio.sleep(3)
         await dies.kill()
-        before = leader.node.replica("all", 0).high_watermark
+        before = leader.node.leader_replica("all", 0).high_watermark
         for _ in range(10):
-            assert not await acked(leader, "all", ACKS_ALL), "a member of its last set does not have it"
-            assert await acked(leader, "two", ACKS_ALL), "nobody of its set is gone"
-            assert [await acked(leader, topic, 1) for topic in both] == [True, True]
-        replica = leader.node.replica("all", 0)
+            assert not await is_acked(leader, "all", ACKS_ALL), "a member of its last set does not have it"
+            assert await is_acked(leader, "two", ACKS_ALL), "nobody of its set is gone"
+            assert [await is_acked(leader, topic, 1) for topic in both] == [True, True]
+        replica = leader.node.leader_replica("all", 0)
         assert replica.high_watermark == before
         assert (await replica.read(0, 1 << 20)).data, "what was committed before is read on"
         assert len(leader.node.image.topics["all"].partitions[0].isr) == 3, "no metadata changes"
         assert "store unreachable" in problems(leader)
-        bucket_is(three, away=False)
-        await three.until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON)
-        assert [await acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
-        assert leader.node.replica("all", 0).high_watermark == leader.node.replica("all", 0).log.end_offset
+        set_bucket_outage(three, is_unreachable=False)
+        await three.wait_until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON_SECONDS)
+        assert [await is_acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
+        assert (
+            leader.node.leader_replica("all", 0).high_watermark == leader.node.leader_replica("all", 0).log.end_offset
+        )
 
     sets = (("all", 3), ("two", 2))
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> None:
     """Rule R6: it cannot know whom its partitions were given to, and nobody can take the controller's place."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         dies = three.controller
         leader, follower = three.others()
-        await made(three, "t", leader.node_id, follower.node_id)
-        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
-        assert await acked(leader, "t", ACKS_ALL)
-        bucket_is(three, away=True)
+        await create_topic(three, "t", leader.node_id, follower.node_id)
+        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
+        assert await is_acked(leader, "t", ACKS_ALL)
+        set_bucket_outage(three, is_unreachable=True)
         await dies.kill()
         await asyncio.sleep(2 * SESSION)
-        assert not await acked(leader, "t", ACKS_ALL)
-        assert await acked(leader, "t", 1)
-        assert (await leader.node.replica("t", 0).read(0, 1 << 20)).size, "reads go on"
+        assert not await is_acked(leader, "t", ACKS_ALL)
+        assert await is_acked(leader, "t", 1)
+        assert (await leader.node.leader_replica("t", 0).read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
-        bucket_is(three, away=False)
-        await three.until(lambda: len(three.controllers()) == 1 and leader.node.cluster.has_controller_contact, SOON)
-        assert await acked(leader, "t", ACKS_ALL)
+        set_bucket_outage(three, is_unreachable=False)
+        await three.wait_until(
+            lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS
+        )
+        assert await is_acked(leader, "t", ACKS_ALL)
 
-    told(story)
+    run_scenario(scenario)

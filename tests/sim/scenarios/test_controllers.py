@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
+from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicId, TopicPartition
@@ -21,151 +21,153 @@ from tiered.metadata.layout import Entry, encode_entry, slot_key
 from tiered.metadata.log_reader import read_boundary
 from tiered.ports import Ok
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.group_offsets import commit
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.group_offsets import commit_offsets
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_three_that_start_together_have_one_controller_and_keep_it(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await asyncio.sleep(30)
-        assert len(three.controllers()) == 1
+        assert len(three.controller_ids()) == 1
         assert {each.node.image.controller_epoch for each in three.brokers.values()} == {1}
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_whoever_is_asked_passes_on_to_the_controller_and_knows_the_result() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for number, each in enumerate(three.brokers.values()):
             made = await each.node.submit(CreateTopic(f"t{number}", 3))
             assert each.node.image.topics[made.name] == made
             with pytest.raises(Refused, match="already exists"):
                 await each.node.submit(CreateTopic(f"t{number}", 3))
         for each in three.brokers.values():
-            assert [replica.partition for replica in each.node.replicas()].count(0) == 1
+            assert [replica.partition for replica in each.node.leader_replicas()].count(0) == 1
         assert {p.leader for p in made.partitions} == {1, 2, 3}
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_topic_is_open_everywhere_when_its_creation_is_answered() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         start = three.now
         made = await three.others()[0].node.submit(CreateTopic("t", 6))
         assert three.now - start < 0.5, "nobody was waited for in vain"
         for p, partition in enumerate(made.partitions):
-            assert three.brokers[partition.leader].node.replica("t", p).leader_epoch == 0
+            assert three.brokers[partition.leader].node.leader_replica("t", p).leader_epoch == 0
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_controller_that_dies_is_replaced_within_a_second(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         await old.kill()
         survivors = [each for each in three.brokers.values() if each is not old]
         start = three.now
         made = await survivors[0].node.submit(CreateTopic("t", 2))
         assert three.now - start < 1.5
-        await three.until(lambda: all(not s.node.image.brokers[old.node_id].live for s in survivors), 2)
+        await three.wait_until(lambda: all(not s.node.image.brokers[old.node_id].live for s in survivors), 2)
         assert {each.leader for each in made.partitions} <= {1, 2, 3}
         assert survivors[0].node.image.controller_epoch == survivors[1].node.image.controller_epoch == 2
         await old.start()
-        await three.until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
+        await three.wait_until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
         assert old.node.cluster.active_controller is None, "who comes back follows"
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_broker_that_dies_is_fenced_at_once_and_one_that_is_cut_off_after_its_session() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller
         first, second = three.others()
         await controller.node.submit(CreateTopic("t", assignments=[[second.node_id, controller.node_id]]))
         await first.kill()
         seen = controller.node.image.brokers
-        took = await three.until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
+        took = await three.wait_until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
         assert took < 1 and seen[first.node_id].live
         await first.start()
         for target in (controller, first):
             three.network.cut(second.name, target.name)
             three.network.cut(target.name, second.name)
-        took = await three.until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
+        took = await three.wait_until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
         assert took > SESSION / 2
         assert not second.node.cluster.has_controller_contact
         with pytest.raises(Refused) as caught:
-            second.node.replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
+            second.node.leader_replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
         assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        second.node.replica("t", 0).append_now(batch([b"of no account"]), 1)
+        second.node.leader_replica("t", 0).append_now(batch([b"of no account"]), 1)
         three.network.heal()
-        await three.until(lambda: second.node.cluster.has_controller_contact, 5)
-        await three.until(lambda: controller.node.image.brokers[second.node_id].live, 5)
+        await three.wait_until(lambda: second.node.cluster.has_controller_contact, 5)
+        await three.wait_until(lambda: controller.node.image.brokers[second.node_id].live, 5)
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_frozen_controller_wakes_up_as_a_follower(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         three.loop.freeze(old.process)
         survivors = [each for each in three.brokers.values() if each is not old]
-        took = await three.until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
-        took += await three.until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
+        took = await three.wait_until(
+            lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION
+        )
+        took += await three.wait_until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
         assert took < 1.5 * SESSION, "its silence was counted twice"
         await survivors[0].node.submit(CreateTopic("while-asleep"))
         three.loop.resume(old.process)
         with suppress(Refused):
             await old.node.submit(CreateTopic("by-the-old-one"))
-        await three.until(lambda: old.node.cluster.active_controller is None, 5)
-        await three.until(lambda: "while-asleep" in old.node.image.topics, 5)
-        await three.until(three.all_known, 10)
-        assert len(three.controllers()) == 1
+        await three.wait_until(lambda: old.node.cluster.active_controller is None, 5)
+        await three.wait_until(lambda: "while-asleep" in old.node.image.topics, 5)
+        await three.wait_until(three.is_everyone_known, 10)
+        assert len(three.controller_ids()) == 1
         assert len({each.node.image.slot for each in three.brokers.values()}) == 1
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_controllers_after_a_cut_are_one_soon_after_it_heals(seed: int) -> None:
     """The old one has nobody to tell it but those that it misses, where it does not reach the bucket either."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         for other in three.others():
             three.network.cut(old.name, other.name)
             three.network.cut(other.name, old.name)
         old.machine.faults.outage = True
-        await three.until(lambda: len(three.controllers()) == 2, 2 * SESSION)
+        await three.wait_until(lambda: len(three.controller_ids()) == 2, 2 * SESSION)
         await asyncio.sleep(2 * SESSION)
-        assert len(three.controllers()) == 2
+        assert len(three.controller_ids()) == 2
         three.network.heal()
         # A question of before the cut may arrive now, and counts as heard.
-        await three.until(lambda: len(three.controllers()) == 1, 2 * SESSION + 2)
+        await three.wait_until(lambda: len(three.controller_ids()) == 1, 2 * SESSION + 2)
         old.machine.faults.outage = False
-        await three.until(three.all_known, SESSION)
+        await three.wait_until(three.is_everyone_known, SESSION)
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_new_controller_is_followed_without_the_bucket() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         first, second = three.others()
         second.machine.faults.outage = True
         await old.kill()
-        await three.until(lambda: first.node.cluster.active_controller is not None, 3 * SESSION)
+        await three.wait_until(lambda: first.node.cluster.active_controller is not None, 3 * SESSION)
         await first.node.submit(CreateTopic("t"))
-        await three.until(lambda: "t" in second.node.image.topics, SESSION)
+        await three.wait_until(lambda: "t" in second.node.image.topics, SESSION)
         assert second.node.image.brokers[second.node_id].live
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         epoch = three.controller.node.image.controller_epoch
         for each in three.brokers.values():
             each.machine.faults.outage = True
@@ -174,57 +176,59 @@ def test_while_the_bucket_is_away_nobody_is_missed_and_nothing_changes() -> None
         assert not waiting.done()
         assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
         assert {each.node.image.controller_epoch for each in three.brokers.values()} == {epoch}
-        assert len(three.controllers()) == 1
+        assert len(three.controller_ids()) == 1
         for each in three.brokers.values():
             each.machine.faults.outage = False
         try:
             await waiting
         except Refused as refused:  # whoever finds the bucket first may be another one
             assert refused.code is Code.REQUEST_TIMED_OUT
-            await three.until(lambda: len(three.controllers()) == 1, SESSION)
+            await three.wait_until(lambda: len(three.controller_ids()) == 1, SESSION)
             with suppress(Refused):
                 await three.controller.node.submit(CreateTopic("later"))
-        await three.until(three.all_known, 5)
-        await three.until(lambda: all("later" in each.node.image.topics for each in three.brokers.values()), 5)
+        await three.wait_until(three.is_everyone_known, 5)
+        await three.wait_until(lambda: all("later" in each.node.image.topics for each in three.brokers.values()), 5)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_cannot_write_finds_out_who_took_over() -> None:
     """It cannot fence who no longer follows it, so it has to ask those that it only misses."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         dead, heir = three.others()
         old.machine.faults.outage = True
         await dead.kill()
-        await three.until(lambda: heir.node.cluster.active_controller is not None, 5 * SESSION)
-        await three.until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
+        await three.wait_until(lambda: heir.node.cluster.active_controller is not None, 5 * SESSION)
+        await three.wait_until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
         old.machine.faults.outage = False
-        await three.until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
+        await three.wait_until(lambda: heir.node.image.brokers[old.node_id].live, SESSION)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_alone_cannot_write_makes_room() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         old = three.controller
         old.machine.faults.outage = True
         with suppress(Refused):
             await three.others()[0].node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
         survivors = [each for each in three.brokers.values() if each is not old]
-        await three.until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
+        await three.wait_until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
         old.machine.faults.outage = False
-        await three.until(lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30)
-        await three.until(three.all_known, 10)
+        await three.wait_until(
+            lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30
+        )
+        await three.wait_until(three.is_everyone_known, 10)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None:
     """M3: a put that lands late takes the place of a slot that was collected."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, away = three.controller, three.others()[0]
         for source, target in ((controller, away), (away, controller)):
             three.network.cut(source.name, target.name)
@@ -248,31 +252,33 @@ def test_a_broker_that_was_away_takes_no_entry_from_below_the_boundary() -> None
         entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
         assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
         away.machine.faults.outage = False
-        await three.until(lambda: "c" in heard, 10)
+        await three.wait_until(lambda: "c" in heard, 10)
         assert "late" not in heard
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_committed() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, slow = three.controller, three.others()[0]
         for source, target in ((controller, slow), (slow, controller)):
             three.network.cut(source.name, target.name)
-        await three.until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
-        async with slow.node.partitions._moving:
+        await three.wait_until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
+        async with slow.node.hosted_replicas._role_change_lock:
             await controller.node.submit(CreateTopic("t"))
             three.network.heal()
-            await three.until(lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION)
+            await three.wait_until(
+                lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
+            )
             await asyncio.sleep(SESSION)
             assert slow.node.cluster.applied_slot < slow.node.image.slot
             assert controller.node.image.brokers[slow.node_id].fenced
-        await three.until(three.all_known, 5)
+        await three.wait_until(three.is_everyone_known, 5)
 
-    told(story)
+    run_scenario(scenario)
 
 
-SETTLED = 180.0
+SETTLE_SECONDS = 180.0
 """Seconds until no sweep of what earlier epochs left is due any more."""
 
 
@@ -280,10 +286,10 @@ SETTLED = 180.0
 def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
     """Also one that holds records, hot and cold, and a group: each broker asks once a minute."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         if filled:
             await fill(three)
-            await asyncio.sleep(SETTLED)
+            await asyncio.sleep(SETTLE_SECONDS)
         await asyncio.sleep(60)
         stores = {i: each.machine.store for i, each in three.brokers.items()}
         before = {i: dict(store.calls) for i, store in stores.items()}
@@ -293,47 +299,49 @@ def test_an_idle_cluster_hardly_asks_the_bucket(filled: bool) -> None:
             asked = {verb: count - before[i][verb] for verb, count in store.calls.items()}
             assert sum(asked.values()) <= minutes, f"broker {i}: {asked}"
 
-    told(story, replica_fetch_wait_max_ms=5_000)  # copies that wait longer ask nothing else
+    run_scenario(scenario, replica_fetch_wait_max_ms=5_000)  # copies that wait longer ask nothing else
 
 
-async def fill(three: Three) -> None:
+async def fill(three: ThreeBrokers) -> None:
     """Topics of three replicas with closed segments in the bucket and an open one, and a group that has committed."""
     configs = {"segment.bytes": "4096", "retention.ms": "3600000", "local.retention.bytes": "4096"}
     for name in ("s", "t"):
         await three.controller.node.submit(CreateTopic(name, 3, 3, configs=configs))
         for number, partition in enumerate(three.controller.node.image.topics[name].partitions):
-            leader = three.brokers[partition.leader].node.replica(name, number)
+            leader = three.brokers[partition.leader].node.leader_replica(name, number)
             for _ in range(10):
                 await leader.append(batch([b"x" * 1000]), acks=ACKS_ALL, timeout_ms=5_000)
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
-    assert await commit(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
+    client = KafkaClient(three.network.host("client"), SimClock(three.loop), addresses, client_id="client")
+    assert await commit_offsets(client, "g", {TopicPartition("t", 0): 7}) == {TopicPartition("t", 0): 7}
     await client.close()
-    await three.until(lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led(b)), 60)
+    await three.wait_until(
+        lambda: all(each.cold_end_offset for b in three.brokers.values() for each in led_replicas(b)), 60
+    )
 
 
-def led(broker: Broker) -> list[LeaderReplica]:
-    return [each for each in broker.node.replicas() if each.topic in ("s", "t")]
+def led_replicas(broker: SimBroker) -> list[LeaderReplica]:
+    return [each for each in broker.node.leader_replicas() if each.topic in ("s", "t")]
 
 
 def test_a_clean_stop_is_no_death() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         await three.controller.node.submit(CreateTopic("t", 6))
         await first.stop()
         image = three.controller.node.image
         assert not image.brokers[first.node_id].alive
         await first.start()
-        await three.until(three.all_known, 5)
+        await three.wait_until(three.is_everyone_known, 5)
         assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> None:
     """The end of its reign and its own end come in one turn: neither may hide the other."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         async def another() -> None:
             raise Fenced("a newer controller is there")
 
@@ -342,6 +350,6 @@ def test_a_controller_that_is_told_to_stop_when_another_one_is_there_stops() -> 
         assert reign is not None and reign._group is not None and main is not None
         reign._group.create_task(another())
         main.cancel()
-        await three.until(main.done, 5)
+        await three.wait_until(main.done, 5)
 
-    told(story)
+    run_scenario(scenario)

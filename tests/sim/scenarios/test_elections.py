@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site, run
+from tests.e2e.site import QUICK, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import (
     AlterPartitions,
@@ -15,7 +15,7 @@ from tiered.controller.requests import (
 )
 from tiered.errors import Code
 from tiered.ids import incarnation_number
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from tiered_api.kafka.server.server import serve_kafka
 
@@ -25,10 +25,12 @@ NOT_NEEDED = Code.ELECTION_NOT_NEEDED.number
 Results = dict[tuple[str, int], int]
 
 
-async def elect(link: Link, kind: int, named: dict[str, list[int]] | None, version: int = 2) -> tuple[int, Results]:
+async def elect(
+    link: BrokerConnection, kind: int, named: dict[str, list[int]] | None, version: int = 2
+) -> tuple[int, Results]:
     """The code of the whole answer, and of each partition in it."""
     wanted = None if named is None else [TopicPartitions(*each) for each in named.items()]
-    answer = await link.ask(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
+    answer = await link.send(ElectLeadersRequest(kind, wanted, 5_000), ElectLeadersResponse, 10, version)
     return answer.error_code, {
         (topic.topic, each.partition_id): each.error_code
         for topic in answer.replica_election_results
@@ -36,11 +38,11 @@ async def elect(link: Link, kind: int, named: dict[str, list[int]] | None, versi
     }
 
 
-def leaders(site: Site, topic: str) -> list[int]:
+def leaders(site: SimBrokerRig, topic: str) -> list[int]:
     return [each.leader for each in site.node.image.topics[topic].partitions]
 
 
-async def in_sync(site: Site, topic: str, number: int, *members: int) -> None:
+async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) -> None:
     """The leader says so, and nothing else."""
     image = site.node.image
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
@@ -52,15 +54,15 @@ async def in_sync(site: Site, topic: str, number: int, *members: int) -> None:
 
 
 def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
         await site.node.submit(CreateTopic("only", assignments=[[2]]))
         await site.node.submit(CreateTopic("left", assignments=[[2, 1]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
-        await in_sync(site, "left", 0, 2)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        await alter_isr(site, "left", 0, 2)
         await site.node.submit(FenceBroker(2, TWO))
         assert (leaders(site, "t"), leaders(site, "only"), leaders(site, "left")) == ([1, 1], [-1], [-1])
 
@@ -75,7 +77,7 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         assert leaders(site, "left") == [1]
 
         await site.node.submit(UnfenceBroker(2, TWO))
-        await in_sync(site, "t", 1, 1, 2)
+        await alter_isr(site, "t", 1, 1, 2)
         assert leaders(site, "t") == [1, 1]
         assert await elect(link, PREFERRED, {"t": [0, 1]}) == (0, {("t", 0): NOT_NEEDED, ("t", 1): 0})
         assert leaders(site, "t") == [1, 2]
@@ -85,4 +87,4 @@ def test_leaders_go_back_to_their_first_replica_and_to_whoever_lives() -> None:
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.unit.kafka.scripted import Scripted
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.metrics import Metrics
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -20,7 +20,7 @@ TWO = "B" * 21 + "A"
 RECORDS = 3
 
 
-def leader(request: FetchRequest, version: int) -> FetchResponse:
+def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
     """Gives one batch after the other, and says of each what is committed once it is asked for the next."""
     answer = FetchResponse()
     for topic in request.topics:
@@ -39,23 +39,25 @@ def leader(request: FetchRequest, version: int) -> FetchResponse:
 
 
 def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         host = site.network.host("one")
-        site.node = Node(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
+        site.node = Broker(QUICK, site.machine.process(), Metrics(), peers=KafkaPeers(host))
         await site.node.start()
         other = Scripted(2)
-        other.script[FetchRequest] = leader
+        other.script[FetchRequest] = reply_to_fetch
         await other.start(site.network.host("two"), "two", 9092)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await site.until(lambda: any(copy.log.end_offset == RECORDS for copy in site.node.partitions.held()))
+        await site.wait_until(
+            lambda: any(copy.log.end_offset == RECORDS for copy in site.node.hosted_replicas.list_replicas())
+        )
 
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
-        answer = await link.ask(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        answer = await link.send(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
         (topic,) = answer.results[0].topics
         (row,) = topic.partitions
-        (copy,) = site.node.partitions.held()
+        (copy,) = site.node.hosted_replicas.list_replicas()
         assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
         assert row.partition_size > 0 and row.remote_size == -1
         link.close()
@@ -63,13 +65,13 @@ def test_a_follower_copies_over_the_wire_and_lists_what_it_holds() -> None:
         other.stop()
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -> None:
     """Whatever found it out before: no log that is opened on it is served, and none waits for it for ever."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         site.machine.disk._failed = "sync failed"
@@ -78,4 +80,4 @@ def test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new() -
         assert any("data directory" in each for each in site.node.health().problems)
         await site.stop()
 
-    run(story)
+    run(scenario)

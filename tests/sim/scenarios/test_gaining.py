@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.sim.harness.loop import SimLoop
-from tests.sim.scenarios.test_reassignments import contents, leads, write
-from tests.sim.scenarios.three import Three
+from tests.sim.scenarios.test_reassignments import is_leading, read_log, write
+from tests.sim.scenarios.three import ThreeBrokers
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
@@ -12,8 +12,8 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> None:
     loop = SimLoop(1, seconds_max=1_000)
 
-    async def story() -> None:
-        three = Three(loop)
+    async def scenario() -> None:
+        three = ThreeBrokers(loop)
         for each in three.brokers.values():
             each.overrides |= {"default_replication_factor": 3}
         await three.brokers[1].start()
@@ -27,16 +27,16 @@ def test_topics_that_were_born_on_one_broker_gain_replicas_as_brokers_join() -> 
         def in_sync(topic: str) -> set[tuple[int, ...]]:
             return {tuple(sorted(each.isr)) for each in node.image.topics[topic].partitions}
 
-        await three.until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2)}, 30)
+        await three.wait_until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2)}, 30)
         await three.brokers[3].start()
-        await three.until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2, 3)}, 30)
+        await three.wait_until(lambda: in_sync("t") == in_sync(OFFSETS_TOPIC) == {(1, 2, 3)}, 30)
         assert in_sync("alone") == {(1,)}
         await three.brokers[1].kill()
-        await three.until(lambda: any(leads(three.brokers[other]) for other in (2, 3)), 10)
-        (leader,) = (three.brokers[other] for other in (2, 3) if leads(three.brokers[other]))
-        assert all(value in contents(leader) for value in acked)
+        await three.wait_until(lambda: any(is_leading(three.brokers[other]) for other in (2, 3)), 10)
+        (leader,) = (three.brokers[other] for other in (2, 3) if is_leading(three.brokers[other]))
+        assert all(value in read_log(leader) for value in acked)
         for each in three.brokers.values():
             if each.node_id != 1:
                 await each.stop()
 
-    loop.run(story())
+    loop.run(scenario())

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from tests.sim import group_run
-from tests.sim.__main__ import outcome
+from tests.sim.__main__ import run_seed
 from tests.sim.group_run import GroupOptions, run
-from tests.sim.scenarios.many import run_all
+from tests.sim.scenarios.many import run_seeds
 
 SEEDS = 60
 REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", "full", "outage")
@@ -18,7 +18,7 @@ REACHED = ("acked", "images", "kill", "power", "disk", "stop", "stop_and_disk", 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_loses_a_commit() -> None:
-    run_all("groups", SEEDS, REACHED)
+    run_seeds("groups", SEEDS, REACHED)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
 def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits beyond the end of a partition are cut back, for which a run takes care to have records enough."""
     monkeypatch.setattr(group_run, "RECORDS", 2)
-    _, story, _ = outcome(3, "groups")
+    _, story, _ = run_seed(3, "groups")
     _, _, told = story.partition("AssertionError: I18: ")
     said = told.splitlines()[1:]
-    assert said[0] == str(GroupOptions.drawn(3, random.Random("3/run"))) and "LOST_REPLY" in said[0]
+    assert said[0] == str(GroupOptions.for_seed(3, random.Random("3/run"))) and "LOST_REPLY" in said[0]
     assert said[-1] == "again with: make sim OF=groups SEED=3"
     assert [line.split()[1] for line in said[1:-1]][:2] == ["peace", "kill"]

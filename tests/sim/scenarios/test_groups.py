@@ -8,24 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import Site, fill, run
+from tests.e2e.site import SimBrokerRig, fill, run
 from tests.sim.groups import (
-    GROUPS,
-    beat,
+    GROUP_SETTINGS,
     commit,
-    committed,
-    described,
-    images,
+    describe,
+    fetch_committed,
+    heartbeat,
     join,
-    loaded,
-    log_of,
+    offsets_replica,
+    snapshots,
     sync,
+    wait_groups_loaded,
 )
 from tests.sim.harness.machine import SimMachine
 from tiered.broker.group_coordinators import partition_of
 from tiered.cold.layout import manifest_key
 from tiered.errors import Code
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 G = "g"
 P = partition_of(G, 2)
@@ -43,74 +43,74 @@ def test_a_group_has_the_place_that_kafka_gives_it(group: str, of_50: int) -> No
 
 
 def test_a_killed_process_loses_no_commit_and_no_member() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         joined = await join(site, G)
         await sync(site, G, joined)
         for offset in range(20):
             assert await commit(site, G, offset, generation=1, member=joined.member_id) is Code.NONE
         await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 19
-        assert await beat(site, G, joined) is Code.NONE
-        assert (await described(site, G)).state == "Stable"
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 19
+        assert await heartbeat(site, G, joined) is Code.NONE
+        assert (await describe(site, G)).state == "Stable"
         await asyncio.sleep(9)
-        assert await beat(site, G, joined) is Code.NONE
+        assert await heartbeat(site, G, joined) is Code.NONE
         await asyncio.sleep(11)
-        assert await beat(site, G, joined) is Code.UNKNOWN_MEMBER_ID
+        assert await heartbeat(site, G, joined) is Code.UNKNOWN_MEMBER_ID
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_commits_in_one_turn_share_a_batch_and_stand_in_their_order() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 0)
-        before = log_of(site, P).log.size_bytes
+        before = offsets_replica(site, P).log.size_bytes
         await commit(site, G, 1)
-        one = log_of(site, P).log.size_bytes - before
+        one = offsets_replica(site, P).log.size_bytes - before
         await asyncio.gather(*(commit(site, G, offset) for offset in range(2, 100)))
-        many = log_of(site, P).log.size_bytes - before - one
+        many = offsets_replica(site, P).log.size_bytes - before - one
         assert many < 98 * (one - 61) + 98 + 61, "a batch of its own for each"
-        assert await committed(site, G) == 99
+        assert await fetch_committed(site, G) == 99
         await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 99
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 99
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_fsynced_survives_a_power_cut() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
         await fill(replica, 20)
         await replica.flush()
         await commit(site, G, 5)
-        await log_of(site, P).flush()
-        await site.node.partitions.save_offsets()
+        await offsets_replica(site, P).flush()
+        await site.node.hosted_replicas.save_offsets()
         await commit(site, G, 6)
         await site.crash(site.machine.power_cut)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) in (5, 6)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) in (5, 6)
         await site.stop()
 
     for seed in range(8):
-        run(story, seed)
+        run(scenario, seed)
 
 
 def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
     """With flush=ack an answer waits for the disk; many that wait share one fsync, and keep their order."""
 
-    async def story(site: Site) -> None:
-        settings = replace(GROUPS, log_flush="ack")
+    async def scenario(site: SimBrokerRig) -> None:
+        settings = replace(GROUP_SETTINGS, log_flush="ack")
         site.machine.disk.sync_seconds = lambda: 0.05
         await site.start(settings)
         await site.create("t")
@@ -119,90 +119,90 @@ def test_commits_that_wait_for_an_fsync_survive_every_power_cut() -> None:
             await wave
         await site.crash(site.machine.power_cut)
         await site.start(settings)
-        await loaded(site)
-        assert await committed(site, G) == 49
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 49
         await site.stop()
 
     for seed in range(4):
-        run(story, seed)
+        run(scenario, seed)
 
 
 # -- lost disks -------------------------------------------------------------------------------------------------------
 
 
 def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         joined = await join(site, G, session_ms=300_000)
         await sync(site, G, joined)
         await commit(site, G, 7, generation=1, member=joined.member_id)
-        await site.until(lambda: len(images(site, P)) == 1, 61)
-        end = log_of(site, P).log.end_offset
-        assert (images(site, P)[0].offset, log_of(site, P).log_start_offset) == (end, end)
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
+        end = offsets_replica(site, P).log.end_offset
+        assert (snapshots(site, P)[0].offset, offsets_replica(site, P).log_start_offset) == (end, end)
         await commit(site, G, 8, generation=1, member=joined.member_id)
         await site.crash(site.machine.lose_disk)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 7
-        assert await beat(site, G, joined) is Code.NONE
-        replica = log_of(site, P)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7
+        assert await heartbeat(site, G, joined) is Code.NONE
+        replica = offsets_replica(site, P)
         assert replica.log_start_offset == end, "offsets of the topic went back"
         assert replica.explain()["possible_loss"] is not None
         await commit(site, G, 9, generation=1, member=joined.member_id)
         assert replica.log.end_offset == end + 1
         await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 9
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 9
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_what_was_committed_before_another_leads_goes_to_the_bucket_though_nothing_follows() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         replica = await site.create("t")
         await fill(replica, 20)
         replica.roll()
         await commit(site, G, 5)
-        await site.until(lambda: replica.cold_end_offset == 20, 30)
+        await site.wait_until(lambda: replica.cold_end_offset == 20, 30)
         await site.crash(site.machine.kill)
-        assert images(site, P) == []
-        await site.start(GROUPS)
-        await loaded(site)
-        await site.until(lambda: len(images(site, P)) == 1, 61)
+        assert snapshots(site, P) == []
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
         await site.crash(site.machine.lose_disk)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 5
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 5
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_clean_stop_leaves_all_in_the_bucket() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
         await site.stop()
         site.machine.lose_disk()
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 7
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
-        await site.until(lambda: images(site, P) != [])
+        await site.wait_until(lambda: snapshots(site, P) != [])
         await commit(site, G, 8)
         site.machine.faults.first_byte_seconds = 60.0
         before = site.loop.now_ns
@@ -211,76 +211,78 @@ def test_a_stop_does_not_wait_for_a_bucket_that_is_slow() -> None:
         site.machine.faults.first_byte_seconds = 0.0
         await stopping
         assert (site.loop.now_ns - before) / 1e9 < 70
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 8
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 8
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_beyond_what_is_left_of_a_partition_are_cut_back() -> None:
     """Rule R5: a consumer goes on where the partition ends now instead of starting over."""
 
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 20)
         await commit(site, G, 20)
         await commit(site, "h", 30)
-        await site.until(lambda: images(site, 0) != [] and images(site, 1) != [])
+        await site.wait_until(lambda: snapshots(site, 0) != [] and snapshots(site, 1) != [])
         await site.crash(site.machine.lose_disk)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert site.node.replica("t", 0).log.end_offset == 0
-        assert (await committed(site, G), await committed(site, "h")) == (0, 0)
-        await fill(site.node.replica("t", 0), 5)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert site.node.leader_replica("t", 0).log.end_offset == 0
+        assert (await fetch_committed(site, G), await fetch_committed(site, "h")) == (0, 0)
+        await fill(site.node.leader_replica("t", 0), 5)
         await commit(site, "h", 30)
         await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, "h") == 30, "nothing was lost this time"
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, "h") == 30, "nothing was lost this time"
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_are_cut_back_also_where_their_partition_opens_after_the_groups() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 20)
         await commit(site, G, 20)
-        await site.until(lambda: images(site, P) != [])
+        await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.pid), seconds=10))
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == site.node.replica("t", 0).log.end_offset == 0
+        site.machine.faults.rules.append(
+            FaultRule(FaultKind.DELAY, ("get",), key=manifest_key(replica.partition_id), seconds=10)
+        )
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == site.node.leader_replica("t", 0).log.end_offset == 0
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_image_that_rots_makes_way_for_the_one_before_it() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
-        await site.until(lambda: len(images(site, P)) == 1)
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1)
         await commit(site, G, 8)
-        await site.until(lambda: len(images(site, P)) == 2)
-        newest = images(site, P)[-1]
+        await site.wait_until(lambda: len(snapshots(site, P)) == 2)
+        newest = snapshots(site, P)[-1]
         body = bytearray(site.bucket.objects[newest.key].data)
         body[-3] ^= 1
         await site.bucket.memory.put(newest.key, body)
         await site.crash(site.machine.lose_disk)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 7
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 # -- others who write -------------------------------------------------------------------------------------------------
@@ -290,34 +292,34 @@ def test_a_fenced_leader_loses_its_successor_no_commit() -> None:
     """A broker that is frozen while another takes its place goes on for a while: it writes images and deletes older
     ones. Whatever it does, its successor's commits stay."""
 
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
-        await site.until(lambda: len(images(site, P)) == 1)
-        frozen, old = site.node, images(site, P)
+        await site.wait_until(lambda: len(snapshots(site, P)) == 1)
+        frozen, old = site.node, snapshots(site, P)
         other = SimMachine(site.loop, "two", site.bucket, site.network)
         site.machine, first = other, site.machine
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 7
-        assert images(site, P)[-1].epoch > old[-1].epoch, "the log begins above an image that the other may delete"
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7
+        assert snapshots(site, P)[-1].epoch > old[-1].epoch, "the log begins above an image that the other may delete"
         await commit(site, G, 11)
         site.node, fresh = frozen, site.node
         for offset in (12, 13, 14):
             await commit(site, G, offset)
-            keeping = frozen.coordinators._keeping
-            await keeping.save_changed(list(frozen.coordinators._places.values()))
-        assert len({name.epoch for name in images(site, P)}) == 2
+            keeping = frozen.group_coordinators._snapshotter
+            await keeping.save_changed(list(frozen.group_coordinators._led_partitions.values()))
+        assert len({name.epoch for name in snapshots(site, P)}) == 2
         site.node, site.machine = fresh, first
         await site.crash(first.kill)
         site.machine = other
         await fresh.stop(clean=False)
         other.kill()
-        await site.start(GROUPS)
-        await loaded(site)
-        assert await committed(site, G) == 11
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 11
         await site.stop()
         await frozen.stop(clean=False)
 
-    run(story)
+    run(scenario)

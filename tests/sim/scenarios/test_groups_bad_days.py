@@ -7,100 +7,100 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import Site, fill, run
+from tests.e2e.site import SimBrokerRig, fill, run
 from tests.sim.groups import (
-    GROUPS,
-    beat,
+    GROUP_SETTINGS,
     commit,
-    committed,
-    described,
-    images,
+    describe,
+    fetch_committed,
+    heartbeat,
     join,
-    loaded,
-    log_of,
+    offsets_replica,
+    snapshots,
     sync,
+    wait_groups_loaded,
 )
 from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 G = "g"
 P = partition_of(G, 2)
 
 
 def test_a_bucket_that_does_not_give_the_image_is_told_and_waited_for() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
-        await site.until(lambda: images(site, P) != [])
+        await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.kill)
         broken = FaultRule(FaultKind.ERROR, ("get",), key="groups/")
         site.machine.faults.rules.append(broken)
-        node = await site.start(GROUPS)
-        await site.until(lambda: any("its groups cannot be loaded" in each for each in node.health().problems))
+        node = await site.start(GROUP_SETTINGS)
+        await site.wait_until(lambda: any("its groups cannot be loaded" in each for each in node.health().problems))
         with pytest.raises(Refused) as refused:
             await commit(site, G, 8)
         assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         with pytest.raises(Refused) as refused:
-            await node.coordinators.list()
+            await node.group_coordinators.list_groups()
         assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         site.machine.faults.rules.remove(broken)
-        await loaded(site)
-        assert await committed(site, G) == 7 and node.health().problems == []
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7 and node.health().problems == []
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offset() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 7)
-        await site.until(lambda: images(site, P) != [])
+        await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.kill)
         broken = FaultRule(FaultKind.ERROR, ("get",), key="groups/")
         site.machine.faults.rules.append(broken)
-        await site.start(GROUPS)
+        await site.start(GROUP_SETTINGS)
         await site.node.submit(DeleteTopic("t"))
         await site.create("t")
         site.machine.faults.rules.remove(broken)
-        await loaded(site)
-        assert await committed(site, G) == -1
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == -1
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_bucket_that_lists_no_images_keeps_groups_waiting_not_lost() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await fill(await site.create("t"), 20)
         await commit(site, G, 7)
-        await site.until(lambda: images(site, P) != [])
+        await site.wait_until(lambda: snapshots(site, P) != [])
         await site.crash(site.machine.lose_disk)
         broken = FaultRule(FaultKind.ERROR, ("list",), key="groups/")
         site.machine.faults.rules.append(broken)
-        await site.start(GROUPS)
+        await site.start(GROUP_SETTINGS)
         with pytest.raises(Refused) as refused:
-            await committed(site, G)
+            await fetch_committed(site, G)
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         site.machine.faults.rules.remove(broken)
-        await site.until(lambda: site.node.partitions.unopened == {})
-        await loaded(site)
-        assert await committed(site, G) == 7
+        await site.wait_until(lambda: site.node.hosted_replicas.unopened_leaders == {})
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 7
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_groups_go_on_while_the_bucket_is_away() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await commit(site, G, 0)
         site.machine.faults.outage = True
@@ -108,18 +108,18 @@ def test_groups_go_on_while_the_bucket_is_away() -> None:
             assert await commit(site, G, offset) is Code.NONE
             await asyncio.sleep(1)
         assert site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 200
-        assert images(site, P) == []
+        assert snapshots(site, P) == []
         site.machine.faults.outage = False
-        await site.until(lambda: images(site, P) != [], 200)
-        assert images(site, P)[-1].offset == log_of(site, P).log.end_offset
+        await site.wait_until(lambda: snapshots(site, P) != [], 200)
+        assert snapshots(site, P)[-1].offset == offsets_replica(site, P).log.end_offset
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         joined = await join(site, G)
         await sync(site, G, joined)
@@ -128,20 +128,20 @@ def test_a_full_disk_refuses_commits_and_keeps_those_before() -> None:
         with pytest.raises(Refused) as refused:
             await commit(site, G, 2, generation=1, member=joined.member_id)
         assert refused.value.code.retriable
-        await loaded(site)
-        assert await committed(site, G) == 1
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == 1
         site.machine.disk.capacity = 1 << 40
-        assert await beat(site, G, joined) is Code.NONE
+        assert await heartbeat(site, G, joined) is Code.NONE
         assert await commit(site, G, 3, generation=1, member=joined.member_id) is Code.NONE
-        assert await committed(site, G) == 3
+        assert await fetch_committed(site, G) == 3
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
         await sync(site, G, joined)
         waiting = asyncio.ensure_future(join(site, G))
@@ -152,64 +152,64 @@ def test_who_waits_for_a_rebalance_is_told_when_the_broker_stops() -> None:
             await waiting
         assert refused.value.code is Code.NOT_COORDINATOR
 
-    run(story)
+    run(scenario)
 
 
 def test_who_waits_is_told_when_the_partition_is_led_no_more() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         joined = await join(site, G)
         await sync(site, G, joined)
         waiting = asyncio.ensure_future(join(site, G))
         await asyncio.sleep(0.1)
-        at = TopicPartition(OFFSETS_TOPIC, P)
-        site.node.partitions.resign(at, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
-        for asked in (waiting, beat(site, G, joined)):
+        tp = TopicPartition(OFFSETS_TOPIC, P)
+        site.node.hosted_replicas.resign(tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, "led elsewhere"))
+        for asked in (waiting, heartbeat(site, G, joined)):
             with pytest.raises(Refused) as refused:
                 await asked
             assert refused.value.code is Code.NOT_COORDINATOR
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_topic_that_is_deleted_while_nobody_coordinates_leaves_no_offset() -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         await site.create("u")
         await commit(site, G, 7)
         await commit(site, G, 8, topic="u")
-        site.node.coordinators.follow = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
+        site.node.group_coordinators.on_image = lambda old, new: None  # type: ignore[method-assign]  # dies before it hears of it
         await site.node.submit(DeleteTopic("t"))
         await site.crash(site.machine.kill)
-        await site.start(GROUPS)
-        await loaded(site)
-        assert (await committed(site, G), await committed(site, G, "u")) == (-1, 8)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        assert (await fetch_committed(site, G), await fetch_committed(site, G, "u")) == (-1, 8)
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_offsets_that_nobody_uses_expire() -> None:
-    async def story(site: Site) -> None:
-        await site.start(replace(GROUPS, offsets_retention_minutes=30))
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(GROUP_SETTINGS, offsets_retention_minutes=30))
         await site.create("t")
         await commit(site, G, 7)
         await asyncio.sleep(29 * 60)
-        assert await committed(site, G) == 7
+        assert await fetch_committed(site, G) == 7
         await asyncio.sleep(12 * 60)
-        assert await committed(site, G) == -1
-        assert (await described(site, G)).code is Code.GROUP_ID_NOT_FOUND
+        assert await fetch_committed(site, G) == -1
+        assert (await describe(site, G)).code is Code.GROUP_ID_NOT_FOUND
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("with_groups", [False, True])
 def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
-    async def story(site: Site) -> None:
-        await site.start(GROUPS)
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
         await site.create("t")
         if with_groups:
             await commit(site, G, 7)
@@ -219,4 +219,4 @@ def test_groups_at_rest_cost_the_bucket_nothing(with_groups: bool) -> None:
         assert site.node.store.request_count() - before <= 60
         await site.stop()
 
-    run(story)
+    run(scenario)

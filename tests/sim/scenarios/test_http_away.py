@@ -10,100 +10,100 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_records
-from tiered_api.http.partitions.reads import bytes_of
-from tiered_api.http.partitions.remote_brokers import Nowhere
-from tiered_api.http.partitions.remote_partition import Away
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.partitions.reads import load_bytes
+from tiered_api.http.partitions.remote_brokers import LeaderNotFound
+from tiered_api.http.partitions.remote_partition import RemotePartition
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.limits import HttpLimits
 
 AT = TopicPartition("t", 0)
 
 
-class Reader:
+class RemoteReader:
     """The HTTP side of a broker, without its sockets."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: SimBroker) -> None:
         node = broker.node
-        self.site = Site(node, Limits())
-        self.away = Away(self.site, AT, node.image.topics["t"].topic_id)
+        self.site = HttpContext(node, HttpLimits())
+        self.remote_partition = RemotePartition(self.site, AT, node.image.topics["t"].topic_id)
 
     async def write(self, *values: bytes, timeout_ms: int = 15_000) -> int:
         """The offset of the first."""
-        return (await self.away.append(batch(list(values)), timeout_ms=timeout_ms)).base_offset
+        return (await self.remote_partition.append(batch(list(values)), timeout_ms=timeout_ms)).base_offset
 
     async def values(self) -> list[bytes | None]:
         found: list[bytes | None] = []
-        offset, end = await self.away.bounds()
+        offset, end = await self.remote_partition.fetch_bounds()
         while offset < end:
-            data = bytes_of(await self.away.read(offset, 1 << 20))
+            data = load_bytes(await self.remote_partition.read(offset, 1 << 20))
             read = decode_records(data)
             found += [each.value for each in read]
             offset = read[-1].offset + 1
         return found
 
 
-def in_sync(broker: Broker) -> int:
+def isr_size(broker: SimBroker) -> int:
     """How many replicas of the topic are, as far as this broker knows."""
     topic = broker.node.image.topics.get("t")
     return len(topic.partitions[0].isr) if topic else 0
 
 
-def story_of(
-    replicas: Callable[[Broker, Broker, Broker], list[Broker]],
-    story: Callable[[Three, Reader, list[Broker]], Awaitable[None]],
+def run_with_reader(
+    replicas: Callable[[SimBroker, SimBroker, SimBroker], list[SimBroker]],
+    scenario: Callable[[ThreeBrokers, RemoteReader, list[SimBroker]], Awaitable[None]],
 ) -> None:
     """A topic on what `replicas` makes of (controller, one, other), read and written by the first that has none."""
 
-    async def whole(three: Three) -> None:
+    async def run_all(three: ThreeBrokers) -> None:
         held = replicas(three.controller, *three.others())
         await three.controller.node.submit(CreateTopic("t", assignments=[[each.node_id for each in held]]))
         [asker] = [each for each in three.brokers.values() if each not in held][:1]
-        await three.until(lambda: in_sync(asker) == len(held), 10)
-        reader = Reader(asker)
-        await story(three, reader, held)
+        await three.wait_until(lambda: isr_size(asker) == len(held), 10)
+        reader = RemoteReader(asker)
+        await scenario(three, reader, held)
         await reader.site.close()
 
-    told(whole)
+    run_scenario(run_all)
 
 
 def test_a_partition_of_another_broker_is_written_and_read() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
-        assert await reader.away.bounds() == (0, 0)
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+        assert await reader.remote_partition.fetch_bounds() == (0, 0)
         assert [await reader.write(b"a", b"b"), await reader.write(b"c")] == [0, 2]
         assert await reader.values() == [b"a", b"b", b"c"]
-        found = await reader.away.offset_for_timestamp(0)
+        found = await reader.remote_partition.offset_for_timestamp(0)
         assert found is not None and found[0] == 0
-        assert await reader.away.offset_for_timestamp(1 << 60) is None
+        assert await reader.remote_partition.offset_for_timestamp(1 << 60) is None
         with pytest.raises(Refused) as caught:
-            await reader.away.read(9, 100)
+            await reader.remote_partition.read(9, 100)
         assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
 
-    story_of(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_a_wait_ends_with_a_record_or_with_its_time() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         start = three.now
-        await reader.away.until_more(0, 12_000)
+        await reader.remote_partition.wait_for_more(0, 12_000)
         assert 12 <= three.now - start < 13
-        waiting = asyncio.create_task(reader.away.until_more(0, 60_000))
+        waiting = asyncio.create_task(reader.remote_partition.wait_for_more(0, 60_000))
         await asyncio.sleep(7)
         await reader.write(b"a")
         await asyncio.sleep(0.1)
         assert waiting.done()
 
-    story_of(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_a_leader_that_dies_is_followed_by_the_next() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
-        waiting = asyncio.create_task(reader.away.until_more(1, 60_000))
+        waiting = asyncio.create_task(reader.remote_partition.wait_for_more(1, 60_000))
         await asyncio.sleep(1)
         await held[0].kill()
         start = three.now
@@ -113,84 +113,84 @@ def test_a_leader_that_dies_is_followed_by_the_next() -> None:
         await asyncio.sleep(0.1)
         assert waiting.done()
 
-    story_of(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_a_leader_that_freezes_holds_up_reads_for_a_while_only() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         three.loop.freeze(held[0].process)
         start = three.now
         assert await reader.values() == [b"a"]
         assert three.now - start < SESSION + 7
         three.loop.resume(held[0].process)
-        await three.until(three.all_known, 30)
+        await three.wait_until(three.is_everyone_known, 30)
 
-    story_of(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_what_may_have_been_written_is_not_written_again() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         leader, heir = held
         await reader.write(b"a")
         three.network.cut(leader.name, heir.name)
         three.network.cut(heir.name, leader.name)
         with pytest.raises(Refused) as caught:
             await reader.write(b"parked", timeout_ms=int(5 * SESSION * 1000))
-        assert not isinstance(caught.value, Nowhere), "its leader has appended it"
+        assert not isinstance(caught.value, LeaderNotFound), "its leader has appended it"
         three.network.heal()
-        await three.until(lambda: heir.node.partitions.get(AT) is not None, 5 * SESSION)
+        await three.wait_until(lambda: heir.node.hosted_replicas.find_leader(AT) is not None, 5 * SESSION)
         assert await reader.values() == [b"a"], "nor is it sent to the next one"
 
-    story_of(lambda controller, one, other: [one, controller], story)
+    run_with_reader(lambda controller, one, other: [one, controller], scenario)
 
 
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         await held[0].kill()
         image = three.controller.node.image
-        await three.until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 5)
+        await three.wait_until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 5)
         assert image is not three.controller.node.image
         start = three.now
-        with pytest.raises(Nowhere, match="no broker leads t-0 now"):
-            await reader.away.bounds()
+        with pytest.raises(LeaderNotFound, match="no broker leads t-0 now"):
+            await reader.remote_partition.fetch_bounds()
         assert 20 <= three.now - start < 22
         writing = asyncio.create_task(reader.write(b"b"))
         await asyncio.sleep(1)
         await held[0].start()
         assert await writing == 1
 
-    story_of(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_another_topic_of_that_name_is_another_partition() -> None:
-    async def story(three: Three, reader: Reader, held: list[Broker]) -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
         await reader.write(b"a")
         again = CreateTopic("t", assignments=[[held[0].node_id]])
         await three.controller.node.submit(DeleteTopic("t"))
         await three.controller.node.submit(again)
-        for wrong in (reader.write(b"b"), reader.away.bounds(), reader.away.read(0, 100)):
+        for wrong in (reader.write(b"b"), reader.remote_partition.fetch_bounds(), reader.remote_partition.read(0, 100)):
             with pytest.raises(Refused) as caught:
                 await wrong
             assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        assert held[0].node.replica("t", 0).high_watermark == 0
+        assert held[0].node.leader_replica("t", 0).high_watermark == 0
 
-    story_of(lambda controller, one, other: [one], story)
+    run_with_reader(lambda controller, one, other: [one], scenario)
 
 
 def test_who_comes_to_lead_reads_and_writes_by_itself() -> None:
-    async def whole(three: Three) -> None:
+    async def whole(three: ThreeBrokers) -> None:
         [one, other] = three.others()
         await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))
-        await three.until(lambda: in_sync(other) == 2, 10)
-        reader = Reader(other)
+        await three.wait_until(lambda: isr_size(other) == 2, 10)
+        reader = RemoteReader(other)
         await reader.write(b"a")
         await one.kill()
         assert await reader.write(b"b") == 1
-        assert reader.away.here() is other.node.replica("t", 0)
+        assert reader.remote_partition.local_replica() is other.node.leader_replica("t", 0)
         assert await reader.values() == [b"a", b"b"]
         with suppress(Refused):
             await reader.site.close()
 
-    told(whole)
+    run_scenario(whole)

@@ -9,78 +9,78 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.made_again import OLD, Again, story_of
+from tests.sim.scenarios.made_again import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.http.partitions.produce import append_here, append_many, source_in
-from tiered_api.http.partitions.record_formats import Incoming
-from tiered_api.http.partitions.remote_partition import Away, followed
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.partitions.produce import append_locally, append_many, find_partition
+from tiered_api.http.partitions.record_formats import ProducerRecord
+from tiered_api.http.partitions.remote_partition import RemotePartition, resolve_leader
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.limits import HttpLimits
 
 
-def incoming(value: bytes) -> Incoming:
-    return Incoming(0, 1_000, None, value, ())
+def incoming(value: bytes) -> ProducerRecord:
+    return ProducerRecord(0, 1_000, None, value, ())
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_http_writes_to_the_topic_that_was_named_or_not_at_all(replicas: int) -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
-        site = Site(node, Limits(append_ms=2_000))
+        site = HttpContext(node, HttpLimits(append_ms=2_000))
         before = node.image.topics["t"]
         if replicas == 1:
-            assert append_here(site, before, 0, incoming(b"old")) is not None
-        end = again.old.log.end_offset
-        await again.replace()
+            assert append_locally(site, before, 0, incoming(b"old")) is not None
+        end = again.old_replica.log.end_offset
+        await again.recreate()
         after = node.image.topics["t"]
         for topic in (before, after):
             with pytest.raises(Refused):
-                append_here(site, topic, 0, incoming(b"lost"))
+                append_locally(site, topic, 0, incoming(b"lost"))
         for topic in (before, after):
             (outcome,) = await append_many(site, topic, [incoming(b"lost")])
             assert isinstance(outcome, Exception)
-        assert again.old.log.end_offset == end
-        new = await again.act()
+        assert again.old_replica.log.end_offset == end
+        new = await again.release_slow()
         assert new.log.end_offset == 0
-        assert append_here(site, before, 0, incoming(b"lost")) is None
+        assert append_locally(site, before, 0, incoming(b"lost")) is None
         (outcome,) = await append_many(site, before, [incoming(b"lost")])
         assert isinstance(outcome, Exception) and new.log.end_offset == 0
         (outcome,) = await append_many(site, after, [incoming(b"new")])
         assert not isinstance(outcome, Exception) and outcome.offset == 0
 
-    story_of(story, replicas)
+    run_recreated(scenario, replicas)
 
 
 def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
-        site = Site(node, Limits(leader_seconds=1.0))
+        site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))
         before = node.image.topics["t"]
-        source = source_in(site, before, 0)
+        source = find_partition(site, before, 0)
         assert isinstance(source, LeaderReplica)
         waiting = asyncio.create_task(source.read(OLD, 1 << 20, max_wait_ms=20_000))
         await asyncio.sleep(0.1)
-        await again.replace()
+        await again.recreate()
         with pytest.raises(Refused):
             await waiting
         with pytest.raises(Refused) as caught:
-            source_in(site, before, 0)
+            find_partition(site, before, 0)
         assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        stream = followed(site, source)  # as an event stream goes on
-        assert isinstance(stream, Away)
+        stream = resolve_leader(site, source)  # as an event stream goes on
+        assert isinstance(stream, RemotePartition)
         with pytest.raises(Refused):
             await stream.read(0, 1 << 20)
-        fresh = source_in(site, node.image.topics["t"], 0)
-        assert isinstance(fresh, Away)
+        fresh = find_partition(site, node.image.topics["t"], 0)
+        assert isinstance(fresh, RemotePartition)
         with pytest.raises(Refused):
             await fresh.read(0, 1 << 20)
-        new = await again.act()
+        new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
         with pytest.raises(Refused):
             await stream.read(0, 1 << 20)
         with pytest.raises(Refused):
-            source_in(site, before, 0)
+            find_partition(site, before, 0)
         assert (await fresh.read(0, 1 << 20)).size > 0
 
-    story_of(story)
+    run_recreated(scenario)

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, run
-from tests.sim.scenarios.test_reassignments import leads, now, write
-from tests.sim.scenarios.test_replica_fetch import broker_of
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.scenarios.test_reassignments import is_leading, partition_image, write
+from tests.sim.scenarios.test_replica_fetch import make_peers
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.config.listeners import Endpoint
 from tiered.controller.request_codec import encode_request
 from tiered.controller.requests import CreateTopic, FenceBroker, HandOver, RegisterBroker, Request, StopBroker
 from tiered.errors import Code, Refused
-from tiered.ids import id_bytes, incarnation_digest, incarnation_number
+from tiered.ids import decode_uuid, incarnation_digest, incarnation_number
 from tiered.metadata.image import Image, to_json
-from tiered.peers import FetchFrom, FollowAsk, ReplicaFetch
+from tiered.peers import MetadataFetch, PartitionFetch, ReplicaFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
-from tiered_api.kafka.protocol.apis import AMONG_BROKERS
+from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -46,24 +46,24 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.protocol.schema import rows
+from tiered_api.kafka.protocol.schema import field_specs
 from tiered_api.kafka.server.server import serve_kafka
 
 REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED
 
 
 @dataclass
-class Stranger:
+class UntrustedClient:
     """Somebody on the network. He also knows the incarnations of all brokers, which no answer gives away."""
 
-    three: Three
-    leader: Broker
-    link: Link
+    three: ThreeBrokers
+    leader: SimBroker
+    link: BrokerConnection
     cluster_id: str
 
     @property
     def replica(self) -> LeaderReplica:
-        return self.leader.node.replica("t", 0)
+        return self.leader.node.leader_replica("t", 0)
 
     @property
     def image(self) -> Image:
@@ -73,15 +73,24 @@ class Stranger:
     def address(self) -> str:
         return f"{self.leader.name}:9092"
 
-    def followers(self) -> list[Broker]:
+    def followers(self) -> list[SimBroker]:
         return [each for each in self.three.brokers.values() if each is not self.leader]
 
-    def tries(self) -> Iterator[KafkaPeers]:
+    def forged_peers(self) -> Iterator[KafkaPeers]:
         """With no cluster id and with the right one, and all credentials that can be made of what he knows."""
         incarnation, public = self.leader.node.incarnation, self.cluster_id
         made = hashlib.sha256(f"tiered brokers {public} ".encode()).digest()[:16]
         digest = bytes.fromhex(incarnation_digest(incarnation))
-        guesses = (b"", bytes(16), made, digest, digest[:16], id_bytes(incarnation), id_bytes(public), public.encode())
+        guesses = (
+            b"",
+            bytes(16),
+            made,
+            digest,
+            digest[:16],
+            decode_uuid(incarnation),
+            decode_uuid(public),
+            public.encode(),
+        )
         for cluster_id in ("", public):
             for guess in guesses:
                 net = self.three.network.host("far")
@@ -89,10 +98,12 @@ class Stranger:
 
     def fetch(self, node_id: int, offset: int) -> ReplicaFetch:
         number = incarnation_number(self.image.brokers[node_id].incarnation)
-        where = FetchFrom(self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0)
+        where = PartitionFetch(
+            self.replica.topic_id, 0, self.replica.leader_epoch, offset, self.replica.leader_epoch, 0, 0
+        )
         return ReplicaFetch(node_id, number, 0, 1 << 20, 1 << 20, [where])
 
-    def wishes(self) -> list[Request]:
+    def forged_requests(self) -> list[Request]:
         """What would harm the cluster, if its controller did it."""
         other = self.followers()[0].node
         who = other.settings.node_id, other.incarnation
@@ -102,28 +113,28 @@ class Stranger:
         ]  # fmt: skip
 
 
-async def meet(three: Three) -> Stranger:
+async def create_untrusted_client(three: ThreeBrokers) -> UntrustedClient:
     """A topic on all three, led by the controller, and who has asked one of them all that clients may."""
     leader = three.controller
     order = [leader.node_id, *(each.node_id for each in three.others())]
     await leader.node.submit(CreateTopic("t", assignments=[order], configs={"min.insync.replicas": "2"}))
-    await three.until(lambda: leads(leader) and len(now(three).isr) == 3, 20)
-    link = await open_link(three.network.host("far"), leader.name, 9092, "far", 5)
-    answer = await link.ask(MetadataRequest(), MetadataResponse, 5)
+    await three.wait_until(lambda: is_leading(leader) and len(partition_image(three).isr) == 3, 20)
+    link = await open_connection(three.network.host("far"), leader.name, 9092, "far", 5)
+    answer = await link.send(MetadataRequest(), MetadataResponse, 5)
     assert answer.cluster_id
-    return Stranger(three, leader, link, answer.cluster_id)
+    return UntrustedClient(three, leader, link, answer.cluster_id)
 
 
-async def refused(peers: KafkaPeers, stranger: Stranger) -> None:
+async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
     """Each request among brokers, at the controller, which leads too."""
-    other = stranger.followers()[0].node
-    newer = FollowAsk(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
-    end = stranger.replica.log.end_offset
+    other = client.followers()[0].node
+    newer = MetadataFetch(other.settings.node_id, other.incarnation, 0, 10**9, 10**9, 0)
+    end = client.replica.log.end_offset
     works = [
-        peers.heard(stranger.address, 5),
-        peers.follow(stranger.address, newer, 5),
-        *(peers.submit(stranger.address, encode_request(wish), 5) for wish in stranger.wishes()),
-        *(peers.fetch(stranger.address, stranger.fetch(each.node_id, end), 5) for each in stranger.followers()),
+        peers.get_controller_view(client.address, 5),
+        peers.fetch_metadata(client.address, newer, 5),
+        *(peers.forward(client.address, encode_request(wish), 5) for wish in client.forged_requests()),
+        *(peers.fetch(client.address, client.fetch(each.node_id, end), 5) for each in client.followers()),
     ]
     for work in works:
         with pytest.raises(Refused) as caught:
@@ -132,56 +143,58 @@ async def refused(peers: KafkaPeers, stranger: Stranger) -> None:
 
 
 def test_nobody_acknowledges_for_followers_that_are_cut_off() -> None:
-    async def story(three: Three) -> None:
-        stranger = await meet(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        stranger = await create_untrusted_client(three)
         acked = await write(three, 5)
-        await three.until(lambda: stranger.replica.high_watermark == 5, 5)
+        await three.wait_until(lambda: stranger.replica.high_watermark == 5, 5)
         for each in stranger.followers():
             three.network.cut(each.name, stranger.leader.name)
             three.network.cut(stranger.leader.name, each.name)
         waiting = asyncio.create_task(stranger.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
-        await three.until(lambda: stranger.replica.log.end_offset == 6, 1)
+        await three.wait_until(lambda: stranger.replica.log.end_offset == 6, 1)
         image, began = to_json(stranger.image), three.now
-        for peers in stranger.tries():
-            await refused(peers, stranger)
+        for peers in stranger.forged_peers():
+            await assert_refused(peers, stranger)
             await peers.close()
         assert three.now - began < 1, "before anybody's time was over"
         assert stranger.replica.high_watermark == len(acked) and not waiting.done()
-        assert to_json(stranger.image) == image and three.controllers() == [stranger.leader.node_id]
+        assert to_json(stranger.image) == image and three.controller_ids() == [stranger.leader.node_id]
         with pytest.raises(Refused):
             await waiting
         three.network.heal()
-        await three.until(lambda: len(now(three).isr) == 3 and stranger.replica.high_watermark == 6, 20)
+        await three.wait_until(
+            lambda: len(partition_image(three).isr) == 3 and stranger.replica.high_watermark == 6, 20
+        )
         stranger.link.close()
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_says_nothing_of_himself_keeps_no_dead_broker_alive() -> None:
     """A follower's question is also its sign of life."""
 
-    async def story(three: Three) -> None:
-        stranger = await meet(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        stranger = await create_untrusted_client(three)
         dead = stranger.followers()[0]
         for name in (stranger.leader.name, stranger.followers()[1].name):
             three.network.cut(dead.name, name)
             three.network.cut(name, dead.name)
-        ask = FollowAsk(dead.node_id, dead.node.incarnation, 0, stranger.image.slot, 0, 0)
+        ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, stranger.image.slot, 0, 0)
         peers = KafkaPeers(three.network.host("far"), cluster_id=stranger.cluster_id)
         while stranger.image.brokers[dead.node_id].live:
             assert three.now < 60
             with pytest.raises(Refused):
-                await peers.follow(stranger.address, ask, 5)
+                await peers.fetch_metadata(stranger.address, ask, 5)
             await asyncio.sleep(0.05)
         await peers.close()
         stranger.link.close()
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() -> None:
-    async def story(three: Three) -> None:
-        stranger = await meet(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        stranger = await create_untrusted_client(three)
         acked = await write(three, 3)
         for each in stranger.followers():
             three.network.cut(each.name, stranger.leader.name)
@@ -196,50 +209,50 @@ def test_a_request_that_names_a_replica_is_refused_in_every_api_and_version() ->
                 request.replica_id = node
             else:
                 request.replica_state = ReplicaState(node, number)
-            answer = await link.ask(request, FetchResponse, 5, version)
+            answer = await link.send(request, FetchResponse, 5, version)
             assert answer.responses[0].partitions[0].error_code == REFUSED.number
         for version in range(1, 12):
             offsets = ListOffsetsRequest(node, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
-            answer = await link.ask(offsets, ListOffsetsResponse, 5, version)
+            answer = await link.send(offsets, ListOffsetsResponse, 5, version)
             assert answer.topics[0].partitions[0].error_code == REFUSED.number
         for version in (3, 4):
             epochs = OffsetForLeaderEpochRequest(
                 node, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])]
             )
-            answer = await link.ask(epochs, OffsetForLeaderEpochResponse, 5, version)
+            answer = await link.send(epochs, OffsetForLeaderEpochResponse, 5, version)
             assert answer.topics[0].partitions[0].error_code == REFUSED.number
         assert replica.high_watermark == len(acked)
-        assert stranger.leader.server.site.refusals.count("stranger") == 15 + 11 + 2
+        assert stranger.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
         link.close()
 
-    told(story)
+    run_scenario(scenario)
 
 
-@pytest.mark.parametrize("key", sorted(AMONG_BROKERS))
+@pytest.mark.parametrize("key", sorted(INTER_BROKER_APIS))
 def test_every_request_among_brokers_says_the_credential(key: int) -> None:
     """Those to come as well: their table has it, and their handler looks at it."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         node = await site.start(QUICK)
         server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
-        api = AMONG_BROKERS[key]
-        assert {"cluster_id", "credential"} <= {each.name for each in rows(api.request)}
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        api = INTER_BROKER_APIS[key]
+        assert {"cluster_id", "credential"} <= {each.name for each in field_specs(api.request_type)}
         for cluster_id in ("", node.cluster_id):
             for credential in (b"", bytes(16), node.credential[:-1], node.credential + b"c"):
-                request: Any = api.request()
+                request: Any = api.request_type()
                 request.cluster_id, request.credential = cluster_id, credential
-                answer: Any = await link.ask(request, api.response, 5, 0)
+                answer: Any = await link.send(request, api.response_type, 5, 0)
                 assert answer.error_code == REFUSED.number
         node.credential, ours = b"", node.credential
-        answer = await link.ask(api.request(), api.response, 5, 0)
+        answer = await link.send(api.request_type(), api.response_type, 5, 0)
         assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
         node.credential = ours
-        peers = broker_of(site, "two")
-        assert (await peers.heard("one:9092", 5)).node_id == 1
+        peers = make_peers(site, "two")
+        assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
         await peers.close()
         link.close()
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

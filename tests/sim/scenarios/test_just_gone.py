@@ -6,49 +6,51 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.test_throttles import client_of
-from tests.sim.scenarios.three import PORT, SESSION, Broker, Three, told
+from tests.sim.scenarios.test_throttles import make_client
+from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.heartbeats import PROBE_AFTER_NS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.topic.describe import partition_rows
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 ANSWER_SECONDS = 5.0
 
 
-def story_of(story: Callable[[Three, Broker, Broker, Link], Awaitable[None]]) -> None:
+def run_with_follower(
+    scenario: Callable[[ThreeBrokers, SimBroker, SimBroker, BrokerConnection], Awaitable[None]],
+) -> None:
     """(the three, the leader of `t`, a follower of it, a client's connection to that one). Neither controls, and all
     three have a record of `t`."""
 
-    async def whole(three: Three) -> None:
+    async def run_all(three: ThreeBrokers) -> None:
         leader, follower = three.others()
         held = [leader.node_id, follower.node_id, three.controller.node_id]
         await three.controller.node.submit(CreateTopic("t", assignments=[held]))
-        await three.until(lambda: "t" in leader.node.image.topics, 5)
-        await leader.node.replica("t", 0).append(batch([b"v"]), acks=ACKS_ALL)
-        link = await open_link(three.network.host("client"), follower.name, PORT, "client", ANSWER_SECONDS)
-        await story(three, leader, follower, link)
+        await three.wait_until(lambda: "t" in leader.node.image.topics, 5)
+        await leader.node.leader_replica("t", 0).append(batch([b"v"]), acks=ACKS_ALL)
+        link = await open_connection(three.network.host("client"), follower.name, PORT, "client", ANSWER_SECONDS)
+        await scenario(three, leader, follower, link)
         link.close()
 
-    told(whole)
+    run_scenario(run_all)
 
 
-async def coordinator(link: Link, group: str) -> int:
-    found = await link.ask(FindCoordinatorRequest(group), FindCoordinatorResponse, ANSWER_SECONDS, 3)
+async def find_coordinator(link: BrokerConnection, group: str) -> int:
+    found = await link.send(FindCoordinatorRequest(group), FindCoordinatorResponse, ANSWER_SECONDS, 3)
     assert found.error_code == Code.NONE.number, found.error_message
     return found.node_id
 
 
 def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_the_last_one_was() -> None:
-    async def story(three: Three, leader: Broker, follower: Broker, link: Link) -> None:
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         three.controller.machine.faults.first_byte_seconds = 0.1  # what it decides is known a little later
         leader.machine.kill()
         started = three.now
-        asked = asyncio.create_task(link.ask(MetadataRequest(topics=None), MetadataResponse, ANSWER_SECONDS, 12))
+        asked = asyncio.create_task(link.send(MetadataRequest(topics=None), MetadataResponse, ANSWER_SECONDS, 12))
         await asyncio.sleep(0.01)
         known = follower.node.image
         assert known.topics["t"].partitions[0].leader == leader.node_id and known.brokers[leader.node_id].live
@@ -60,51 +62,51 @@ def test_a_client_that_asks_at_once_who_leads_is_told_the_next_leader_and_where_
         assert three.now - started < 1
         await leader.clear()
 
-    story_of(story)
+    run_with_follower(scenario)
 
 
 def test_a_member_that_asks_at_once_for_its_coordinator_is_told_the_next_one() -> None:
-    async def story(three: Three, leader: Broker, follower: Broker, link: Link) -> None:
-        await coordinator(link, "any")  # `__consumer_offsets` is there
-        (group,) = [each for each in map(str, range(50)) if await coordinator(link, each) == leader.node_id][:1]
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
+        await find_coordinator(link, "any")  # `__consumer_offsets` is there
+        (group,) = [each for each in map(str, range(50)) if await find_coordinator(link, each) == leader.node_id][:1]
         await asyncio.sleep(5)  # its replicas are in sync
         leader.machine.kill()
-        assert await coordinator(link, group) in {follower.node_id, three.controller.node_id}
+        assert await find_coordinator(link, group) in {follower.node_id, three.controller.node_id}
         await leader.clear()
 
-    story_of(story)
+    run_with_follower(scenario)
 
 
 def test_a_controller_that_copies_from_a_broker_fences_it_as_soon_as_their_connection_ends() -> None:
     """Long before its session is over, and not only when it has been silent: it was answered just now, so that no
     question of its was under way, whose end would have told the same."""
 
-    async def story(three: Three, leader: Broker, follower: Broker, link: Link) -> None:
+    async def scenario(three: ThreeBrokers, leader: SimBroker, follower: SimBroker, link: BrokerConnection) -> None:
         seen = three.controller.node
         answered = asyncio.create_task(seen.submit(CreateTopic("u")))
         while "u" not in seen.image.topics:
             await asyncio.sleep(0.0001)
         leader.machine.kill()
-        took = await three.until(lambda: not seen.image.brokers[leader.node_id].live, SESSION)
+        took = await three.wait_until(lambda: not seen.image.brokers[leader.node_id].live, SESSION)
         assert took < PROBE_AFTER_NS / 1e9 < SESSION / 10
         await leader.clear()
         await answered
 
-    story_of(story)
+    run_with_follower(scenario)
 
 
 def test_a_topic_that_lost_a_leader_for_good_is_described_at_once() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         one, _ = three.others()
         held = [[one.node_id], [three.controller.node_id]]
         await three.controller.node.submit(CreateTopic("t", assignments=held))
         await one.kill()
-        await three.until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 10)
-        client, start = client_of(three), three.now
-        (topic,) = (await client.metadata(["t"])).topics
+        await three.wait_until(lambda: three.controller.node.image.topics["t"].partitions[0].leader < 0, 10)
+        client, start = make_client(three), three.now
+        (topic,) = (await client.fetch_metadata(["t"])).topics
         rows = await partition_rows(client, topic)
         assert three.now - start < 1, "nobody is waited for"
         assert [(row["leader"] >= 0, row["high_watermark"]) for row in rows] == [(False, None), (True, 0)]
         await client.close()
 
-    told(story)
+    run_scenario(scenario)

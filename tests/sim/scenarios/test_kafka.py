@@ -8,14 +8,14 @@ import random
 import pytest
 
 from tests.e2e.kafka_site import fetch, produce, values_of
-from tests.e2e.site import QUICK, SMALL, Site, run
+from tests.e2e.site import QUICK, SMALL, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Unavailable
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -24,18 +24,18 @@ RECORDS = 60
 SECONDS = 20.0
 
 
-class Far:
+class RemoteClient:
     """A client on another host, which connects again whenever its connection is broken."""
 
-    def __init__(self, site: Site, server: KafkaServer) -> None:
+    def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
         self._net = site.network.host("far")
         self._port = server.addresses["PLAINTEXT"].port
-        self._link: Link | None = None
-        self.broken = 0
+        self._link: BrokerConnection | None = None
+        self.broken_links = 0
 
-    async def link(self) -> Link:
+    async def link(self) -> BrokerConnection:
         if self._link is None or self._link.closed:
-            self._link = await open_link(self._net, "one", self._port, "far", SECONDS)
+            self._link = await open_connection(self._net, "one", self._port, "far", SECONDS)
         return self._link
 
     async def produce(self, replica: LeaderReplica, number: int) -> None:
@@ -44,9 +44,9 @@ class Far:
         raw = bytearray(encode_batch([(1, None, value, ())], producer_id=9, producer_epoch=0, base_sequence=number))
         while True:
             try:
-                answer = await (await self.link()).ask(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)
+                answer = await (await self.link()).send(produce(replica, raw=bytearray(raw)), ProduceResponse, SECONDS)
             except Unavailable:
-                self.broken += 1
+                self.broken_links += 1
                 continue
             part = answer.responses[0].partition_responses[0]
             assert (part.error_code, part.base_offset) == (0, number)
@@ -56,9 +56,9 @@ class Far:
         while True:
             try:
                 ask = fetch((replica, offset), wait_ms=500, each_bytes=30_000)
-                answer = await (await self.link()).ask(ask, FetchResponse, SECONDS)
+                answer = await (await self.link()).send(ask, FetchResponse, SECONDS)
             except Unavailable:
-                self.broken += 1
+                self.broken_links += 1
                 continue
             part = answer.responses[0].partitions[0]
             assert part.error_code == 0
@@ -67,15 +67,15 @@ class Far:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(seed: int) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(
             CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "segment.bytes": "400000"})
         )
-        replica = site.node.replica("t", 0)
+        replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         chance = random.Random(seed)
-        writer, reader = Far(site, server), Far(site, server)
+        writer, reader = RemoteClient(site, server), RemoteClient(site, server)
         site.network.chunk_bytes_max = 700
 
         async def write() -> None:
@@ -96,32 +96,32 @@ def test_records_arrive_once_and_in_order_over_a_network_that_cuts_and_breaks(se
         harming = asyncio.create_task(harm())
         await asyncio.gather(write(), read())
         harming.cancel()
-        assert writer.broken + reader.broken, "the network did no harm: this proves less than it seems to"
+        assert writer.broken_links + reader.broken_links, "the network did no harm: this proves less than it seems to"
         site.network.reset("far")
-        await site.until(lambda: not server.connections)
-        assert server.pending == 0 and server.site.refusals.count("fault") == 0
+        await site.wait_until(lambda: not server.connections)
+        assert server.pending_requests == 0 and server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 def test_who_comes_before_the_cluster_knows_where_this_broker_is_waits() -> None:
     """Else a client would be told of no broker at all, and some ask again only after minutes."""
 
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, held=True)
-        client = Client(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
-        asked = asyncio.create_task(client.metadata([]))
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
+        client = KafkaClient(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
+        asked = asyncio.create_task(client.fetch_metadata([]))
         await asyncio.sleep(1)
         assert not asked.done() and len(server.connections) == 1
         await site.node.announce("", {"PLAINTEXT": "one:9092"})
-        server.release()
+        server.start_serving()
         assert [broker.host for broker in (await asked).brokers] == ["one"]
         await client.close()
-        await site.until(lambda: not server.connections)
+        await site.wait_until(lambda: not server.connections)
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -8,14 +8,14 @@ import re
 
 import pytest
 
-from tests.sim.scenarios.three import Three, told
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused
 
 PARTITIONS = 40
 
 
-def all_in_sync(three: Three) -> bool:
+def all_in_sync(three: ThreeBrokers) -> bool:
     topic = three.controller.node.image.topics.get("t")
     return topic is not None and all(len(each.isr) == 3 for each in topic.partitions)
 
@@ -26,28 +26,28 @@ def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
 ) -> None:
     caplog.set_level(logging.INFO, "tiered")
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", PARTITIONS, 3))
-        await three.until(lambda: all_in_sync(three), 20)
+        await three.wait_until(lambda: all_in_sync(three), 20)
         away = three.others()[0]
         await away.kill()
-        await three.until(lambda: not all_in_sync(three), 20)
+        await three.wait_until(lambda: not all_in_sync(three), 20)
         began = len(caplog.records)
         await away.start()
-        await three.until(lambda: all_in_sync(three), 20)
+        await three.wait_until(lambda: all_in_sync(three), 20)
         await asyncio.sleep(5)
         lines.extend(each.getMessage() for each in caplog.records[began:])
         assert "NOT_LEADER_OR_FOLLOWER" not in caplog.text, "a leader that is not ready yet is no news"
 
     lines: list[str] = []
-    told(story, seed)
+    run_scenario(scenario, seed)
     joined = [re.search(r"joined=\d( left=\S+)? partitions=(\d+) first=", line) for line in lines]
     assert sum(int(found[2]) for found in joined if found) >= PARTITIONS // 2
     assert sum("in-sync set" in line for line in lines) <= 10, "of two leaders, in one or two seconds"
 
 
 def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         for each in three.brokers.values():
             each.machine.faults.outage = True
         caplog.clear()
@@ -56,7 +56,7 @@ def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pyte
         for each in three.brokers.values():
             each.machine.faults.outage = False
 
-    told(story)
+    run_scenario(scenario)
     lines = [each.getMessage() for each in caplog.records]
     for words, brokers in (("metadata put undecided", 1), ("the metadata log cannot be read", 2)):
         some = [line for line in lines if words in line]

@@ -6,36 +6,36 @@ import asyncio
 
 import pytest
 
-from tests.sim.scenarios.test_cut_off import cut_off
-from tests.sim.scenarios.three import SESSION, Three, told
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.three import SESSION, ThreeBrokers, run_scenario
 from tiered.errors import Code, Refused
 from tiered.groups.requests import FetchOffsets
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 
 def test_a_coordinator_that_is_cut_off_answers_nobody_after_a_session() -> None:
-    async def story(three: Three) -> None:
-        number = await three.controller.node.coordinators.partition_for("g")
+    async def scenario(three: ThreeBrokers) -> None:
+        number = await three.controller.node.group_coordinators.partition_for("g")
         known = three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number]
         assert len(known.replicas) == 3
         keeper = three.brokers[known.leader]
         if keeper is three.controller:
             await keeper.node.hand_over()
-            await three.until(lambda: _leader(three, number) != keeper.node_id, 5)
+            await three.wait_until(lambda: _leader(three, number) != keeper.node_id, 5)
             keeper = three.brokers[_leader(three, number)]
         ask = FetchOffsets("g", None)
-        await three.until(lambda: OFFSETS_TOPIC in keeper.node.image.topics, 5)
+        await three.wait_until(lambda: OFFSETS_TOPIC in keeper.node.image.topics, 5)
         await asyncio.sleep(1)
-        await keeper.node.coordinators.ask("g", ask)
-        cut_off(three, keeper)
+        await keeper.node.group_coordinators.ask("g", ask)
+        isolate(three, keeper)
         await asyncio.sleep(SESSION + 0.5)
         with pytest.raises(Refused) as refused:
-            await keeper.node.coordinators.ask("g", ask)
+            await keeper.node.group_coordinators.ask("g", ask)
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
         three.network.heal()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def _leader(three: Three, number: int) -> int:
+def _leader(three: ThreeBrokers, number: int) -> int:
     return three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number].leader

@@ -11,102 +11,110 @@ import pytest
 
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.test_cut_off import cut_off
-from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
-from tests.sim.scenarios.three import SESSION, Broker, Three, told
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.test_what_an_ack_survives import (
+    COUNT,
+    SECONDS,
+    crash,
+    isr_brokers,
+    leader_of,
+    wait_leader,
+    write_records,
+)
+from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
-from tiered.groups.requests import PartitionOffset, CommitOffsets
+from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 AT = TopicPartition("t", 0)
-Reached = Callable[[Broker, Broker], bool]
+StartStage = Callable[[SimBroker, SimBroker], bool]
 
 
-def registered(broker: Broker, controller: Broker) -> bool:
+def is_registered(broker: SimBroker, controller: SimBroker) -> bool:
     """The controller knows its new life."""
     known = controller.node.image.brokers[broker.node_id]
     return known.live and known.incarnation == broker.node.incarnation
 
 
-def leading(broker: Broker, controller: Broker) -> bool:
+def is_leading(broker: SimBroker, controller: SimBroker) -> bool:
     """It leads, and is about to tell."""
-    return any(replica.at == AT for replica in broker.node.partitions.led())
+    return any(replica.tp == AT for replica in broker.node.hosted_replicas.list_leaders())
 
 
-@pytest.mark.parametrize("reached", [registered, leading])
-def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: Reached) -> None:
-    async def story(three: Three) -> None:
+@pytest.mark.parametrize("reached", [is_registered, is_leading])
+def test_a_loss_is_told_by_who_was_cut_off_before_it_could(reached: StartStage) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
 
         def now() -> PartitionImage:
             return controller.node.image.topics["t"].partitions[0]
 
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
-        await three.until(lambda: leading(broker, controller), 5)
-        await broker.node.replica("t", 0).append(batch([b"v"]))
+        await three.wait_until(lambda: is_leading(broker, controller), 5)
+        await broker.node.leader_replica("t", 0).append(batch([b"v"]))
         broker.machine.lose_disk()
         await broker.clear()
-        await three.until(lambda: now().leader == NO_LEADER, 10)
+        await three.wait_until(lambda: now().leader == NO_LEADER, 10)
         before = broker.node
         starting = asyncio.create_task(broker.start())
         while broker.node is before or not reached(broker, controller):
             await asyncio.sleep(0.000_05)
         assert now().loss is None
-        cut_off(three, broker)
-        await three.until(lambda: now().leader == NO_LEADER, 60)
+        isolate(three, broker)
+        await three.wait_until(lambda: now().leader == NO_LEADER, 60)
         three.network.heal()
-        await three.until(lambda: now().leader == broker.node_id, 60)
-        await three.until(lambda: now().loss is not None, 600)
+        await three.wait_until(lambda: now().leader == broker.node_id, 60)
+        await three.wait_until(lambda: now().loss is not None, 600)
         loss = now().loss
         assert loss is not None and loss.from_offset == 0
         await starting
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole(acks: int) -> None:
     """Its next start would tell the loss from an offset behind the records that it wrote."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
-        await three.until(lambda: leading(broker, controller), 5)
-        await broker.node.replica("t", 0).append(batch([b"v"]))
+        await three.wait_until(lambda: is_leading(broker, controller), 5)
+        await broker.node.leader_replica("t", 0).append(batch([b"v"]))
         broker.machine.lose_disk()
         await broker.clear()
-        await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
+        await three.wait_until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
         before = broker.node
         starting = asyncio.create_task(broker.start())
-        while broker.node is before or not leading(broker, controller):
+        while broker.node is before or not is_leading(broker, controller):
             await asyncio.sleep(0.000_05)
-        cut_off(three, broker)
+        isolate(three, broker)
         with pytest.raises(Refused) as refused:
-            await broker.node.replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
+            await broker.node.leader_replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
         assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
         await broker.kill()
         with suppress(asyncio.CancelledError):
             await starting
         three.network.heal()
         await broker.start()
-        again = broker.node.replica("t", 0)
+        again = broker.node.leader_replica("t", 0)
         told = controller.node.image.losses[PartitionId(topic.topic_id, 0)]
         assert [each.from_offset for each in told] == [0]
         assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
-        await three.until(lambda: leading(broker, controller), 5)
-        replica = broker.node.replica("t", 0)
+        await three.wait_until(lambda: is_leading(broker, controller), 5)
+        replica = broker.node.leader_replica("t", 0)
         replica.block_appends()
         assert replica.has_unreported_loss and not replica.commits_on_append
         waiting = [asyncio.create_task(replica.append(batch([value]))) for value in (b"v", b"w")]
@@ -117,86 +125,86 @@ def test_what_comes_while_a_loss_is_told_waits_for_it() -> None:
         replica.block_appends()
         late = asyncio.create_task(replica.append(batch([b"x"])))
         await asyncio.sleep(0)
-        broker.node.partitions.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        broker.node.hosted_replicas.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         with pytest.raises(Refused, match="another one leads it"):
             await late
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_groups_are_loaded_once_their_log_takes_records_again() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller, broker = three.controller, three.others()[0]
         group = CommitOffsets("g", (PartitionOffset("t", 0, 0),))
         assignments = [[broker.node_id]]
         for name in ("t", OFFSETS_TOPIC):
             await controller.node.submit(CreateTopic(name, assignments=assignments))
-        await three.until(lambda: leading(broker, controller) and OFFSETS_TOPIC in broker.node.image.topics, 5)
-        await broker.node.coordinators.ask("g", group)
+        await three.wait_until(lambda: is_leading(broker, controller) and OFFSETS_TOPIC in broker.node.image.topics, 5)
+        await broker.node.group_coordinators.ask("g", group)
         broker.machine.lose_disk()
         await broker.clear()
-        await three.until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
+        await three.wait_until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
         before = broker.node
         starting = asyncio.create_task(broker.start())
-        while broker.node is before or len(broker.node.partitions.led()) < 2:
+        while broker.node is before or len(broker.node.hosted_replicas.list_leaders()) < 2:
             await asyncio.sleep(0.000_05)
-        cut_off(three, broker)
+        isolate(three, broker)
         for _ in range(10):
             await asyncio.sleep(SESSION / 10)
             with pytest.raises(Refused) as refused:
-                await broker.node.coordinators.ask("g", group)
+                await broker.node.group_coordinators.ask("g", group)
             assert refused.value.code is Code.COORDINATOR_LOAD_IN_PROGRESS
         three.network.heal()
         await starting
 
         def loaded() -> bool:
-            led = [each for each in broker.node.partitions.led() if each.topic == OFFSETS_TOPIC]
+            led = [each for each in broker.node.hosted_replicas.list_leaders() if each.topic == OFFSETS_TOPIC]
             return bool(led) and not led[0].has_unreported_loss
 
-        await three.until(loaded, 20)
+        await three.wait_until(loaded, 20)
         await asyncio.sleep(1)
-        await broker.node.coordinators.ask("g", group)
+        await broker.node.group_coordinators.ask("g", group)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
     """Who joined could lead when this one dies, and would not know that there was a loss."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, other = three.others()
         await three.controller.node.submit(CreateTopic("t", assignments=[[leader.node_id, other.node_id]]))
-        await three.until(lambda: leading(leader, three.controller), 5)
+        await three.wait_until(lambda: is_leading(leader, three.controller), 5)
 
         def in_sync() -> set[int]:
             return set(three.controller.node.image.topics["t"].partitions[0].isr)
 
         await other.kill()
-        await three.until(lambda: in_sync() == {leader.node_id}, 10)
-        lost = leader.node.replica("t", 0)
-        with patch.object(leader.node.joining, "_is_unheard", lambda replica: True):
-            leader.node.partitions.unreported.append(lost)
+        await three.wait_until(lambda: in_sync() == {leader.node_id}, 10)
+        lost = leader.node.leader_replica("t", 0)
+        with patch.object(leader.node.registration, "_is_unreported", lambda replica: True):
+            leader.node.hosted_replicas.unreported_losses.append(lost)
             await other.start()
-            await three.until(lambda: bool(other.node.partitions.held()), 5)
+            await three.wait_until(lambda: bool(other.node.hosted_replicas.list_replicas()), 5)
             await asyncio.sleep(3)
-            assert in_sync() == {leader.node_id} and leader.node.partitions.unreported == [lost]
-        await three.until(lambda: len(in_sync()) == 2, 15)
-        assert not leader.node.partitions.unreported
+            assert in_sync() == {leader.node_id} and leader.node.hosted_replicas.unreported_losses == [lost]
+        await three.wait_until(lambda: len(in_sync()) == 2, 15)
+        assert not leader.node.hosted_replicas.unreported_losses
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> None:
     """Both followers left the in-sync set with all that was acknowledged then. The leader acknowledges more alone and
     comes back to an empty disk: what the copies have stays, and the rest is told as a loss."""
 
-    async def story(three: Three) -> None:
-        await written(three, 3)
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
         await crash(others, SimMachine.kill)
-        await three.until(lambda: insiders(three) == [hit], SECONDS)
-        alone = await led(three)
+        await three.wait_until(lambda: isr_brokers(three) == [hit], SECONDS)
+        alone = await wait_leader(three)
         await alone.append(batch([b"%06d" % COUNT]))
         await crash([hit], SimMachine.lose_disk)
         await asyncio.gather(*(each.start() for each in others))
@@ -204,25 +212,25 @@ def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> 
         now = others[0].node.image.topics["t"].partitions[0]
         assert now.leader == NO_LEADER, "the last one in sync may have more"
         await hit.start()
-        again = await led(three)
-        await three.until(lambda: again.high_watermark >= COUNT and len(insiders(three)) == 3, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= COUNT and len(isr_brokers(three)) == 3, SECONDS)
         assert again.state.node_id != hit.node_id
         assert await read_values(again, 0) == numbers(0, COUNT)
         assert again.explain()["possible_loss"]["from_offset"] == COUNT
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
     """It lost its unsynced records and still ends behind the others, which are asked."""
 
-    async def story(three: Three) -> None:
-        await written(three, 3)
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
         await crash(others, SimMachine.kill)
-        await three.until(lambda: insiders(three) == [hit], SECONDS)
-        alone = await led(three)
+        await three.wait_until(lambda: isr_brokers(three) == [hit], SECONDS)
+        alone = await wait_leader(three)
         for number in range(COUNT, 2 * COUNT):
             await alone.append(batch([b"%06d" % number]))
         await alone.flush()
@@ -230,68 +238,68 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         await crash([hit], SimMachine.power_cut)
         await asyncio.gather(*(each.start() for each in others))
         await hit.start()
-        again = await led(three)
-        await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
     """The leader takes no records until then. It was elected once the third broker, which was asked for its end, was
     fenced."""
 
-    async def story(three: Three) -> None:
-        await written(three, 3)
+    async def scenario(three: ThreeBrokers) -> None:
+        await write_records(three, 3)
         hit = leader_of(three)
         others = [each for each in three.brokers.values() if each is not hit]
         await crash(others, SimMachine.kill)
-        await three.until(lambda: insiders(three) == [hit], SECONDS)
-        alone = await led(three)
+        await three.wait_until(lambda: isr_brokers(three) == [hit], SECONDS)
+        alone = await wait_leader(three)
         await alone.append(batch([b"more"]))
         await alone.flush()
         await alone.append(batch([b"unsynced"]))
         await crash([hit], SimMachine.power_cut)
         await asyncio.gather(*(each.start() for each in others))
         silent = next(each for each in others if each is not three.controller)
-        cut_off(three, silent)
+        isolate(three, silent)
         await hit.start()
         now = hit.node.image.topics["t"].partitions[0]
         assert now.leader == NO_LEADER and now.last_known == (hit.node_id,)
-        again = await led(three)
+        again = await wait_leader(three)
         assert again.state.node_id == hit.node_id
-        await three.until(lambda: not again.has_unreported_loss, 0.1)
+        await three.wait_until(lambda: not again.has_unreported_loss, 0.1)
         assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records() -> None:
     """The power failed, so that nothing is sure; and the controller heard of the move before it heard of the log."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         controller = three.controller
         hit, target = three.others()
         topic = await controller.node.submit(CreateTopic("t", assignments=[[hit.node_id]]))
-        await three.until(lambda: leading(hit, controller), 5)
+        await three.wait_until(lambda: is_leading(hit, controller), 5)
         for number in range(COUNT):
-            await hit.node.replica("t", 0).append(batch([b"%06d" % number]))
-        await hit.node.replica("t", 0).flush()
+            await hit.node.leader_replica("t", 0).append(batch([b"%06d" % number]))
+        await hit.node.leader_replica("t", 0).flush()
         await crash([hit], SimMachine.power_cut)
-        await three.until(lambda: not controller.node.image.brokers[hit.node_id].live, SECONDS)
+        await three.wait_until(lambda: not controller.node.image.brokers[hit.node_id].live, SECONDS)
         controller.machine.faults.outage = True  # what it decides is in the bucket later, all at once
         moving = asyncio.create_task(
             controller.node.submit(Reassign((Move(topic.topic_id, 0, (target.node_id,)),)), timeout=SECONDS)
         )
         await asyncio.sleep(0.1)
         starting = asyncio.create_task(hit.start())
-        await three.until(lambda: controller.node.cluster.pending == 2, SECONDS)
+        await three.wait_until(lambda: controller.node.cluster.pending == 2, SECONDS)
         controller.machine.faults.outage = False
         assert await moving == (None,)
         await starting
-        again = await led(three)
-        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
 
-    told(story)
+    run_scenario(scenario)

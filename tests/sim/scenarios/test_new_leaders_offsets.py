@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -30,25 +30,25 @@ OTHER = RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "", True)
     [(4, Code.LEADER_NOT_AVAILABLE), (5, Code.OFFSET_NOT_AVAILABLE), (9, Code.OFFSET_NOT_AVAILABLE)],
 )
 def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: int, code: Code) -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(OTHER)
         await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        site.node.replica("t", 0).append_now(batch([b"v"]), 1)
+        site.node.leader_replica("t", 0).append_now(batch([b"v"]), 1)
         topic_id = site.node.image.topics["t"].topic_id
         for order in ((2, 1), (1, 2)):
             await site.node.submit(Reassign((Move(topic_id, 0, order),)))
             await site.node.submit(ElectLeaders(preferred=True))
-        await site.until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
-        replica = site.node.replica("t", 0)
+        await site.wait_until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
+        replica = site.node.leader_replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
 
         async def offset(timestamp: int, replica_id: int = -1) -> tuple[int, int]:
             topic = ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])
             ask = ListOffsetsRequest(replica_id=replica_id, topics=[topic], timeout_ms=1_000)
-            part = (await link.ask(ask, ListOffsetsResponse, 5, version)).topics[0].partitions[0]
+            part = (await link.send(ask, ListOffsetsResponse, 5, version)).topics[0].partitions[0]
             return part.error_code, part.offset
 
         assert await offset(LATEST) == (code.number, -1)
@@ -65,4 +65,4 @@ def test_no_end_is_told_before_what_the_last_leader_committed_is_known(version: 
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

@@ -7,261 +7,263 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, run
-from tests.sim.scenarios.test_replica_fetch import broker_of
+from tests.e2e.site import QUICK, SimBrokerRig, run
+from tests.sim.scenarios.test_replica_fetch import make_peers
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
-from tiered_api.kafka.client.peers import AT_ONCE, IDLE_MAX
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
-ASK = FollowAsk(2, "incarnation", 7, 5, 3, 500)
+ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500)
 
 
-class Small:
+class ClusterStub:
     """A cluster that answers as it is told: `wait` holds up who follows, `refused` is everybody's answer."""
 
     NONSENSE = b"nonsense"
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
-        self.wait = asyncio.Event()
-        self.wait.set()
+        self.requests: list[object] = []
+        self.may_reply = asyncio.Event()
+        self.may_reply.set()
         self.waiting = 0
         self.refused: Refused | None = None
 
-    async def handle_metadata_fetch(self, ask: FollowAsk) -> FollowAnswer:
-        self.asked.append(ask)
+    async def handle_metadata_fetch(self, ask: MetadataFetch) -> MetadataFetchReply:
+        self.requests.append(ask)
         if self.refused:
             raise self.refused
         self.waiting += 1
         try:
-            await self.wait.wait()
+            await self.may_reply.wait()
         finally:
             self.waiting -= 1
-        return FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        return MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
 
-    async def handle_forwarded(self, request: bytes, timeout: float) -> SubmitAnswer:
-        self.asked.append((request, timeout))
+    async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
+        self.requests.append((request, timeout))
         if self.refused:
             raise self.refused
         if request == self.NONSENSE:
             raise Corrupt("not a message between brokers")
-        return SubmitAnswer(b"done " + request, 12)
+        return ForwardReply(b"done " + request, 12)
 
-    def controller_view(self) -> HeardAnswer:
+    def controller_view(self) -> ControllerView:
         if self.refused:
             raise self.refused
-        return HeardAnswer(6, 1, -1)
+        return ControllerView(6, 1, -1)
 
 
-class Talk:
+class PeerSession:
     """The server on host `one`, and the one who asks on host `two`."""
 
-    def __init__(self, site: Site, server: KafkaServer) -> None:
+    def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
         self.site = site
         self.server = server
-        self.far = Small()
-        self.peers = broker_of(site, "two")
-        self._near = site.node.cluster
-        vars(site.node)["cluster"] = self.far
+        self.stub = ClusterStub()
+        self.peers = make_peers(site, "two")
+        self._real = site.node.cluster
+        vars(site.node)["cluster"] = self.stub
 
-    def over(self) -> None:
+    def restore(self) -> None:
         """The node answers for itself again."""
-        vars(self.site.node)["cluster"] = self._near
+        vars(self.site.node)["cluster"] = self._real
 
     @property
     def connections(self) -> int:
         return len(self.server.connections)
 
 
-def talk(story: Callable[[Talk], Awaitable[None]], seed: int = 1) -> None:
-    async def whole(site: Site) -> None:
+def run_with_peers(scenario: Callable[[PeerSession], Awaitable[None]], seed: int = 1) -> None:
+    async def run_all(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        said = Talk(site, server)
-        await story(said)
+        said = PeerSession(site, server)
+        await scenario(said)
         await said.peers.close()
-        said.over()
-        await site.until(lambda: not server.connections)
-        assert server.site.refusals.count("fault") == 0
+        said.restore()
+        await site.wait_until(lambda: not server.connections)
+        assert server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
-    run(whole, seed)
+    run(run_all, seed)
 
 
 def test_questions_and_answers_arrive_as_they_are() -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(talk: PeerSession) -> None:
         peers = talk.peers
-        assert await peers.follow(THERE, ASK, 5) == FollowAnswer(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
-        assert talk.far.asked == [ASK]
+        assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(
+            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200
+        )
+        assert talk.stub.requests == [ASK]
         going: list[str] = []
-        answer = await peers.submit(THERE, b"request", 5, lambda: going.append("it leaves"))
-        assert (answer, going) == (SubmitAnswer(b"done request", 12), ["it leaves"])
-        assert talk.far.asked[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
-        assert await peers.heard(THERE, 5) == HeardAnswer(6, 1, -1)
+        answer = await peers.forward(THERE, b"request", 5, lambda: going.append("it leaves"))
+        assert (answer, going) == (ForwardReply(b"done request", 12), ["it leaves"])
+        assert talk.stub.requests[1] == (b"request", 4.5), "the answer shall come before the asker's time is over"
+        assert await peers.get_controller_view(THERE, 5) == ControllerView(6, 1, -1)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_a_refusal_comes_with_its_code_and_its_words() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.refused = Refused(Code.NOT_CONTROLLER, "it is broker 3")
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.refused = Refused(Code.NOT_CONTROLLER, "it is broker 3")
         for ask in (
-            talk.peers.follow(THERE, ASK, 5),
-            talk.peers.submit(THERE, b"request", 5),
-            talk.peers.heard(THERE, 5),
+            talk.peers.fetch_metadata(THERE, ASK, 5),
+            talk.peers.forward(THERE, b"request", 5),
+            talk.peers.get_controller_view(THERE, 5),
         ):
             with pytest.raises(Refused, match="it is broker 3") as caught:
                 await ask
             assert caught.value.code is Code.NOT_CONTROLLER
         assert talk.connections == 1, "a refusal is an answer like any other"
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_a_request_that_the_controller_cannot_read_is_refused() -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(talk: PeerSession) -> None:
         with pytest.raises(Refused, match="not a message") as caught:
-            await talk.peers.submit(THERE, Small.NONSENSE, 5)
+            await talk.peers.forward(THERE, ClusterStub.NONSENSE, 5)
         assert caught.value.code is Code.INVALID_REQUEST
         assert talk.connections == 1
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_a_broker_that_stops_lets_go_of_those_who_follow_it() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
-        await talk.site.until(lambda: talk.far.waiting == 1)
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
+        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
         began = talk.site.loop.time()
         await talk.server.close()
         assert talk.site.loop.time() - began < 0.1
         with pytest.raises(Unavailable):
             await following
-        assert talk.far.waiting == 0
+        assert talk.stub.waiting == 0
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_a_broker_of_another_cluster_refuses() -> None:
-    async def story(talk: Talk) -> None:
-        await talk.peers.heard(THERE, 5)
+    async def scenario(talk: PeerSession) -> None:
+        await talk.peers.get_controller_view(THERE, 5)
         talk.peers.cluster_id = "another"
         for ask in (
-            talk.peers.follow(THERE, ASK, 5),
-            talk.peers.submit(THERE, b"request", 5),
-            talk.peers.heard(THERE, 5),
+            talk.peers.fetch_metadata(THERE, ASK, 5),
+            talk.peers.forward(THERE, b"request", 5),
+            talk.peers.get_controller_view(THERE, 5),
         ):
             with pytest.raises(Refused) as caught:
                 await ask
             assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
-        assert talk.far.asked == []
+        assert talk.stub.requests == []
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_who_follows_holds_up_nobody() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
-        await talk.site.until(lambda: talk.far.waiting == 1)
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
+        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
         for _ in range(20):
-            await talk.peers.submit(THERE, b"request", 0.5)
+            await talk.peers.forward(THERE, b"request", 0.5)
         assert talk.connections == 2
-        talk.far.wait.set()
+        talk.stub.may_reply.set()
         await following
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_an_answer_that_does_not_come_is_missed_in_time_and_takes_its_connection_with_it() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
         began = talk.site.loop.time()
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.follow(THERE, ASK, 2)
+            await talk.peers.fetch_metadata(THERE, ASK, 2)
         assert 2 <= talk.site.loop.time() - began < 2.1
         assert not caught.value.refused
-        await talk.site.until(lambda: talk.far.waiting == 0)
+        await talk.site.wait_until(lambda: talk.stub.waiting == 0)
         assert talk.connections == 0
-        await talk.peers.heard(THERE, 1)
+        await talk.peers.get_controller_view(THERE, 1)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_who_gives_up_ends_what_was_asked() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
-        following = asyncio.create_task(talk.peers.follow(THERE, ASK, 60))
-        await talk.site.until(lambda: talk.far.waiting == 1)
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
+        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
         following.cancel()
-        await talk.site.until(lambda: talk.far.waiting == 0)
+        await talk.site.wait_until(lambda: talk.stub.waiting == 0)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
-def never() -> None:
+def fail_if_called() -> None:
     raise AssertionError("something can have been done")
 
 
 def test_a_process_that_is_gone_is_told_from_a_way_that_is_cut() -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(talk: PeerSession) -> None:
         assert not await talk.peers.is_gone(THERE, 1)
         talk.site.network.cut("one", "two")
         assert not await talk.peers.is_gone(THERE, 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.submit(THERE, b"request", 1, never)
+            await talk.peers.forward(THERE, b"request", 1, fail_if_called)
         assert caught.value.refused, "it could not even be asked"
         talk.site.network.heal()
         assert await talk.peers.is_gone("one:9", 1)
         with pytest.raises(Unavailable) as caught:
-            await talk.peers.submit("one:9", b"request", 1, never)
+            await talk.peers.forward("one:9", b"request", 1, fail_if_called)
         assert caught.value.refused
         assert not await talk.peers.is_gone("nonsense", 1)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_connections_that_broke_are_not_used_again() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
-        following = [asyncio.create_task(talk.peers.follow(THERE, ASK, 60)) for _ in range(3)]
-        await talk.site.until(lambda: talk.far.waiting == 3)
-        talk.far.wait.set()
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(3)]
+        await talk.site.wait_until(lambda: talk.stub.waiting == 3)
+        talk.stub.may_reply.set()
         await asyncio.gather(*following)
         assert talk.connections == 3
         talk.site.network.cut("one", "two")
         with pytest.raises(Unavailable):
-            await talk.peers.heard(THERE, 1)
+            await talk.peers.get_controller_view(THERE, 1)
         talk.site.network.heal()
         for _ in range(3):
-            await talk.peers.heard(THERE, 1)
-        await talk.site.until(lambda: talk.connections == 1)
+            await talk.peers.get_controller_view(THERE, 1)
+        await talk.site.wait_until(lambda: talk.connections == 1)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 def test_requests_at_once_are_bounded_and_so_are_connections_that_lie_ready() -> None:
-    async def story(talk: Talk) -> None:
-        talk.far.wait.clear()
-        following = [asyncio.create_task(talk.peers.follow(THERE, ASK, 60)) for _ in range(AT_ONCE)]
-        await talk.site.until(lambda: talk.far.waiting == AT_ONCE)
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
+        await talk.site.wait_until(lambda: talk.stub.waiting == IN_FLIGHT_MAX)
         with pytest.raises(Unavailable, match="requests to answer first"):
-            await talk.peers.heard(THERE, 2)
-        talk.far.wait.set()
+            await talk.peers.get_controller_view(THERE, 2)
+        talk.stub.may_reply.set()
         await asyncio.gather(*following)
-        await talk.site.until(lambda: talk.connections == IDLE_MAX)
+        await talk.site.wait_until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
 
-    talk(story)
+    run_with_peers(scenario)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) -> None:
-    async def story(talk: Talk) -> None:
+    async def scenario(talk: PeerSession) -> None:
         talk.site.network.chunk_bytes_max = 500
         answered = lost = 0
 
@@ -269,7 +271,7 @@ def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) ->
             nonlocal answered, lost
             for _ in range(20):
                 try:
-                    await talk.peers.submit(THERE, b"%d" % number * 3_000, 3)
+                    await talk.peers.forward(THERE, b"%d" % number * 3_000, 3)
                     answered += 1
                 except Unavailable:
                     lost += 1
@@ -284,4 +286,4 @@ def test_whatever_breaks_is_unavailable_and_nothing_is_left_behind(seed: int) ->
         harming.cancel()
         assert answered and lost
 
-    talk(story, seed)
+    run_with_peers(scenario, seed)

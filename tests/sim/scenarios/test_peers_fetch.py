@@ -12,7 +12,7 @@ from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import Scripted
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
-from tiered.peers import Diverging, FetchedPart, FetchFrom, Peers, ReplicaFetch
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
     EpochEndOffset,
@@ -27,18 +27,19 @@ THERE = "leader:9092"
 ORDERS, PARCELS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), TopicId("AAAAAAAAAAAAAAAAAAAAAg")
 ASK = ReplicaFetch(
     2, (1 << 62) + 1, 500, 10 << 20, 1 << 20,
-    [FetchFrom(ORDERS, 0, 4, 100, 3, 7, 9), FetchFrom(PARCELS, 5, 1, 0, -1, 0, 0), FetchFrom(ORDERS, 9, 4, 8, 4, 0, 0)],
+    [PartitionFetch(ORDERS, 0, 4, 100, 3, 7, 9), PartitionFetch(PARCELS, 5, 1, 0, -1, 0, 0),
+        PartitionFetch(ORDERS, 9, 4, 8, 4, 0, 0)],
 )  # fmt: skip
 
 
-def story(tell: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[KafkaPeers, Scripted], Awaitable[None]]) -> None:
     loop = SimLoop(1)
     network = SimNetwork(loop, random.Random(1))
 
     async def main() -> None:
         leader, peers = Scripted(), KafkaPeers(network.host("follower"), credential=b"c" * 16)
         await leader.start(network.host("leader"), "leader", 9092)
-        await tell(peers, leader)
+        await scenario(peers, leader)
         await peers.close()
         leader.stop()
 
@@ -67,7 +68,7 @@ def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> N
             (PARCELS, 5, 1, 0, -1, 0, 1 << 20),
         ]  # fmt: skip
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_an_answer_is_understood_in_all_its_parts() -> None:
@@ -87,12 +88,12 @@ def test_an_answer_is_understood_in_all_its_parts() -> None:
     async def tell(peers: KafkaPeers, leader: Scripted) -> None:
         leader.script[FetchRequest] = answer
         assert await peers.fetch(THERE, ASK, 5) == [
-            FetchedPart(ORDERS, 0, 0, 90, 5, 40, 60, None, b"batches"),
-            FetchedPart(ORDERS, 9, 0, 8, -1, -1, -1, Diverging(2, 6), b""),
-            FetchedPart(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
+            FetchedPartition(ORDERS, 0, 0, 90, 5, 40, 60, None, b"batches"),
+            FetchedPartition(ORDERS, 9, 0, 8, -1, -1, -1, DivergingEpoch(2, 6), b""),
+            FetchedPartition(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
         ]
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_a_leader_may_refuse_all_of_it() -> None:
@@ -102,7 +103,7 @@ def test_a_leader_may_refuse_all_of_it() -> None:
             await peers.fetch(THERE, ASK, 5)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
 
-    story(tell)
+    run_scenario(tell)
 
 
 def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
@@ -115,4 +116,4 @@ def test_an_answer_that_is_none_is_as_good_as_no_answer() -> None:
             await peers.fetch(THERE, ASK, 5)
         assert not caught.value.final, "that address may be a broker's again"
 
-    story(tell)
+    run_scenario(tell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.scenarios.three import Three, told
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.hot.fixtures import batch
 from tiered.controller.preferred_leaders import SETTLE_SECONDS
 from tiered.controller.requests import CreateTopic
@@ -12,42 +12,42 @@ from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 
 
-def partitions(three: Three) -> tuple[PartitionImage, ...]:
+def partitions(three: ThreeBrokers) -> tuple[PartitionImage, ...]:
     return three.controller.node.image.topics["t"].partitions
 
 
-def leaders(three: Three) -> list[int]:
+def leaders(three: ThreeBrokers) -> list[int]:
     return [each.leader for each in partitions(three)]
 
 
-async def made(three: Three, first: int, count: int = 4) -> None:
+async def create_topic(three: ThreeBrokers, first: int, count: int = 4) -> None:
     second, third = sorted({1, 2, 3} - {first})
     await three.controller.node.submit(CreateTopic("t", assignments=[[first, second, third]] * count))
     assert leaders(three) == [first] * count
 
 
 def test_who_comes_back_leads_again_a_moment_after_it_has_caught_up() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
-        await made(three, first.node_id)
+        await create_topic(three, first.node_id)
         await first.kill()
-        await three.until(lambda: first.node_id not in leaders(three), 5)
+        await three.wait_until(lambda: first.node_id not in leaders(three), 5)
         slot = three.controller.node.image.slot
         await first.start()
-        await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
+        await three.wait_until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
         assert first.node_id not in leaders(three)
-        took = await three.until(lambda: leaders(three) == [first.node_id] * 4, 3 * SETTLE_SECONDS)
+        took = await three.wait_until(lambda: leaders(three) == [first.node_id] * 4, 3 * SETTLE_SECONDS)
         assert took > SETTLE_SECONDS / 2
         assert three.controller.node.image.slot - slot < 12, "leaderships come back together"
-        await three.until(lambda: all(first.node.replica("t", p).leader_epoch == 2 for p in range(4)), 2)
+        await three.wait_until(lambda: all(first.node.leader_replica("t", p).leader_epoch == 2 for p in range(4)), 2)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
-        await made(three, first.node_id)
+        await create_topic(three, first.node_id)
         await first.node.hand_over()
         assert first.node_id not in leaders(three)
         slot = three.controller.node.image.slot
@@ -55,49 +55,49 @@ def test_who_hands_over_before_it_stops_gets_nothing_back() -> None:
         assert first.node_id not in leaders(three) and three.controller.node.image.slot == slot
         await first.stop()
         await first.start()
-        await three.until(lambda: leaders(three) == [first.node_id] * 4, 20)
+        await three.wait_until(lambda: leaders(three) == [first.node_id] * 4, 20)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_an_operator_may_forbid_it() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first = three.others()[0]
         for each in three.brokers.values():
             each.overrides = {"auto_leader_rebalance_enable": False}
             await each.stop()
             await each.start()
-        await three.until(three.all_known, 10)
-        await made(three, first.node_id)
+        await three.wait_until(three.is_everyone_known, 10)
+        await create_topic(three, first.node_id)
         await first.kill()
-        await three.until(lambda: first.node_id not in leaders(three), 5)
+        await three.wait_until(lambda: first.node_id not in leaders(three), 5)
         await first.start()
-        await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
+        await three.wait_until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
         await asyncio.sleep(5 * SETTLE_SECONDS)
         assert first.node_id not in leaders(three)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_is_about_to_stop_is_not_waited_for_where_enough_others_are_in_sync() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
-        await made(three, leader.node_id)
+        await create_topic(three, leader.node_id)
         await first.node.hand_over()
         await asyncio.sleep(5)  # it goes on copying, and has all that there is
         assert all(first.node_id not in each.isr for each in partitions(three))
         first.machine.kill()
         async with asyncio.timeout(0.2):
-            await leader.node.replica("t", 0).append(batch(0), acks=ACKS_ALL)
+            await leader.node.leader_replica("t", 0).append(batch(0), acks=ACKS_ALL)
         await first.clear()
         await first.start()
-        await three.until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
+        await three.wait_until(lambda: all(first.node_id in each.isr for each in partitions(three)), 20)
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         first, leader = three.others()
         both, two = [leader.node_id, first.node_id], {"min.insync.replicas": "2"}
         await three.controller.node.submit(CreateTopic("t", assignments=[both, both[::-1]], configs=two))
@@ -105,7 +105,7 @@ def test_who_is_about_to_stop_copies_on_where_the_others_would_be_too_few() -> N
         assert leaders(three) == [leader.node_id] * 2
         for p in range(2):
             async with asyncio.timeout(1):
-                await leader.node.replica("t", p).append(batch(0), acks=ACKS_ALL)
+                await leader.node.leader_replica("t", p).append(batch(0), acks=ACKS_ALL)
         assert all(set(each.isr) == {*both} for each in partitions(three))
 
-    told(story)
+    run_scenario(scenario)

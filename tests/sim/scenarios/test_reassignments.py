@@ -9,33 +9,33 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import Standing, alter, moving, stand
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.cli.cluster.moves import ReplicaPlacement, alter_reassignments, fetch_placement, fetch_reassignments
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 AT = TopicPartition("t", 0)
 
 
-def now(three: Three) -> PartitionImage:
+def partition_image(three: ThreeBrokers) -> PartitionImage:
     return three.controller.node.image.topics["t"].partitions[0]
 
 
-async def write(three: Three, count: int) -> list[bytes]:
+async def write(three: ThreeBrokers, count: int) -> list[bytes]:
     """To whoever leads, until it is acknowledged."""
     acked = []
     for _ in range(count):
         value = b"%d" % three.loop.now_ns
         while True:
-            leader = next((each for each in three.brokers.values() if leads(each)), None)
+            leader = next((each for each in three.brokers.values() if is_leading(each)), None)
             with suppress(Refused):
                 if leader is not None:
-                    await leader.node.replica("t", 0).append(batch([value]), acks=ACKS_ALL, timeout_ms=2_000)
+                    await leader.node.leader_replica("t", 0).append(batch([value]), acks=ACKS_ALL, timeout_ms=2_000)
                     acked.append(value)
                     break
             await asyncio.sleep(0.05)
@@ -43,13 +43,13 @@ async def write(three: Three, count: int) -> list[bytes]:
     return acked
 
 
-def leads(broker: Broker) -> bool:
-    return broker.node.partitions.get(AT) is not None
+def is_leading(broker: SimBroker) -> bool:
+    return broker.node.hosted_replicas.find_leader(AT) is not None
 
 
-def contents(broker: Broker) -> bytes:
+def read_log(broker: SimBroker) -> bytes:
     """What its log holds, batch after batch."""
-    log, found, offset = broker.node.replica("t", 0).log, b"", 0
+    log, found, offset = broker.node.leader_replica("t", 0).log, b"", 0
     while offset < log.end_offset:
         some = log.read(offset, 1, end_offset=log.end_offset)
         assert some is not None
@@ -58,7 +58,7 @@ def contents(broker: Broker) -> bytes:
     return found
 
 
-async def move(three: Three, *target: int) -> Refused | None:
+async def move(three: ThreeBrokers, *target: int) -> Refused | None:
     topic = three.controller.node.image.topics["t"]
     wanted = (Move(topic.topic_id, 0, target or None),)
     (answer,) = await three.others()[0].node.submit(Reassign(wanted))
@@ -68,142 +68,146 @@ async def move(three: Three, *target: int) -> Refused | None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_partition_goes_to_other_brokers_while_it_is_written(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
         writing = asyncio.create_task(write(three, 100))
         await asyncio.sleep(0.5)
         assert await move(three, 3) is None
-        await three.until(lambda: not now(three).is_reassigning, 20)
+        await three.wait_until(lambda: not partition_image(three).is_reassigning, 20)
         acked = await writing
-        done = now(three)
+        done = partition_image(three)
         assert (done.replicas, done.leader, done.isr) == ((3,), 3, (3,))
-        assert all(value in contents(three.brokers[3]) for value in acked)
-        await three.until(lambda: not holds(three.brokers[1]) and not holds(three.brokers[2]), 5)
+        assert all(value in read_log(three.brokers[3]) for value in acked)
+        await three.wait_until(lambda: not has_replica(three.brokers[1]) and not has_replica(three.brokers[2]), 5)
         assert await move(three, 1, 2, 3) is None
-        await three.until(lambda: now(three).leader == 1 and len(now(three).isr) == 3, 30)
+        await three.wait_until(lambda: partition_image(three).leader == 1 and len(partition_image(three).isr) == 3, 30)
         acked += await write(three, 10)
-        assert all(value in contents(three.brokers[1]) for value in acked)
+        assert all(value in read_log(three.brokers[1]) for value in acked)
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_manifest_of_a_partition_that_moved_here_is_taken_over_also_after_a_clean_stop() -> None:
     """What this broker led before, it left cleanly. What another one led until now, that one may still write."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         here = next(each for each in three.others() if each.node_id != 1)
         other = next(each for each in three.others() if each is not here)
         await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
         await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
-        await three.until(lambda: leads(other), 10)
-        theirs = other.node.replica("t", 0)
+        await three.wait_until(lambda: is_leading(other), 10)
+        theirs = other.node.leader_replica("t", 0)
         await theirs.append(batch([b"one"]))
         theirs.roll()
-        await three.until(lambda: theirs.cold_end_offset == 1, 60)
+        await three.wait_until(lambda: theirs.cold_end_offset == 1, 60)
         await here.stop()
         await here.start()
-        await three.until(three.all_known, 10)
-        assert not here.node.replica("own", 0).takeover_pending, "nobody else has ever led it"
+        await three.wait_until(three.is_everyone_known, 10)
+        assert not here.node.leader_replica("own", 0).takeover_pending, "nobody else has ever led it"
         assert await move(three, here.node_id) is None
-        await three.until(lambda: now(three).leader == here.node_id and leads(here), 30)
-        moved = here.node.replica("t", 0)
+        await three.wait_until(lambda: partition_image(three).leader == here.node_id and is_leading(here), 30)
+        moved = here.node.leader_replica("t", 0)
         assert moved.manifest is not None
-        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, "the change of another may still land"
+        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, (
+            "the change of another may still land"
+        )
 
-    told(story)
+    run_scenario(scenario)
 
 
-def holds(broker: Broker) -> bool:
-    return any(each.at == AT for each in broker.node.partitions.held())
+def has_replica(broker: SimBroker) -> bool:
+    return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_a_move_to_a_broker_that_died_waits_and_can_be_called_off() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         stays, goes = three.controller.node_id, three.others()[0].node_id
         await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
         acked = await write(three, 5)
         await three.brokers[goes].kill()
         image = three.controller.node.image
         asked = Reassign((Move(image.topics["t"].topic_id, 0, (goes,)),))
-        await three.until(lambda: not three.controller.node.image.brokers[goes].live, 3)
+        await three.wait_until(lambda: not three.controller.node.image.brokers[goes].live, 3)
         (refused,) = await three.controller.node.submit(asked)
         assert isinstance(refused, Refused) and refused.code is Code.INVALID_REPLICA_ASSIGNMENT
         await three.brokers[goes].start()
-        await three.until(three.all_known, 5)
+        await three.wait_until(three.is_everyone_known, 5)
         three.network.cut(f"b{goes}", f"b{stays}")
         assert (await three.controller.node.submit(asked)) == (None,)
         await asyncio.sleep(10)
-        assert now(three).is_reassigning and now(three).leader == stays
+        assert partition_image(three).is_reassigning and partition_image(three).leader == stays
         acked += await write(three, 5)
         (off,) = await three.controller.node.submit(Reassign((Move(image.topics["t"].topic_id, 0, None),)))
         assert off is None
         three.network.heal()
-        await three.until(lambda: now(three).isr == (stays,) and leads(three.brokers[stays]), 5)
-        await three.until(three.all_known, 20)
-        await three.until(lambda: not holds(three.brokers[goes]), 5)
+        await three.wait_until(lambda: partition_image(three).isr == (stays,) and is_leading(three.brokers[stays]), 5)
+        await three.wait_until(three.is_everyone_known, 20)
+        await three.wait_until(lambda: not has_replica(three.brokers[goes]), 5)
         acked += await write(three, 5)
-        assert all(value in contents(three.brokers[stays]) for value in acked)
+        assert all(value in read_log(three.brokers[stays]) for value in acked)
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_who_is_gone_while_a_partition_leaves_it_drops_it_when_it_comes_back(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         gone = three.others()[0].node_id
         one, two = sorted({1, 2, 3} - {gone})
         await three.controller.node.submit(CreateTopic("t", assignments=[[one, gone]]))
         acked = await write(three, 10)
         await three.brokers[gone].kill()
-        await three.until(lambda: now(three).isr == (one,), 5)
+        await three.wait_until(lambda: partition_image(three).isr == (one,), 5)
         image = three.controller.node.image
         asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
         assert (await three.controller.node.submit(asked)) == (None,)
-        await three.until(lambda: not now(three).is_reassigning and now(three).leader == two, 20)
+        await three.wait_until(
+            lambda: not partition_image(three).is_reassigning and partition_image(three).leader == two, 20
+        )
         acked += await write(three, 10)
         await three.brokers[gone].start()
-        await three.until(three.all_known, 5)
-        assert not holds(three.brokers[gone])
+        await three.wait_until(three.is_everyone_known, 5)
+        assert not has_replica(three.brokers[gone])
         assert await move(three, gone) is None
-        await three.until(lambda: now(three).replicas == (gone,), 20)
+        await three.wait_until(lambda: partition_image(three).replicas == (gone,), 20)
         acked += await write(three, 10)
-        await three.until(lambda: leads(three.brokers[gone]), 5)
-        assert all(value in contents(three.brokers[gone]) for value in acked)
+        await three.wait_until(lambda: is_leading(three.brokers[gone]), 5)
+        assert all(value in read_log(three.brokers[gone]) for value in acked)
 
-    told(story, seed)
+    run_scenario(scenario, seed)
 
 
 def test_a_broker_is_emptied_and_gets_its_share_again() -> None:
     """By what the commands plan and ask for, over the wire."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         made = await three.controller.node.submit(CreateTopic("t", 6, 2))
         acked = await write(three, 10)
         gone = three.others()[0].node_id
-        client = Client(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
-        before = await stand(client)
-        assert before.placed == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
-        await arrive(client, plan_drain(before.placed, before.racks, gone, before.leaderless))
-        empty = await stand(client)
-        assert held_by(empty, gone) == 0 and held_by(before, gone) == 4
-        await three.until(lambda: not three.brokers[gone].node.partitions.held(), 5)
+        client = KafkaClient(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
+        before = await fetch_placement(client)
+        assert before.replicas == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
+        await reassign_and_wait(client, plan_drain(before.replicas, before.racks, gone, before.leaderless))
+        empty = await fetch_placement(client)
+        assert count_replicas(empty, gone) == 0 and count_replicas(before, gone) == 4
+        await three.wait_until(lambda: not three.brokers[gone].node.hosted_replicas.list_replicas(), 5)
         acked += await write(three, 10)
-        await arrive(client, plan_balance(empty.placed, empty.racks))
-        assert [held_by(await stand(client), node) for node in (1, 2, 3)] == [4, 4, 4]
+        await reassign_and_wait(client, plan_balance(empty.replicas, empty.racks))
+        assert [count_replicas(await fetch_placement(client), node) for node in (1, 2, 3)] == [4, 4, 4]
         acked += await write(three, 10)
-        (leader,) = (each for each in three.brokers.values() if leads(each))
-        assert all(value in contents(leader) for value in acked)
+        (leader,) = (each for each in three.brokers.values() if is_leading(each))
+        assert all(value in read_log(leader) for value in acked)
         await client.close()
 
-    told(story)
+    run_scenario(scenario)
 
 
-async def arrive(client: Client, moves: dict[PartitionName, tuple[int, ...]]) -> None:
-    assert set((await alter(client, moves)).values()) == {"OK"}
+async def reassign_and_wait(client: KafkaClient, moves: dict[PartitionName, tuple[int, ...]]) -> None:
+    assert set((await alter_reassignments(client, moves)).values()) == {"OK"}
     async with asyncio.timeout(30):
-        while await moving(client):
+        while await fetch_reassignments(client):
             await asyncio.sleep(0.1)
 
 
-def held_by(standing: Standing, node: int) -> int:
-    return sum(node in replicas for replicas in standing.placed.values())
+def count_replicas(standing: ReplicaPlacement, node: int) -> int:
+    return sum(node in replicas for replicas in standing.replicas.values())

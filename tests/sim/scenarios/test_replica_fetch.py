@@ -11,16 +11,16 @@ from functools import partial
 import pytest
 
 from tests.e2e.kafka_site import produce, values_of
-from tests.e2e.site import QUICK, Site, batch, run
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.streams import SimStream
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
-from tiered.peers import Diverging, FetchedPart, FetchFrom, ReplicaFetch
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch, ReplicaFetch
 from tiered.ports import FileSlice
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages.fetch import (
     ReplicaState,
 )
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
-from tiered_api.kafka.server.fetch.delayed_replica_fetch import TOLD_SECONDS
+from tiered_api.kafka.server.fetch.delayed_replica_fetch import LAST_REPLY_SECONDS
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -38,37 +38,37 @@ INCARNATION, LATER = "B" * 21 + "A", "C" * 21 + "A"
 KIB = 1 << 10
 
 
-def broker_of(site: Site, host: str) -> KafkaPeers:
+def make_peers(site: SimBrokerRig, host: str) -> KafkaPeers:
     """How a broker of the same cluster asks."""
     node = site.node
     return KafkaPeers(site.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
 
 
-class Copying:
+class ReplicaFetchRig:
     """Broker 2, which copies the partitions of topic `t` that broker 1 leads."""
 
-    def __init__(self, site: Site, server: KafkaServer, partitions: int) -> None:
+    def __init__(self, site: SimBrokerRig, server: KafkaServer, partitions: int) -> None:
         self.site = site
         self.server = server
-        self.leaders = [site.node.replica("t", number) for number in range(partitions)]
-        self.peers = broker_of(site, "two")
+        self.leaders = [site.node.leader_replica("t", number) for number in range(partitions)]
+        self.peers = make_peers(site, "two")
         self.incarnation = incarnation_number(INCARNATION)
         self.node_id = 2
 
     def ask(self, *offsets: int, wait_ms: int = 0, max_bytes: int = 10 << 20, epoch: int = 0) -> ReplicaFetch:
         """Of partition n everything from `offsets[n]` on, at most 16 KiB."""
         wanted = [
-            FetchFrom(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
+            PartitionFetch(leader.topic_id, number, epoch, offset, 0 if offset else -1, 0, 0)
             for number, (leader, offset) in enumerate(zip(self.leaders, offsets, strict=False))
         ]
         return ReplicaFetch(self.node_id, self.incarnation, wait_ms, max_bytes, 16 * KIB, wanted)
 
-    async def fetch(self, *offsets: int, wait_ms: int = 0, **more: int) -> list[FetchedPart]:
+    async def fetch(self, *offsets: int, wait_ms: int = 0, **more: int) -> list[FetchedPartition]:
         return list(await self.peers.fetch(THERE, self.ask(*offsets, wait_ms=wait_ms, **more), 5))
 
 
-def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) -> None:
-    async def whole(site: Site) -> None:
+def run_with_rig(scenario: Callable[[ReplicaFetchRig], Awaitable[None]], partitions: int = 1) -> None:
+    async def run_all(site: SimBrokerRig) -> None:
         await site.start(replace(QUICK, broker_session_timeout_ms=3_600_000))  # nobody hears broker 2
         await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(
@@ -78,32 +78,32 @@ def copying(story: Callable[[Copying], Awaitable[None]], partitions: int = 1) ->
             )
         )
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        it = Copying(site, server, partitions)
-        await story(it)
+        it = ReplicaFetchRig(site, server, partitions)
+        await scenario(it)
         await it.peers.close()
-        await site.until(lambda: not server.connections)
-        copies = server.dispatch.fetches.copies
-        assert not copies.waiting and copies.parked == 0 and server.pending == 0
-        assert server.site.refusals.count("fault") == 0
+        await site.wait_until(lambda: not server.connections)
+        copies = server.dispatch.fetch_handler.replica_fetches
+        assert not copies.parked_fetches and copies.parked_partitions == 0 and server.pending_requests == 0
+        assert server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
 
-    run(whole)
+    run(run_all)
 
 
-def write(leader: LeaderReplica, *values: bytes) -> None:
+def append_locally(leader: LeaderReplica, *values: bytes) -> None:
     """One batch each, in the leader's log and no further."""
     for value in values:
         leader.append_now(batch([value]), 1)
 
 
 def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a", b"b", b"c")
+        append_locally(leader, b"a", b"b", b"c")
         assert leader.high_watermark == 0
         (part,) = await it.fetch(0)
-        assert (part.topic_id, part.partition, part.code, part.diverging) == (leader.topic_id, 0, 0, None)
+        assert (part.topic_id, part.partition, part.code, part.diverging_epoch) == (leader.topic_id, 0, 0, None)
         assert values_of(part.records) == [b"a", b"b", b"c"]
         assert (part.high_watermark, part.log_start_offset, part.local_start_offset, part.cold_end_offset) == (0,) * 4
         assert leader.high_watermark == 0, "it has nothing yet"
@@ -113,16 +113,16 @@ def test_a_follower_reads_to_the_log_end_and_its_offset_commits_what_is_below() 
         (part,) = await it.fetch(3)
         assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a", b"b", b"c")
-        produced = asyncio.create_task(link.ask(asked, ProduceResponse, 30, 11))
-        await it.site.until(lambda: leader.log.end_offset == 3)
+        produced = asyncio.create_task(link.send(asked, ProduceResponse, 30, 11))
+        await it.site.wait_until(lambda: leader.log.end_offset == 3)
         await it.fetch(0)
         await asyncio.sleep(1)
         assert not produced.done()
@@ -131,74 +131,74 @@ def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> No
         assert answer.responses[0].partition_responses[0].error_code == 0
         link.close()
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a")
         asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
         for _ in range(2):  # the second one is like the first, and need not be parsed
-            answer = await link.ask(asked, ProduceResponse, 30, 11)
+            answer = await link.send(asked, ProduceResponse, 30, 11)
             assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
         link.close()
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, other = it.leaders
         loop = it.site.loop
         began = loop.time()
         (nothing, _) = await it.fetch(0, 0, wait_ms=500)
         assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
         waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         began = loop.time()
-        write(other, b"x", b"y")
+        append_locally(other, b"x", b"y")
         (part,) = await waiting
         assert loop.time() - began < 0.1
         assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
         assert not leader._end_listeners and not other._end_listeners
 
-    copying(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_what_a_follower_knows_is_not_told_again_and_what_changed_is() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
-        write(leader, b"a", b"b")
+        append_locally(leader, b"a", b"b")
         assert len(await it.fetch(2, 0)) == 2
         for _ in range(3):
             assert await it.fetch(2, 0) == []
-        await asyncio.sleep(TOLD_SECONDS + 0.1)
+        await asyncio.sleep(LAST_REPLY_SECONDS + 0.1)
         assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
         assert await it.fetch(2, 0) == []
-        write(leader, b"c")
+        append_locally(leader, b"c")
         (part,) = await it.fetch(2, 0)
         assert values_of(part.records) == [b"c"] and part.high_watermark == 2
         (part,) = await it.fetch(3, 0)
         assert part.high_watermark == 3 and part.records == b""
-        write(leader, b"d")
+        append_locally(leader, b"d")
         leader.log.advance_start(2)
         await it.fetch(3, 0)
         (part,) = await it.fetch(4, 0)
         assert (part.high_watermark, part.log_start_offset) == (4, 2)
 
-    copying(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a")
+        append_locally(leader, b"a")
         for _ in range(20):
             await it.fetch(1)
             await asyncio.sleep(1)
-        write(leader, b"b")
+        append_locally(leader, b"b")
         lag_ns = int(3e9)
         assert not leader.state.is_lagging(2, it.site.node.world.clock.mono_ns(), lag_ns)
         await asyncio.sleep(4)
@@ -207,26 +207,26 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
         with pytest.raises(Refused):
             await it.fetch(1)
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_a_leader_that_resigns_answers_those_who_wait() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
-        it.site.node.partitions.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
+        it.site.node.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a", b"b")
+        append_locally(leader, b"a", b"b")
         (part,) = await it.fetch(5)
-        assert (part.code, part.diverging, part.records) == (0, Diverging(0, 2), b"")
+        assert (part.code, part.diverging_epoch, part.records) == (0, DivergingEpoch(0, 2), b"")
         (part,) = await it.fetch(0, epoch=-1)
         assert part.code == Code.FENCED_LEADER_EPOCH.number
         (part,) = await it.fetch(0, epoch=3)
@@ -241,13 +241,13 @@ def test_histories_that_part_and_epochs_that_differ_are_told_by_partition() -> N
         assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
         assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_only_the_registered_incarnation_is_heard() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a")
+        append_locally(leader, b"a")
 
         async def refused() -> Code:
             with pytest.raises(Refused) as caught:
@@ -265,13 +265,13 @@ def test_only_the_registered_incarnation_is_heard() -> None:
         await it.fetch(1)
         assert leader.high_watermark == 1
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_a_broker_that_has_stopped_copies_nothing() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a")
+        append_locally(leader, b"a")
         image = it.site.node.image
         stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
         it.site.node.cluster.loader.image = replace(image, brokers=stopped)
@@ -280,35 +280,35 @@ def test_a_broker_that_has_stopped_copies_nothing() -> None:
         assert caught.value.code is Code.STALE_BROKER_EPOCH
         assert leader.state.follower_offset(2) is None
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_a_partition_that_is_led_here_again_is_found_at_the_next_fetch() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         node, topic_id = it.site.node, it.leaders[0].topic_id
-        write(it.leaders[0], b"a")
+        append_locally(it.leaders[0], b"a")
         await it.fetch(1)
         for preferred, other in ((2, 1), (1, 2)):
             await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
             await node.submit(ElectLeaders(preferred=True))
-            await it.site.until(partial(leads, it.site, preferred == 1))
+            await it.site.wait_until(partial(is_leading_as, it.site, preferred == 1))
         assert it.leaders[0].is_stopped
-        again = node.replica("t", 0)
+        again = node.leader_replica("t", 0)
         (part,) = await it.fetch(1, epoch=again.leader_epoch)
         assert (part.code, part.high_watermark) == (0, 1)
 
-    copying(story)
+    run_with_rig(scenario)
 
 
-def leads(site: Site, expected: bool) -> bool:
+def is_leading_as(site: SimBrokerRig, expected: bool) -> bool:
     """True if broker 1 leads a partition, or leads none, as `expected` says."""
-    return bool(site.node.partitions.led()) is expected
+    return bool(site.node.hosted_replicas.list_leaders()) is expected
 
 
 def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
-        write(leader, b"a")
+        append_locally(leader, b"a")
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             await it.fetch(1, 0)
             assert await it.fetch(1, 0) == []
@@ -317,20 +317,20 @@ def test_a_new_process_of_a_follower_is_told_what_the_one_before_knew() -> None:
         assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
         assert await it.fetch(1, 0) == []
 
-    copying(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process_nothing() -> None:
     """The earlier process ended with its machine: its request still waits here."""
 
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         leader, _ = it.leaders
-        write(leader, b"a")
-        copies = it.server.dispatch.fetches.copies
+        append_locally(leader, b"a")
+        copies = it.server.dispatch.fetch_handler.replica_fetches
         await it.fetch(1, 0)
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
-            await it.site.until(lambda: len(copies.waiting) == 1)
+            await it.site.wait_until(lambda: len(copies.parked_fetches) == 1)
             await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
             it.incarnation = incarnation_number(incarnation)
             later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
@@ -339,31 +339,31 @@ def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process
             told = await later
         assert [(part.partition, part.high_watermark) for part in told] == [(0, 1), (1, 0)]
 
-    copying(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.until(lambda: bool(it.server.dispatch.fetches.copies.waiting))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
         image = it.site.node.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
         it.site.node.cluster.loader.image = replace(image, brokers=later)
-        write(leader, b"a")
+        append_locally(leader, b"a")
         with pytest.raises(Refused) as caught:
             await waiting
         assert caught.value.code is Code.STALE_BROKER_EPOCH
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, b"a", b"b")
+        append_locally(leader, b"a", b"b")
         await it.fetch(1)
-        link = await open_link(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
         for version in range(4, 19):
             where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
             request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])
@@ -371,20 +371,20 @@ def test_a_request_that_only_pretends_is_refused_in_every_version() -> None:
                 request.replica_id = 2
             else:
                 request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
-            answer = await link.ask(request, FetchResponse, 5, version)
+            answer = await link.send(request, FetchResponse, 5, version)
             refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
             assert answer.error_code == (refused if version >= 7 else 0)
             assert answer.responses[0].partitions[0].error_code == refused
         assert leader.state.follower_offset(2) == 1 and leader.high_watermark == 1
         link.close()
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         for leader in it.leaders:
-            write(leader, b"x" * 3_000, b"y" * 3_000)
+            append_locally(leader, b"x" * 3_000, b"y" * 3_000)
         (alone,) = (part for part in await it.fetch(0, 0, 0, 0, max_bytes=0) if part.records)
         assert [value[:1] for value in values_of(alone.records)] == [b"x"]
         served = []
@@ -395,7 +395,7 @@ def test_one_batch_is_given_however_large_and_the_room_goes_round() -> None:
         assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
         assert [leader.state.follower_offset(2) for leader in it.leaders] == [0] * 4
 
-    copying(story, partitions=4)
+    run_with_rig(scenario, partitions=4)
 
 
 def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,12 +408,12 @@ def test_records_leave_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(SimStream, "send_file", noted)
 
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        write(leader, *(bytes((n,)) * 3_000 for n in range(8)))
+        append_locally(leader, *(bytes((n,)) * 3_000 for n in range(8)))
         (part,) = await it.fetch(0)
         assert values_of(part.records) == [bytes((n,)) * 3_000 for n in range(5)]
         assert sent and sent[0].length == len(part.records) > 8 * KIB
-        assert it.server.site.replicated_bytes == len(part.records) and it.server.site.fetched_bytes == 0
+        assert it.server.context.replicated_bytes == len(part.records) and it.server.context.fetched_bytes == 0
 
-    copying(story)
+    run_with_rig(scenario)

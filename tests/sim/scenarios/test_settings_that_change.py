@@ -9,8 +9,16 @@ import pytest
 
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.test_what_an_ack_survives import COUNT, SECONDS, crash, insiders, leader_of, led, written
-from tests.sim.scenarios.three import Three, told
+from tests.sim.scenarios.test_what_an_ack_survives import (
+    COUNT,
+    SECONDS,
+    crash,
+    isr_brokers,
+    leader_of,
+    wait_leader,
+    write_records,
+)
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.broker.data_directory import ROOT
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
@@ -21,22 +29,22 @@ from tiered.replication.leader_replica import ACKS_ALL
 MIN_ISR = "min.insync.replicas"
 
 
-async def leader_alone_loses_power(three: Three) -> None:
+async def cut_power_of_lone_leader(three: ThreeBrokers) -> None:
     """`COUNT` records are acknowledged by three; both followers' processes end, then the leader loses power, and all
     come back."""
-    leader = await led(three)
+    leader = await wait_leader(three)
     hit = leader_of(three)
     others = [each for each in three.brokers.values() if each is not hit]
     for number in range(COUNT):
         await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
     await crash(others, SimMachine.kill)
-    await three.until(lambda: insiders(three) == [hit], SECONDS)
+    await three.wait_until(lambda: isr_brokers(three) == [hit], SECONDS)
     await crash([hit], SimMachine.power_cut)
     await asyncio.gather(*(each.start() for each in others))
     await asyncio.sleep(10)
     await hit.start()
-    again = await led(three)
-    await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+    again = await wait_leader(three)
+    await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
     assert await read_values(again, 0) == numbers(0, COUNT)
     assert again.explain()["possible_loss"] is None
 
@@ -44,7 +52,7 @@ async def leader_alone_loses_power(three: Three) -> None:
 def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
     """Brokers started with 2 would mean another number than the metadata log: as Kafka refuses it (KIP-966)."""
 
-    async def whole(three: Three) -> None:
+    async def whole(three: ThreeBrokers) -> None:
         for removed in (
             AlterBrokerConfigs(ALL_BROKERS, {MIN_ISR: None}),
             AlterBrokerConfigs(ALL_BROKERS, {"log.retention.ms": "-1"}, replace=True),
@@ -53,33 +61,35 @@ def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
                 await three.controller.node.submit(removed)
             assert refused.value.code is Code.INVALID_CONFIG
         await three.controller.node.submit(CreateTopic("t", 1, 3, configs={"retention.ms": "-1"}))
-        assert (await led(three)).config.min_insync_replicas == 2
-        await leader_alone_loses_power(three)
+        assert (await wait_leader(three)).config.min_insync_replicas == 2
+        await cut_power_of_lone_leader(three)
 
-    told(whole, min_insync_replicas=2)
+    run_scenario(whole, min_insync_replicas=2)
 
 
-async def change_flush(three: Three, value: str, *, everywhere: bool = False) -> None:
+async def change_flush(three: ThreeBrokers, value: str, *, everywhere: bool = False) -> None:
     """Sets `flush` of the topic, or of all topics."""
     asked = (
-        AlterBrokerConfigs(ALL_BROKERS, {"log.flush": value}) if everywhere else AlterTopicConfigs("t", {"flush": value})
+        AlterBrokerConfigs(ALL_BROKERS, {"log.flush": value})
+        if everywhere
+        else AlterTopicConfigs("t", {"flush": value})
     )
     await three.controller.node.submit(asked)
 
 
-async def leader_without_power_comes_back_before_the_other(three: Three, count: int = COUNT) -> None:
+async def restart_leader_first(three: ThreeBrokers, count: int = COUNT) -> None:
     """Of two in sync the leader loses power, then the other one's process ends. The leader comes back first: all that
     is acknowledged is there once both are back, whether the leader could wait for the other or could not."""
     hit = leader_of(three)
-    (other,) = [each for each in insiders(three) if each is not hit]
+    (other,) = [each for each in isr_brokers(three) if each is not hit]
     await crash([hit], SimMachine.power_cut)
     await asyncio.sleep(5)
     await crash([other], SimMachine.kill)
     await hit.start()
     await asyncio.sleep(SECONDS)
     await other.start()
-    again = await led(three)
-    await three.until(lambda: again.high_watermark >= count, SECONDS)
+    again = await wait_leader(three)
+    await three.wait_until(lambda: again.high_watermark >= count, SECONDS)
     assert await read_values(again, 0) == numbers(0, count)
     assert again.explain()["possible_loss"] is None
 
@@ -87,13 +97,13 @@ async def leader_without_power_comes_back_before_the_other(three: Three, count: 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["topic", "all"])
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
 def test_flush_ack_set_later_proves_nothing_of_what_was_not_fsynced(pause: float, everywhere: bool) -> None:
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2")
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2")
         await change_flush(three, "ack", everywhere=everywhere)
         await asyncio.sleep(pause)
-        await leader_without_power_comes_back_before_the_other(three)
+        await restart_leader_first(three)
 
-    told(whole)
+    run_scenario(whole)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
@@ -101,32 +111,32 @@ def test_flush_ack_set_later_proves_nothing_of_what_was_not_fsynced(pause: float
 def test_flush_ack_taken_away_proves_nothing_any_more(again: str, pause: float) -> None:
     """Also where it is set again while nothing is written."""
 
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
         await change_flush(three, "none")
-        leader = await led(three)
+        leader = await wait_leader(three)
         for number in range(COUNT, 2 * COUNT):
             await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
         if again == "ack":
             for value in ("ack", "none", "ack"):
                 await change_flush(three, value)
         await asyncio.sleep(pause)
-        await leader_without_power_comes_back_before_the_other(three, 2 * COUNT)
+        await restart_leader_first(three, 2 * COUNT)
 
-    told(whole)
+    run_scenario(whole)
 
 
 @pytest.mark.parametrize("pause", [0.0, 2.0])
 def test_one_replica_tells_what_it_lost_after_flush_ack_was_set(pause: float) -> None:
-    async def whole(three: Three) -> None:
-        await written(three, 1)
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 1)
         await change_flush(three, "ack")
         await asyncio.sleep(pause)
         hit = leader_of(three)
         await crash([hit], SimMachine.power_cut)
         await asyncio.sleep(5)
         await hit.start()
-        again = await led(three)
+        again = await wait_leader(three)
         await asyncio.sleep(5)
         kept = again.high_watermark
         assert await read_values(again, 0) == numbers(0, kept)
@@ -134,61 +144,61 @@ def test_one_replica_tells_what_it_lost_after_flush_ack_was_set(pause: float) ->
         assert kept == COUNT if loss is None else loss["from_offset"] <= kept
         assert pause == 0.0 or loss is None, "by then all of it is fsynced, although nobody wrote"
 
-    told(whole)
+    run_scenario(whole)
 
 
 @pytest.mark.parametrize("set_later", [False, True], ids=["created", "changed"])
 def test_flush_ack_proves_a_log_without_the_others(set_later: bool) -> None:
     """Both in sync lose power, one never comes back: the other has all, knows it, and leads."""
 
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2", flush="none" if set_later else "ack")
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="none" if set_later else "ack")
         if set_later:
             await change_flush(three, "ack")
             await asyncio.sleep(2)
-        both = insiders(three)
+        both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         await crash(both, SimMachine.power_cut)
         await out.start()
         await both[0].start()
-        again = await led(three)
+        again = await wait_leader(three)
         assert again.state.node_id == both[0].node_id
-        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
         assert again.explain()["possible_loss"] is None
 
-    told(whole)
+    run_scenario(whole)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_flush_ack_topic_of_a_version_without_the_note_is_proved_again_soon_after_its_upgrade(clean: bool) -> None:
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
-        both = insiders(three)
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+        both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         for each in both:
             await (each.stop() if clean else each.kill())
             each.machine.disk.remove(f"{ROOT}/{FILE}")
         await asyncio.gather(*(each.start() for each in both))
-        await led(three)
+        await wait_leader(three)
         await asyncio.sleep(5)
         await crash(both, SimMachine.power_cut)
         await out.start()
         await both[0].start()
-        again = await led(three)
-        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
         assert again.explain()["possible_loss"] is None
 
-    told(whole)
+    run_scenario(whole)
 
 
 def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut() -> None:
     """Nothing says that the setting was the same under an older version: nobody leads before all are back."""
 
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
-        both = insiders(three)
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+        both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         await crash(both, SimMachine.power_cut)
         for each in both:
@@ -198,8 +208,8 @@ def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut() -> N
         await asyncio.sleep(SECONDS)
         assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER
         await both[1].start()
-        again = await led(three)
-        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
 
-    told(whole)
+    run_scenario(whole)

@@ -10,103 +10,103 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.three import PORT, Three, told
+from tests.sim.scenarios.three import PORT, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.health import found_health
+from tiered_api.cli.cluster.health import check_health
 from tiered_api.cli.topic.describe import partition_sizes
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 LAG = 20
 
 
-async def health(three: Three) -> dict[str, Any]:
+async def fetch_health(three: ThreeBrokers) -> dict[str, Any]:
     """What the command would print, asked of any broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+    client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
-        return await found_health(client)
+        return await check_health(client)
     finally:
         await client.close()
 
 
-async def made(three: Three, name: str) -> None:
+async def create_topic(three: ThreeBrokers, name: str) -> None:
     nodes = list(three.brokers)
     await three.controller.node.submit(CreateTopic(name, assignments=[nodes], configs={"min.insync.replicas": "2"}))
-    await three.until(lambda: len(three.controller.node.image.topics[name].partitions[0].isr) == 3, 20)
+    await three.wait_until(lambda: len(three.controller.node.image.topics[name].partitions[0].isr) == 3, 20)
 
 
-def sentences(found: dict[str, Any]) -> str:
+def join_problems(found: dict[str, Any]) -> str:
     return " ".join(found["broker_problems"])
 
 
 def test_a_bucket_that_is_away_is_a_reason_and_each_broker_says_what_waits() -> None:
-    async def story(three: Three) -> None:
-        await made(three, "t")
-        before = await health(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
+        before = await fetch_health(three)
         assert before["healthy"] and before["broker_problems"] == [], before
         for each in three.brokers.values():
             each.machine.faults.outage = True
-        await three.brokers[1].node.replica("t", 0).append(batch([b"v"]))
+        await three.brokers[1].node.leader_replica("t", 0).append(batch([b"v"]))
         with pytest.raises(Refused):
             await three.controller.node.submit(CreateTopic("never"), timeout=3 * LAG)
-        found = await health(three)
+        found = await fetch_health(three)
         assert not found["healthy"] and "bucket" in found["reasons"], found
-        said = sentences(found)
+        said = join_problems(found)
         assert f"broker {three.controller.node_id}: store unreachable since" in said
         assert "1 segments wait for upload" in said and "1 changes of metadata wait" in said
         assert re.search(r"the oldest record for [56]\d s", said), said
         for each in three.brokers.values():
             each.machine.faults.outage = False
         await asyncio.sleep(3 * LAG)
-        after = await health(three)
+        after = await fetch_health(three)
         assert after["healthy"], after
 
-    told(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
 def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more() -> None:
-    async def story(three: Three) -> None:
-        await made(three, "t")
-        leader = three.brokers[1].node.replica("t", 0)
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
+        leader = three.brokers[1].node.leader_replica("t", 0)
         await leader.append(batch([b"v" * 1000]))
-        await three.until(lambda: leader.cold_end_offset > 0, 3 * LAG)
+        await three.wait_until(lambda: leader.cold_end_offset > 0, 3 * LAG)
         addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-        client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+        client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
         found = await partition_sizes(client)
         await client.close()
         local, remote = found[TopicPartition("t", 0)]
         assert local >= leader.local_bytes and remote == leader.cold_bytes > 0
 
-    told(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 
 
 def test_tiering_that_fails_while_the_store_answers_is_a_reason() -> None:
     """A store that sends wrong answers to some requests."""
 
-    async def story(three: Three) -> None:
-        await made(three, "t")
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
         leader = three.brokers[1].node
-        leader.replica("t", 0).upload_problem = "the body breaks off"
-        found = await health(three)
+        leader.leader_replica("t", 0).upload_problem = "the body breaks off"
+        found = await fetch_health(three)
         assert not found["healthy"] and found["reasons"] == ["broker problems"]
         assert found["broker_problems"] == ["broker 1: tiering of t-0 fails: the body breaks off"]
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_records_that_stay_out_of_the_bucket_for_too_long_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(three: Three) -> None:
-        await made(three, "t")
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
         leader = three.brokers[1].node
         monkeypatch.setattr(leader.tiering, "wake", lambda replica: None)
-        monkeypatch.setattr(leader.tiering, "closed", lambda replica: None)
-        await leader.replica("t", 0).append(batch([b"v"]))
+        monkeypatch.setattr(leader.tiering, "on_segment_closed", lambda replica: None)
+        await leader.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(2 * LAG)
-        assert (await health(three))["healthy"], "an upload may take a while"
+        assert (await fetch_health(three))["healthy"], "an upload may take a while"
         await asyncio.sleep(3 * LAG + 60)
-        found = await health(three)
-        assert not found["healthy"] and "tiered.upload.max.lag.ms" in sentences(found), found
+        found = await fetch_health(three)
+        assert not found["healthy"] and "tiered.upload.max.lag.ms" in join_problems(found), found
 
-    told(story, tiered_upload_max_lag_ms=LAG * 1000)
+    run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)

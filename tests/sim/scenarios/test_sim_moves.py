@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, Site, run
+from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.test_elections import TWO
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, FenceBroker, RegisterBroker
 from tiered.errors import Code
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -25,8 +25,8 @@ Wanted = dict[str, dict[int, list[int] | None]]
 Moving = dict[tuple[str, int], tuple[list[int], list[int], list[int]]]
 
 
-async def alter(
-    link: Link, wanted: Wanted, *, version: int = 1, other_counts: bool = True
+async def alter_reassignments(
+    link: BrokerConnection, wanted: Wanted, *, version: int = 1, other_counts: bool = True
 ) -> dict[tuple[str, int], int]:
     """The code of each partition."""
     topics = [
@@ -34,7 +34,7 @@ async def alter(
         for name, rows in wanted.items()
     ]
     request = AlterPartitionReassignmentsRequest(5_000, other_counts, topics)
-    answer = await link.ask(request, AlterPartitionReassignmentsResponse, 10, version)
+    answer = await link.send(request, AlterPartitionReassignmentsResponse, 10, version)
     assert (answer.error_code, answer.allow_replication_factor_change) == (0, other_counts)
     for topic in answer.responses:
         for each in topic.partitions:
@@ -44,9 +44,11 @@ async def alter(
     }
 
 
-async def moving(link: Link, named: dict[str, list[int]] | None = None) -> Moving:
+async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]] | None = None) -> Moving:
     topics = None if named is None else [ListPartitionReassignmentsTopics(*each) for each in named.items()]
-    answer = await link.ask(ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0)
+    answer = await link.send(
+        ListPartitionReassignmentsRequest(5_000, topics), ListPartitionReassignmentsResponse, 10, 0
+    )
     return {
         (topic.name, each.partition_index): (each.replicas, each.adding_replicas, each.removing_replicas)
         for topic in answer.topics
@@ -55,33 +57,37 @@ async def moving(link: Link, named: dict[str, list[int]] | None = None) -> Movin
 
 
 def test_moves_are_begun_listed_and_called_off() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
         await site.node.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_link(site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
         invalid, unknown = Code.INVALID_REPLICA_ASSIGNMENT.number, Code.UNKNOWN_TOPIC_OR_PARTITION.number
         for version in range(2):
             wanted: Wanted = {"t": {0: [1, 2], 1: [9], 2: [], 7: [1]}, "no": {0: [1]}}
-            assert await alter(link, wanted, version=version) == {
+            assert await alter_reassignments(link, wanted, version=version) == {
                 ("t", 0): 0, ("t", 1): invalid, ("t", 2): invalid, ("t", 7): unknown, ("no", 0): unknown,
             }  # fmt: skip
-        assert await alter(link, {"t": {1: [2]}}) == {("t", 1): 0}
+        assert await alter_reassignments(link, {"t": {1: [2]}}) == {("t", 1): 0}
         both = {("t", 0): ([1, 2], [2], []), ("t", 1): ([2, 1], [2], [1])}
-        assert await moving(link) == both
-        assert await moving(link, {"t": [1, 2, 9], "no": [0]}) == {("t", 1): both["t", 1]}
+        assert await list_reassignments(link) == both
+        assert await list_reassignments(link, {"t": [1, 2, 9], "no": [0]}) == {("t", 1): both["t", 1]}
         fewer = Code.INVALID_REPLICATION_FACTOR.number
-        assert await alter(link, {"t": {2: [1, 2]}}, other_counts=False) == {("t", 2): fewer}
+        assert await alter_reassignments(link, {"t": {2: [1, 2]}}, other_counts=False) == {("t", 2): fewer}
         none = Code.NO_REASSIGNMENT_IN_PROGRESS.number
-        assert await alter(link, {"t": {0: None, 1: None, 2: None}}) == {("t", 0): 0, ("t", 1): 0, ("t", 2): none}
-        assert await moving(link) == {}
+        assert await alter_reassignments(link, {"t": {0: None, 1: None, 2: None}}) == {
+            ("t", 0): 0,
+            ("t", 1): 0,
+            ("t", 2): none,
+        }
+        assert await list_reassignments(link) == {}
         assert {each.replicas for each in site.node.image.topics["t"].partitions} == {(1,)}
         await site.node.submit(FenceBroker(2, TWO))
-        assert await alter(link, {"t": {0: [1, 2]}}) == {("t", 0): invalid}
-        assert await alter(link, {}) == {}
+        assert await alter_reassignments(link, {"t": {0: [1, 2]}}) == {("t", 0): invalid}
+        assert await alter_reassignments(link, {}) == {}
         link.close()
         await server.close()
         await site.stop()
 
-    run(story)
+    run(scenario)

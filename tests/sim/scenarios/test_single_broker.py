@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tests.sim import single
-from tests.sim.__main__ import outcome
-from tests.sim.options import Options
-from tests.sim.scenarios.many import run_all
+from tests.sim.__main__ import run_seed
+from tests.sim.options import SingleOptions
+from tests.sim.scenarios.many import run_seeds
 from tests.sim.single import run
 from tests.sources import ROOT
 
@@ -25,7 +25,7 @@ REACHED = (
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
-    run_all("single", SEEDS, REACHED)
+    run_seeds("single", SEEDS, REACHED)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_no_seed_breaks_a_promise() -> None:
     ],
 )
 def test_seeds_that_once_failed(seed: int, what: str) -> None:
-    assert run(seed, Options.plain).counts["acked"] > 0, what
+    assert run(seed, SingleOptions.without_admin).counts["acked"] > 0, what
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_seeds_that_once_failed(seed: int, what: str) -> None:
     ],
 )
 def test_seeds_that_once_failed_with_administration(seed: int, what: str) -> None:
-    assert run(seed, Options.unstopped).counts["acked"] > 0, what
+    assert run(seed, SingleOptions.without_clean_stops).counts["acked"] > 0, what
 
 
 def trace_elsewhere(seed: int, hash_seed: int) -> str:
@@ -79,8 +79,8 @@ def test_a_seed_is_one_story(seed: int) -> None:
 def test_a_failed_seed_tells_what_it_drew_and_did_and_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing becomes cold in no time at all."""
     monkeypatch.setattr(single, "SETTLE_SECONDS", 0.0)
-    _, story, _ = outcome(3)
+    _, story, _ = run_seed(3)
     _, _, told = story.partition("AssertionError: liveness: not within 0.0 s: everything is cold")
     said = told.splitlines()[1:]
-    assert said[0] == str(Options.drawn(3)) and said[-1] == "again with: make sim OF=single SEED=3"
+    assert said[0] == str(SingleOptions.for_seed(3)) and said[-1] == "again with: make sim OF=single SEED=3"
     assert said[1] == "    0.000 started epoch=1" and any(line.endswith(" heal") for line in said[2:-1])

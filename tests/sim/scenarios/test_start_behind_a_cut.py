@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 
 
-def cut(three: Three, broker: Broker) -> Broker:
+def cut_from_controller(three: ThreeBrokers, broker: SimBroker) -> SimBroker:
     """Both ways between it and the controller, which is given."""
     controller = three.controller
     for source, target in ((controller, broker), (broker, controller)):
@@ -16,38 +16,40 @@ def cut(three: Three, broker: Broker) -> Broker:
     return controller
 
 
-async def known_to(controller: Broker, broker: Broker, three: Three, *, live: bool, seconds: float) -> None:
-    await three.until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
+async def wait_known(
+    controller: SimBroker, broker: SimBroker, three: ThreeBrokers, *, live: bool, seconds: float
+) -> None:
+    await three.wait_until(lambda: controller.node.image.brokers[broker.node_id].live is live, seconds)
 
 
 def test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         late = three.others()[0]
         await late.kill()
-        await known_to(three.controller, late, three, live=False, seconds=10)
-        controller = cut(three, late)
+        await wait_known(three.controller, late, three, live=False, seconds=10)
+        controller = cut_from_controller(three, late)
         starting = asyncio.create_task(late.start())
         await asyncio.sleep(10)
         assert not starting.done()
         three.network.heal()
-        await known_to(controller, late, three, live=True, seconds=5)
+        await wait_known(controller, late, three, live=True, seconds=5)
         await starting
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_request_that_finds_no_way_to_the_controller_is_asked_again_and_done_soon_after_it_is_mended() -> None:
     """Nobody heard it: it is not taken for one that may have been done."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         asker = three.others()[0]
-        cut(three, asker)
-        await three.until(lambda: not asker.node.cluster.has_controller_contact, 30)
+        cut_from_controller(three, asker)
+        await three.wait_until(lambda: not asker.node.cluster.has_controller_contact, 30)
         asked = asyncio.create_task(asker.node.submit(CreateTopic("t")))
         await asyncio.sleep(10)
         assert not asked.done()
         three.network.heal()
-        await three.until(asked.done, 5)
+        await three.wait_until(asked.done, 5)
         assert (await asked).name == "t"
 
-    told(story)
+    run_scenario(scenario)

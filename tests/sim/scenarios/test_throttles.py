@@ -8,9 +8,9 @@ import pytest
 
 from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.test_reassignments import AT, contents, leads, now, write
-from tests.sim.scenarios.test_replica_fetch import INCARNATION, Copying, copying
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, read_log, write
+from tests.sim.scenarios.test_replica_fetch import INCARNATION, ReplicaFetchRig, run_with_rig
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import (
     AlterBrokerConfigs,
@@ -25,24 +25,26 @@ from tiered.controller.requests import (
 from tiered.errors import Refused
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered_api.cli.cluster.moves import alter, moving, stand
-from tiered_api.cli.cluster.throttle import RATES, cordon, cordoned, throttle, unthrottle, unthrottle_all
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.cli.cluster.moves import alter_reassignments, fetch_placement, fetch_reassignments
+from tiered_api.cli.cluster.throttle import RATES, cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 LARGE = b"x" * 8_000
 
 
-def client_of(three: Three) -> Client:
-    return Client(three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)])
+def make_client(three: ThreeBrokers) -> KafkaClient:
+    return KafkaClient(
+        three.network.host("far"), SimClock(three.loop), [Address(f"b{node}", 9092) for node in (1, 2, 3)]
+    )
 
 
-async def throttle_leader(it: Copying, rate: int, words: str) -> None:
+async def throttle_leader(it: ReplicaFetchRig, rate: int, words: str) -> None:
     node = it.site.node
     await node.submit(AlterBrokerConfigs(1, {"leader.replication.throttled.rate": str(rate)}))
     await node.submit(AlterTopicConfigs("t", {"leader.replication.throttled.replicas": words}))
 
 
-async def out_of_sync(it: Copying) -> None:
+async def remove_from_isr(it: ReplicaFetchRig) -> None:
     """Broker 2 was away: it is there again, and in no in-sync set."""
     await it.site.node.submit(FenceBroker(2, INCARNATION))
     await it.site.node.submit(UnfenceBroker(2, INCARNATION))
@@ -51,8 +53,8 @@ async def out_of_sync(it: Copying) -> None:
 
 @pytest.mark.parametrize("words", ["*", "0:1,1:7"])
 def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> None:
-    async def story(it: Copying) -> None:
-        await out_of_sync(it)
+    async def scenario(it: ReplicaFetchRig) -> None:
+        await remove_from_isr(it)
         (leader,) = it.leaders
         for _ in range(40):
             leader.append_now(batch([LARGE]), 1)
@@ -67,18 +69,18 @@ def test_a_leader_gives_to_a_follower_out_of_sync_at_the_rate(words: str) -> Non
         assert 7 < it.site.loop.time() - began < 11
         assert answers < 80, "it waits at the leader"
 
-    copying(story)
+    run_with_rig(scenario)
 
 
 def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
-    async def story(it: Copying) -> None:
+    async def scenario(it: ReplicaFetchRig) -> None:
         held, _ = it.leaders
         for leader in it.leaders:
             leader.append_now(batch([LARGE, LARGE]), 1)
         await throttle_leader(it, 1, "0:1")
         began = it.site.loop.time()
         assert all(len(part.records) > 16_000 for part in await it.fetch(0, 0, wait_ms=10_000))
-        await out_of_sync(it)
+        await remove_from_isr(it)
         epoch = held.leader_epoch
         ask = it.ask(0, 0, wait_ms=10_000, epoch=epoch)
         parts = {part.partition: part for part in await it.peers.fetch("one:9092", ask, 20)}
@@ -87,17 +89,17 @@ def test_a_leader_gives_at_once_to_who_is_in_sync_or_not_named() -> None:
         assert parts[0].records == b"" and len(parts[1].records) > 16_000, "one that is held keeps no other"
         assert it.site.loop.time() - began < 1
 
-    copying(story, partitions=2)
+    run_with_rig(scenario, partitions=2)
 
 
 def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        (leader,) = (each for each in three.brokers.values() if leads(each))
+        (leader,) = (each for each in three.brokers.values() if is_leading(each))
         for _ in range(60):
-            await leader.node.replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
-        size = leader.node.replica("t", 0).log.size_bytes
-        client = client_of(three)
+            await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
+        size = leader.node.leader_replica("t", 0).log.size_bytes
+        client = make_client(three)
         moves = {PartitionName("t", 0): ((1, 2), (1, 3))}
         await throttle(client, moves, size // 20)
         image = three.controller.node.image
@@ -106,48 +108,48 @@ def test_a_partition_moves_at_its_rate_and_the_rate_is_taken_away() -> None:
             "follower.replication.throttled.replicas": "0:3",
         }
         assert set(image.broker_configs) == {1, 2, 3} and set(image.broker_configs[3]) == set(RATES)
-        assert await alter(client, {PartitionName("t", 0): (1, 3)}) == {PartitionName("t", 0): "OK"}
+        assert await alter_reassignments(client, {PartitionName("t", 0): (1, 3)}) == {PartitionName("t", 0): "OK"}
         began = three.now
         acked = await write(three, 10)
         assert three.now - began < 2, "who is in sync is not held"
-        await three.until(lambda: not now(three).is_reassigning, 60)
+        await three.wait_until(lambda: not partition_image(three).is_reassigning, 60)
         assert 12 < three.now - began < 40
-        assert not await moving(client)
+        assert not await fetch_reassignments(client)
         await unthrottle(client, moves)
         image = three.controller.node.image
         assert set(image.topics["t"].configs.values()) <= {""}
         assert not any(image.broker_configs.values())
-        assert now(three).replicas == (1, 3)
-        assert all(value in contents(leader) for value in acked)
+        assert partition_image(three).replicas == (1, 3)
+        assert all(value in read_log(leader) for value in acked)
         assert await unthrottle_all(client) == (3, 1)
         assert three.controller.node.image.topics["t"].configs == {}
         await client.close()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def holds(broker: Broker) -> bool:
-    return any(each.at == AT for each in broker.node.partitions.held())
+def has_replica(broker: SimBroker) -> bool:
+    return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
 def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
-    async def story(three: Three) -> None:
-        node, client = three.controller.node, client_of(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        node, client = three.controller.node, make_client(three)
         await node.submit(CreateTopic("t", 6, 2))
-        assert await cordoned(client, [1, 2, 3]) == set()
+        assert await fetch_cordoned(client, [1, 2, 3]) == set()
         await cordon(client, 2)
-        assert await cordoned(client, [1, 2, 3]) == {2}
-        before = await stand(client)
+        assert await fetch_cordoned(client, [1, 2, 3]) == {2}
+        before = await fetch_placement(client)
         assert set(before.racks) == {1, 3}
-        assert (await alter(client, plan_drain(before.placed, before.racks, 2))).keys()
+        assert (await alter_reassignments(client, plan_drain(before.replicas, before.racks, 2))).keys()
         made = await node.submit(CreateTopic("new", 9, 2))
         assert all(set(each.replicas) == {1, 3} for each in made.partitions)
         async with asyncio.timeout(60):
-            while await moving(client):
+            while await fetch_reassignments(client):
                 await asyncio.sleep(0.1)
-        seen = await stand(client)
-        assert not any(2 in replicas for replicas in seen.placed.values())
-        assert not any(2 in to for to in plan_balance(seen.placed, seen.racks).values())
+        seen = await fetch_placement(client)
+        assert not any(2 in replicas for replicas in seen.replicas.values())
+        assert not any(2 in to for to in plan_balance(seen.replicas, seen.racks).values())
         with pytest.raises(Refused, match=r"1\.\.2, the number of live brokers that take new replicas"):
             await node.submit(CreateTopic("three", 1, 3))
         for named in (CreateTopic("named", assignments=[[1, 2]]), CreatePartitions("new", 10, assignments=[[2, 1]])):
@@ -162,4 +164,4 @@ def test_nothing_new_lands_on_a_broker_that_is_being_emptied() -> None:
         await node.submit(CreateTopic("three", 1, 3))
         await client.close()
 
-    told(story)
+    run_scenario(scenario)

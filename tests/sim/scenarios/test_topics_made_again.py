@@ -15,16 +15,16 @@ import pytest
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.made_again import AT, OLD, SECONDS, Again, code_of, story_of
+from tests.sim.scenarios.made_again import AT, OLD, SECONDS, RecreatedTopic, code_of, run_recreated
 from tests.sim.scenarios.test_what_an_ack_survives import crash
-from tests.sim.scenarios.three import Broker
+from tests.sim.scenarios.three import SimBroker
 from tiered.controller.requests import CreateTopic, DeleteTopic, FenceBroker
 from tiered.errors import Code, Refused
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, FetchOffsets
-from tiered.ids import TopicPartition, id_bytes
+from tiered.groups.requests import NO_OFFSET, CommitOffsets, FetchOffsets, PartitionOffset
+from tiered.ids import TopicPartition, decode_uuid
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.kafka.client.connection import Link
+from tiered_api.kafka.client.connection import BrokerConnection
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -48,7 +48,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.server.fetch.frames import BY_ID, Topic
+from tiered_api.kafka.server.fetch.frames import TOPIC_IDS_FROM, RequestedTopic
 
 GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 
@@ -59,19 +59,19 @@ GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged_of_the_second() -> None:
     """The follower has acted, and asks a leader that has not."""
 
-    async def story(again: Again) -> None:
-        await again.replace()
+    async def scenario(again: RecreatedTopic) -> None:
+        await again.recreate()
         quick = again.quick.node
 
         def waits() -> bool:
-            copy = quick.partitions.copied(AT)
+            copy = quick.hosted_replicas.find_follower(AT)
             return copy is not None and copy.topic_id == again.new_id and "NOT_LEADER" in copy.fetch_error
 
-        await again.three.until(waits, SECONDS)
+        await again.three.wait_until(waits, SECONDS)
         await asyncio.sleep(2)
-        copy = quick.partitions.copied(AT)
+        copy = quick.hosted_replicas.find_follower(AT)
         assert copy is not None and copy.log.end_offset == 0
-        new = await again.act()
+        new = await again.release_slow()
         values = [b"new-%d" % number for number in range(OLD + 3)]
         for value in values:
             new.append_now(batch([value]), ACKS_ALL)
@@ -79,36 +79,36 @@ def test_a_follower_gets_nothing_of_the_first_topic_and_all_that_is_acknowledged
         assert await read_values(new, 0) == values
         await asyncio.sleep(1)
         await crash([again.slow], SimMachine.kill)
-        await again.three.until(lambda: quick.partitions.get(AT) is not None, SECONDS)
-        heir = quick.replica(*AT)
-        await again.three.until(lambda: heir.log.end_offset >= len(values), SECONDS)
+        await again.three.wait_until(lambda: quick.hosted_replicas.find_leader(AT) is not None, SECONDS)
+        heir = quick.leader_replica(*AT)
+        await again.three.wait_until(lambda: heir.log.end_offset >= len(values), SECONDS)
         data = heir.log.read(0, 1 << 20, end_offset=heir.log.end_offset)
         assert data is not None and values_of(data.file.pread(data.start, data.length)) == values
 
-    story_of(story, 2)
+    run_recreated(scenario, 2)
 
 
 def test_a_question_of_a_follower_that_waits_is_no_progress_of_another_topic() -> None:
     """It was asked for the first topic, and waits for more of it while the second one begins."""
 
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         await asyncio.sleep(1)
-        await again.replace()
-        new = await again.act()
+        await again.recreate()
+        new = await again.release_slow()
         assert new.state.high_watermark == 0
         new.append_now(batch([b"new"]), ACKS_ALL)
         await new.wait_committed(1, 5_000)
-        copy = again.quick.node.partitions.copied(AT)
+        copy = again.quick.node.hosted_replicas.find_follower(AT)
         assert copy is not None and copy.topic_id == again.new_id and copy.log.end_offset == 1
 
-    story_of(story, 2)
+    run_recreated(scenario, 2)
 
 
 # -- clients of Kafka's protocol --------------------------------------------------------------------------------------
 
 
-def named(again: Again, how: str) -> str:
-    return {"old id": again.old.topic_id, "new id": again.new_id, "name": ""}[how]
+def topic_id_for(again: RecreatedTopic, how: str) -> str:
+    return {"old id": again.old_replica.topic_id, "new id": again.new_id, "name": ""}[how]
 
 
 REFUSED = {
@@ -116,99 +116,99 @@ REFUSED = {
     "new id": Code.NOT_LEADER_OR_FOLLOWER,
     "name": Code.NOT_LEADER_OR_FOLLOWER,
 }
-HOWS = pytest.mark.parametrize("how", REFUSED)
+EVERY_REFERENCE = pytest.mark.parametrize("how", REFUSED)
 
 
-@HOWS
+@EVERY_REFERENCE
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("acks", [1, ACKS_ALL])
 def test_records_are_not_taken_into_the_log_of_another_topic(replicas: int, acks: int, how: str) -> None:
     """What the same connection sent before is remembered, up to the records."""
 
-    async def story(again: Again) -> None:
-        for topic_id in (again.old.topic_id, ""):
+    async def scenario(again: RecreatedTopic) -> None:
+        for topic_id in (again.old_replica.topic_id, ""):
             for _ in range(3):
                 assert (await again.produce(topic_id, acks=acks))[0] is Code.NONE
-        end = again.old.log.end_offset
-        await again.replace()
-        assert (await again.produce(named(again, how), acks=acks))[0] is REFUSED[how]
-        assert again.old.log.end_offset == end
-        new = await again.act()
+        end = again.old_replica.log.end_offset
+        await again.recreate()
+        assert (await again.produce(topic_id_for(again, how), acks=acks))[0] is REFUSED[how]
+        assert again.old_replica.log.end_offset == end
+        new = await again.release_slow()
         assert new.log.end_offset == 0
-        asked = named(again, how)
+        asked = topic_id_for(again, how)
         assert (await again.produce(asked, acks=acks)) == (
             (Code.NONE, 0) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, -1)
         )
 
-    story_of(story, replicas)
+    run_recreated(scenario, replicas)
 
 
-@HOWS
+@EVERY_REFERENCE
 def test_records_of_another_topic_are_not_read(how: str) -> None:
-    async def story(again: Again) -> None:
-        for topic_id in (again.old.topic_id, ""):
+    async def scenario(again: RecreatedTopic) -> None:
+        for topic_id in (again.old_replica.topic_id, ""):
             for _ in range(3):
                 assert len((await again.fetch(topic_id, 0))[1]) == OLD
-        await again.replace()
-        assert await again.fetch(named(again, how), 0) == (REFUSED[how], [])
-        new = await again.act()
+        await again.recreate()
+        assert await again.fetch(topic_id_for(again, how), 0) == (REFUSED[how], [])
+        new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
-        asked = named(again, how)
+        asked = topic_id_for(again, how)
         assert await again.fetch(asked, 0) == (
             (Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, [])
         )
 
-    story_of(story)
+    run_recreated(scenario)
 
 
-@HOWS
+@EVERY_REFERENCE
 def test_a_follower_that_acts_late_gives_consumers_nothing_of_another_topic(how: str) -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         quick = again.quick
-        await again.three.until(lambda: again.quick.node.partitions.copied(AT) is not None, SECONDS)
+        await again.three.wait_until(lambda: again.quick.node.hosted_replicas.find_follower(AT) is not None, SECONDS)
         await asyncio.sleep(1)
-        assert len((await again.fetch(again.old.topic_id, 0, broker=quick))[1]) == OLD
-        await quick.node.partitions._moving.acquire()
-        await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
-        again.new_id = await again._make()
-        await again.three.until(lambda: quick.node.image.topics["t"].topic_id == again.new_id, SECONDS)
-        assert await again.fetch(named(again, how), 0, broker=quick) == (REFUSED[how], [])
-        quick.node.partitions._moving.release()
+        assert len((await again.fetch(again.old_replica.topic_id, 0, broker=quick))[1]) == OLD
+        await quick.node.hosted_replicas._role_change_lock.acquire()
+        await again.three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+        again.new_id = await again._create_topic()
+        await again.three.wait_until(lambda: quick.node.image.topics["t"].topic_id == again.new_id, SECONDS)
+        assert await again.fetch(topic_id_for(again, how), 0, broker=quick) == (REFUSED[how], [])
+        quick.node.hosted_replicas._role_change_lock.release()
 
-    story_of(story, 2)
+    run_recreated(scenario, 2)
 
 
-async def list_offsets(link: Link) -> int:
+async def list_offsets(link: BrokerConnection) -> int:
     request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])], 1_000)
-    return (await link.ask(request, ListOffsetsResponse, SECONDS, 8)).topics[0].partitions[0].error_code
+    return (await link.send(request, ListOffsetsResponse, SECONDS, 8)).topics[0].partitions[0].error_code
 
 
-async def delete_records(link: Link) -> int:
+async def delete_records(link: BrokerConnection) -> int:
     request = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 0)])], 1_000)
-    return (await link.ask(request, DeleteRecordsResponse, SECONDS, 2)).topics[0].partitions[0].error_code
+    return (await link.send(request, DeleteRecordsResponse, SECONDS, 2)).topics[0].partitions[0].error_code
 
 
-async def end_of_epoch(link: Link) -> int:
+async def end_of_epoch(link: BrokerConnection) -> int:
     request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])])
-    return (await link.ask(request, OffsetForLeaderEpochResponse, SECONDS, 4)).topics[0].partitions[0].error_code
+    return (await link.send(request, OffsetForLeaderEpochResponse, SECONDS, 4)).topics[0].partitions[0].error_code
 
 
-async def describe_producers(link: Link) -> int:
+async def describe_producers(link: BrokerConnection) -> int:
     request = DescribeProducersRequest([TopicRequest("t", [0])])
-    return (await link.ask(request, DescribeProducersResponse, SECONDS, 0)).topics[0].partitions[0].error_code
+    return (await link.send(request, DescribeProducersResponse, SECONDS, 0)).topics[0].partitions[0].error_code
 
 
 @pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
-def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[Link], Awaitable[int]]) -> None:
-    async def story(again: Again) -> None:
+def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         link = await again.link(again.slow)
         assert code_of(await ask(link)) is Code.NONE
-        await again.replace()
+        await again.recreate()
         assert code_of(await ask(link)) is Code.NOT_LEADER_OR_FOLLOWER
-        await again.act()
+        await again.release_slow()
         assert code_of(await ask(link)) is Code.NONE
 
-    story_of(story)
+    run_recreated(scenario)
 
 
 # -- who waits --------------------------------------------------------------------------------------------------------
@@ -219,43 +219,43 @@ def test_what_goes_by_name_is_not_said_of_another_topic(ask: Callable[[Link], Aw
 def test_a_fetch_that_waits_is_told_that_its_topic_is_gone(by_id: bool, late: bool) -> None:
     """Also where the second topic is led, and has records at that offset, before the fetch looks again."""
 
-    async def story(again: Again) -> None:
-        asked = again.old.topic_id if by_id else ""
+    async def scenario(again: RecreatedTopic) -> None:
+        asked = again.old_replica.topic_id if by_id else ""
         waiting = asyncio.create_task(again.fetch(asked, OLD, wait_ms=20_000))
         await asyncio.sleep(1)
         assert not waiting.done()
         began = again.three.now
         if late:
-            await again.replace()
+            await again.recreate()
             code, values = await waiting
-            await again.act()
+            await again.release_slow()
         else:
-            await again.three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
-            again.new_id = await again._make()
-            await again.three.until(again.led, SECONDS)
-            new = again.slow.node.replica(*AT)
+            await again.three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+            again.new_id = await again._create_topic()
+            await again.three.wait_until(again.is_led, SECONDS)
+            new = again.slow.node.leader_replica(*AT)
             for number in range(OLD + 2):
                 new.append_now(batch([b"new-%d" % number]), ACKS_ALL)
             code, values = await waiting
         assert again.three.now - began < 10 and values == []
         assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
 
-    story_of(story)
+    run_recreated(scenario)
 
 
 def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> None:
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         for each in (again.three.controller, again.slow):
             again.three.network.cut(again.quick.name, each.name)
-        waiting = asyncio.create_task(again.produce(again.old.topic_id, timeout_ms=30_000))
+        waiting = asyncio.create_task(again.produce(again.old_replica.topic_id, timeout_ms=30_000))
         await asyncio.sleep(0.5)
         assert not waiting.done()
-        await again.replace()
+        await again.recreate()
         assert (await waiting)[0] in GONE
         again.three.network.heal()
-        assert (await again.act()).log.end_offset == 0
+        assert (await again.release_slow()).log.end_offset == 0
 
-    story_of(story, 2)
+    run_recreated(scenario, 2)
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -264,25 +264,27 @@ def test_a_produce_that_waits_for_followers_is_told_that_its_topic_is_gone() -> 
 def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
     """Those of the first one go before any can come for the second."""
 
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         node = again.slow.node
         await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
-        await again.three.until(lambda: node.partitions.get(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS)
+        await again.three.wait_until(
+            lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS
+        )
 
         async def committed() -> int:
-            fetched = await node.coordinators.ask("g", FetchOffsets("g", (AT,)))
+            fetched = await node.group_coordinators.ask("g", FetchOffsets("g", (AT,)))
             return int(fetched.offsets[0].offset)
 
-        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
+        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
         assert await committed() == 3
-        await again.replace()
+        await again.recreate()
         assert await committed() == NO_OFFSET
-        await node.coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
-        await again.act()
+        await node.group_coordinators.ask("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
+        await again.release_slow()
         await asyncio.sleep(1)
         assert await committed() == 1
 
-    story_of(story)
+    run_recreated(scenario)
 
 
 # -- what has the name is not enough ----------------------------------------------------------------------------------
@@ -292,48 +294,48 @@ def test_an_offset_that_is_committed_for_the_second_topic_stays() -> None:
 def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     """By name, too: the second topic is led by the time the fetch looks again."""
 
-    async def story(again: Again) -> None:
-        fetches = again.slow.server.dispatch.fetches
-        asked = Topic(id_bytes(again.old.topic_id) if version >= BY_ID else b"t", "t", [])
-        before = fetches.find(version, asked, 0, "")
-        assert before is again.old
-        await again.replace()
-        new = await again.act()
-        if version < BY_ID:
-            assert fetches.find(version, asked, 0, "") is new
+    async def scenario(again: RecreatedTopic) -> None:
+        fetches = again.slow.server.dispatch.fetch_handler
+        asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
+        before = fetches.find_source(version, asked, 0, "")
+        assert before is again.old_replica
+        await again.recreate()
+        new = await again.release_slow()
+        if version < TOPIC_IDS_FROM:
+            assert fetches.find_source(version, asked, 0, "") is new
         with pytest.raises(Refused) as caught:
-            fetches.find_again(version, asked, 0, "", before)
+            fetches.find_same_topic(version, asked, 0, "", before)
         assert caught.value.code in GONE
 
-    story_of(story)
+    run_recreated(scenario)
 
 
 def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> None:
     """The leader leads again, and the bucket is slow to say what of the partition is cold."""
 
-    async def story(again: Again) -> None:
+    async def scenario(again: RecreatedTopic) -> None:
         three, slow = again.three, again.slow
-        partitions, led = slow.node.partitions, list[str]()
-        begun = partitions._begun
+        partitions, led = slow.node.hosted_replicas, list[str]()
+        begun = partitions._on_lead
 
         def note(replica: LeaderReplica) -> None:
             led.append(replica.topic_id)
             begun(replica)
 
-        partitions._begun = note
+        partitions._on_lead = note
         slow.machine.faults.first_byte_seconds = 3.0
         await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
-        await three.until(lambda: again.old.is_stopped, SECONDS)
-        await three.until(lambda: leads(slow), SECONDS)
-        await three.controller.node.submit(DeleteTopic("t", again.old.topic_id))
-        again.new_id = await again._make()
-        await three.until(again.led, SECONDS)
+        await three.wait_until(lambda: again.old_replica.is_stopped, SECONDS)
+        await three.wait_until(lambda: is_leader(slow), SECONDS)
+        await three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+        again.new_id = await again._create_topic()
+        await three.wait_until(again.is_led, SECONDS)
         assert led == [again.new_id]
 
-    story_of(story)
+    run_recreated(scenario)
 
 
-def leads(broker: Broker) -> bool:
+def is_leader(broker: SimBroker) -> bool:
     topic = broker.node.image.topics.get("t")
     return topic is not None and topic.partitions[0].leader == broker.node_id
 
@@ -342,13 +344,13 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
     """A broker that starts tells where its logs end, by which a leader may be found; it opened them by an older
     image."""
 
-    async def story(again: Again) -> None:
-        partitions = again.slow.node.partitions
-        assert partitions.end_of(AT, again.old.topic_id) == (0, OLD)
-        await again.replace()
+    async def scenario(again: RecreatedTopic) -> None:
+        partitions = again.slow.node.hosted_replicas
+        assert partitions.end_of(AT, again.old_replica.topic_id) == (0, OLD)
+        await again.recreate()
         assert partitions.end_of(AT, again.new_id) == (-1, 0)
-        new = await again.act()
+        new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
         assert partitions.end_of(AT, again.new_id) == (0, 1)
 
-    story_of(story)
+    run_recreated(scenario)

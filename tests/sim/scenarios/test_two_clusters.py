@@ -8,31 +8,31 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, run
+from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.three import Three, told
-from tiered.broker.broker import Node
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tiered.broker.broker import Broker
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused
 from tiered.metadata import layout
 from tiered.metadata.log_reader import load_metadata
 from tiered.metrics import Metrics
 
-NOTICED = 3 * 61 + 5.0
+NOTICE_SECONDS = 3 * 61 + 5.0
 """Seconds: an idle controller asks the bucket once a minute, for one of three things."""
-WRITING = 65.0
+WRITE_SECONDS = 65.0
 
 
-async def another(site: Site | Three) -> Node:
+async def start_other_cluster(site: SimBrokerRig | ThreeBrokers) -> Broker:
     """A cluster that begins in what was emptied."""
     machine = SimMachine(site.loop, "other", site.bucket, site.network)
     await machine.store.delete(list(site.bucket.objects))
-    node = Node(replace(QUICK, node_id=9), machine.process(), Metrics())
+    node = Broker(replace(QUICK, node_id=9), machine.process(), Metrics())
     await node.start()
     return node
 
 
-def entries(site: Site, cluster_id: str) -> int:
+def count_entries(site: SimBrokerRig, cluster_id: str) -> int:
     """How many of the log are of a cluster."""
     found = [
         layout.decode_entry(held.data, layout.slot_of(key))
@@ -42,85 +42,89 @@ def entries(site: Site, cluster_id: str) -> int:
     return sum(entry.cluster_id == cluster_id for entry in found)
 
 
-def is_told(node: Node) -> bool:
+def reports_shared_prefix(node: Broker) -> bool:
     health = node.health()
     return not health.ok and "two clusters cannot share a prefix" in " ".join(health.problems)
 
 
 def test_a_cluster_that_writes_ends_within_a_minute_of_another_one_beginning_there() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         for number in range(20):
             await site.create(f"early-{number}")
-        other = await another(site)
+        other = await start_other_cluster(site)
         start = site.loop.now_ns
         number = 0
         while not first.ended.is_set():
-            assert site.loop.now_ns - start < WRITING * 1e9, f"{entries(site, first.cluster_id)} entries written"
+            assert site.loop.now_ns - start < WRITE_SECONDS * 1e9, (
+                f"{count_entries(site, first.cluster_id)} entries written"
+            )
             number += 1
             with suppress(Refused):
                 await first.submit(CreateTopic(f"late-{number}"), timeout=5)
             await asyncio.sleep(1)
-        assert is_told(first)
-        written = entries(site, first.cluster_id)
+        assert reports_shared_prefix(first)
+        written = count_entries(site, first.cluster_id)
         await site.stop()
         await other.submit(CreateTopic("theirs"))
         await asyncio.sleep(60)
-        assert entries(site, first.cluster_id) == written and other.health().ok
+        assert count_entries(site, first.cluster_id) == written and other.health().ok
         with pytest.raises(Refused) as refused:
             await site.start()
         assert other.cluster_id in refused.value.why
         await site.stop()
         await other.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_an_idle_cluster_ends_by_what_it_asks_once_a_minute() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         await site.create()
-        other = await another(site)
-        await site.until(first.ended.is_set, NOTICED)
-        assert is_told(first)
+        other = await start_other_cluster(site)
+        await site.wait_until(first.ended.is_set, NOTICE_SECONDS)
+        assert reports_shared_prefix(first)
         await site.stop()
         await other.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_every_broker_of_a_cluster_notices_also_who_only_follows() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         followers = three.others()
-        other = await another(three)
-        await three.until(lambda: all(each.node.ended.is_set() for each in followers), 65)
-        await three.until(lambda: all(is_told(each.node) for each in three.brokers.values()), NOTICED)
+        other = await start_other_cluster(three)
+        await three.wait_until(lambda: all(each.node.ended.is_set() for each in followers), 65)
+        await three.wait_until(
+            lambda: all(reports_shared_prefix(each.node) for each in three.brokers.values()), NOTICE_SECONDS
+        )
         await other.stop()
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_slot_that_another_cluster_has_written_ends_the_one_that_wants_it() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         first = await site.start()
         slot = first.image.slot + 1
         theirs = layout.Entry(slot, 1, "n", (), "another-cluster")
         await site.machine.store.put(layout.slot_key(slot), layout.encode_entry(theirs), if_absent=True)
         with suppress(Refused):
             await first.submit(CreateTopic("t"), timeout=5)
-        await site.until(first.ended.is_set, 5)
-        assert is_told(first) and "another-cluster" in " ".join(first.health().problems)
+        await site.wait_until(first.ended.is_set, 5)
+        assert reports_shared_prefix(first) and "another-cluster" in " ".join(first.health().problems)
         await site.stop()
         with pytest.raises(Refused, match="another-cluster") as refused:
             await site.start()
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         await site.create("old")
         await site.stop()
@@ -136,26 +140,26 @@ def test_entries_of_before_there_were_names_in_them_are_read_on() -> None:
         assert "new" in (await load_metadata(site.machine.store, node.cluster_id)).image.topics
         await site.stop()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one() -> None:
     """`meta/FORMAT` alone was deleted, by accident: a start refuses until it is put back, those that run write on."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         (a, b), c = three.others(), three.controller
         held = three.bucket.memory._objects.pop(layout.FORMAT_KEY)
-        await asyncio.sleep(NOTICED)
+        await asyncio.sleep(NOTICE_SECONDS)
         await c.node.submit(CreateTopic("t", 1, 3))
         await a.kill()
         with pytest.raises(Corrupt, match="is missing, and its metadata log is there"):
             await a.start()
         await a.clear()
         assert layout.FORMAT_KEY not in three.bucket.objects
-        await asyncio.sleep(NOTICED)
+        await asyncio.sleep(NOTICE_SECONDS)
         assert not b.node.ended.is_set() and not c.node.ended.is_set()
         three.bucket.memory._objects[layout.FORMAT_KEY] = held
         await a.start()
-        await three.until(three.all_known, 30)
+        await three.wait_until(three.is_everyone_known, 30)
 
-    told(story)
+    run_scenario(scenario)

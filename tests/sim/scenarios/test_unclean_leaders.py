@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
@@ -17,70 +17,74 @@ from tiered.replication.leader_replica import ACKS_ALL
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def behind(three: Three, switch: str) -> tuple[Broker, Broker]:
+async def strand_last_record(three: ThreeBrokers, switch: str) -> tuple[SimBroker, SimBroker]:
     """A leader that went with a record that it alone had, and a follower that is back without it."""
     first, last = three.others()
     await three.controller.node.submit(
         CreateTopic("t", assignments=[[first.node_id, last.node_id]], configs={UNCLEAN: switch})
     )
-    await three.until(lambda: now(three).leader == first.node_id and len(now(three).isr) == 2, 10)
-    await first.node.replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
+    await three.wait_until(
+        lambda: partition_image(three).leader == first.node_id and len(partition_image(three).isr) == 2, 10
+    )
+    await first.node.leader_replica("t", 0).append(batch([b"a"]), acks=ACKS_ALL)
     await last.kill()
-    await three.until(lambda: now(three).isr == (first.node_id,), 30)
-    await first.node.replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL)
+    await three.wait_until(lambda: partition_image(three).isr == (first.node_id,), 30)
+    await first.node.leader_replica("t", 0).append(batch([b"b"]), acks=ACKS_ALL)
     await first.kill()
-    await three.until(lambda: now(three).leader == NO_LEADER, 30)
+    await three.wait_until(lambda: partition_image(three).leader == NO_LEADER, 30)
     await last.start()
     return first, last
 
 
-def now(three: Three) -> PartitionImage:
+def partition_image(three: ThreeBrokers) -> PartitionImage:
     return three.controller.node.image.topics["t"].partitions[0]
 
 
 @pytest.mark.parametrize("how", ["the topic has the switch", "the topic gets the switch", "an operator says so"])
 def test_who_lacks_records_leads_where_that_is_wanted_and_the_loss_is_told(how: str) -> None:
-    async def story(three: Three) -> None:
-        first, last = await behind(three, "true" if how == "the topic has the switch" else "false")
+    async def scenario(three: ThreeBrokers) -> None:
+        first, last = await strand_last_record(three, "true" if how == "the topic has the switch" else "false")
         node = three.controller.node
         if how != "the topic has the switch":
             await asyncio.sleep(30)
-            assert now(three).leader == NO_LEADER, "it waits for who has everything"
+            assert partition_image(three).leader == NO_LEADER, "it waits for who has everything"
         if how == "the topic gets the switch":
             await node.submit(AlterTopicConfigs("t", {UNCLEAN: "true"}))
         if how == "an operator says so":
             await node.submit(ElectLeaders(False, ((node.image.topics["t"].topic_id, 0),)))
-        await three.until(lambda: now(three).leader == last.node_id, 30)
-        await three.until(lambda: now(three).loss is not None and last.node.partitions.led() != [], 30)
-        loss = now(three).loss
+        await three.wait_until(lambda: partition_image(three).leader == last.node_id, 30)
+        await three.wait_until(
+            lambda: partition_image(three).loss is not None and last.node.hosted_replicas.list_leaders() != [], 30
+        )
+        loss = partition_image(three).loss
         assert loss is not None and loss.from_offset <= 1
-        await last.node.replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
+        await last.node.leader_replica("t", 0).append(batch([b"c"]), acks=ACKS_ALL)
         await first.start()
-        await three.until(lambda: len(now(three).isr) == 2, 60)
-        (copy,) = [each for each in first.node.partitions.held() if each.at.topic == "t"]
-        assert copy.log.end_offset == last.node.replica("t", 0).log.end_offset == 2
+        await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
+        (copy,) = [each for each in first.node.hosted_replicas.list_replicas() if each.tp.topic == "t"]
+        assert copy.log.end_offset == last.node.leader_replica("t", 0).log.end_offset == 2
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_who_lacks_records_waits_for_who_has_them_otherwise_and_nothing_is_lost() -> None:
-    async def story(three: Three) -> None:
-        first, _ = await behind(three, "false")
+    async def scenario(three: ThreeBrokers) -> None:
+        first, _ = await strand_last_record(three, "false")
         await asyncio.sleep(30)
-        assert now(three).leader == NO_LEADER
+        assert partition_image(three).leader == NO_LEADER
         await first.start()
-        await three.until(lambda: now(three).leader == first.node_id, 60)
-        assert first.node.replica("t", 0).log.end_offset == 2 and now(three).loss is None
+        await three.wait_until(lambda: partition_image(three).leader == first.node_id, 60)
+        assert first.node.leader_replica("t", 0).log.end_offset == 2 and partition_image(three).loss is None
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
     """Also after another broker has become the controller."""
 
-    async def story(three: Three) -> None:
-        first, last = await behind(three, "true")
-        await three.until(lambda: now(three).leader == last.node_id, 30)
+    async def scenario(three: ThreeBrokers) -> None:
+        first, last = await strand_last_record(three, "true")
+        await three.wait_until(lambda: partition_image(three).leader == last.node_id, 30)
         await first.start()
 
         def named() -> list[dict[str, int]]:
@@ -88,18 +92,18 @@ def test_every_broker_names_the_loss_until_it_is_acknowledged() -> None:
             losses = [each.node.health().details["possible_loss"] for each in up]
             return [{at: loss["from_offset"] for at, loss in each.items()} for each in losses]
 
-        await three.until(lambda: named() == [{"t-0": 0}] * 3, 10)
+        await three.wait_until(lambda: named() == [{"t-0": 0}] * 3, 10)
         before = three.controller
         await before.kill()
-        await three.until(
-            lambda: [each is not before for each in map(three.brokers.get, three.controllers())] == [True], 60
+        await three.wait_until(
+            lambda: [each is not before for each in map(three.brokers.get, three.controller_ids())] == [True], 60
         )
         assert "t-0 may be gone from offset 0 on" in " ".join(last.node.health().problems)
-        topic, loss = last.node.image.topics["t"], now(three).loss
+        topic, loss = last.node.image.topics["t"], partition_image(three).loss
         assert loss is not None
         await last.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss.leader_epoch),)))
         assert last.node.health().details["possible_loss"] == {}
         await before.start()
-        await three.until(lambda: named() == [{}] * 3, 30)
+        await three.wait_until(lambda: named() == [{}] * 3, 30)
 
-    told(story)
+    run_scenario(scenario)

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.sim.harness.clock import SimClock
-from tests.sim.scenarios.test_cut_off import cut_off
-from tests.sim.scenarios.three import PORT, SESSION, Three, told
+from tests.sim.scenarios.test_cut_off import isolate
+from tests.sim.scenarios.three import PORT, SESSION, ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, Move, Reassign
 from tiered.errors import Refused
-from tiered_api.cli.cluster.brokers import forget
-from tiered_api.cli.cluster.view import look
-from tiered_api.kafka.client.client import Address, Client
+from tiered_api.cli.cluster.brokers import unregister_broker
+from tiered_api.cli.cluster.view import fetch_cluster_view
+from tiered_api.kafka.client.client import Address, KafkaClient
 
 
 @asynccontextmanager
-async def operator(three: Three) -> AsyncIterator[Client]:
+async def operator_client(three: ThreeBrokers) -> AsyncIterator[KafkaClient]:
     """A client that knows every broker."""
     addresses = [Address(each.name, PORT) for each in three.brokers.values()]
-    client = Client(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
+    client = KafkaClient(three.network.host("operator"), SimClock(three.loop), addresses, timeout=5)
     try:
         yield client
     finally:
@@ -30,43 +30,43 @@ async def operator(three: Three) -> AsyncIterator[Client]:
 
 
 def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leaving = three.others()[0]
         rest = [each for each in three.brokers.values() if each is not leaving]
         one = three.controller.node
         await one.submit(CreateTopic("t", assignments=[[leaving.node_id, rest[0].node_id]]))
         await one.submit(AlterBrokerConfigs(leaving.node_id, {"cordoned.log.dirs": "*"}))
-        async with operator(three) as client:
+        async with operator_client(three) as client:
             with pytest.raises(Refused, match=f"broker {leaving.node_id} is live: stop it first"):
-                await forget(client, leaving.node_id)
+                await unregister_broker(client, leaving.node_id)
             await leaving.stop()
             with pytest.raises(Refused, match="has 1 replicas, t-0 for one"):
-                await forget(client, leaving.node_id)
+                await unregister_broker(client, leaving.node_id)
             topic = one.image.topics["t"]
             await one.submit(Reassign((Move(topic.topic_id, 0, (rest[0].node_id,)),)))
-            await three.until(lambda: leaving.node_id not in one.image.topics["t"].partitions[0].replicas, 5)
-            await forget(client, leaving.node_id)
-            assert sorted((await look(client)).brokers) == sorted(each.node_id for each in rest)
+            await three.wait_until(lambda: leaving.node_id not in one.image.topics["t"].partitions[0].replicas, 5)
+            await unregister_broker(client, leaving.node_id)
+            assert sorted((await fetch_cluster_view(client)).brokers) == sorted(each.node_id for each in rest)
             with pytest.raises(Refused, match=f"there is no broker {leaving.node_id}"):
-                await forget(client, leaving.node_id)
-        await three.until(lambda: all(leaving.node_id not in each.node.image.brokers for each in rest), 5)
+                await unregister_broker(client, leaving.node_id)
+        await three.wait_until(lambda: all(leaving.node_id not in each.node.image.brokers for each in rest), 5)
         await leaving.start()
         assert one.image.brokers[leaving.node_id].live and leaving.node_id not in one.image.broker_configs
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_broker_that_was_unregistered_while_nobody_heard_it_ends_and_says_why() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leaving = three.others()[0]
-        cut_off(three, leaving)
+        isolate(three, leaving)
         one = three.controller.node
-        await three.until(lambda: not one.image.brokers[leaving.node_id].live, 3 * SESSION)
-        async with operator(three) as client:
-            await forget(client, leaving.node_id)
+        await three.wait_until(lambda: not one.image.brokers[leaving.node_id].live, 3 * SESSION)
+        async with operator_client(three) as client:
+            await unregister_broker(client, leaving.node_id)
         three.network.heal()
         await asyncio.wait_for(leaving.node.ended.wait(), 3 * SESSION)
         why = f"the broker failed: broker {leaving.node_id} was unregistered while it was not heard"
         assert why in leaving.node.health().problems
 
-    told(story)
+    run_scenario(scenario)

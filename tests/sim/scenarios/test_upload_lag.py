@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, Site, batch, run
-from tests.sim.scenarios.three import Three, told
+from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -21,7 +21,7 @@ SELDOM: dict[str, Any] = {"log_retention_check_interval_ms": 300_000, "remote_lo
 LATE = replace(QUICK, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
-async def cold_within(replica: LeaderReplica, end: int, seconds: float) -> float:
+async def wait_cold(replica: LeaderReplica, end: int, seconds: float) -> float:
     """After how long all below `end` is in the bucket."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -31,7 +31,7 @@ async def cold_within(replica: LeaderReplica, end: int, seconds: float) -> float
     return loop.time() - began
 
 
-def oldest(site: Site, topic: str) -> float:
+def read_copy_lag(site: SimBrokerRig, topic: str) -> float:
     """The metric."""
     found = re.search(rf'^tiered_remote_copy_lag_seconds{{topic="{topic}"}} (\S+)$', site.node.metrics.render(), re.M)
     assert found is not None, site.node.metrics.render()
@@ -39,83 +39,83 @@ def oldest(site: Site, topic: str) -> float:
 
 
 def test_a_quiet_topic_is_in_the_bucket_when_its_oldest_record_is_as_old_as_may_be() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await asyncio.sleep(7)
         for _ in range(3):
             await replica.append(batch([b"v"]))
             end = replica.log.end_offset
-            took = await cold_within(replica, end, LAG + UPLOAD)
+            took = await wait_cold(replica, end, LAG + UPLOAD)
             assert took > LAG - 1, "a segment is not closed before its time"
             await asyncio.sleep(11)
 
-    run(story)
+    run(scenario)
 
 
 def test_the_age_of_the_oldest_record_outside_the_bucket_shows_by_topic() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await site.create("empty", segment_bytes="1048576")
-        assert oldest(site, "t") == 0
+        assert read_copy_lag(site, "t") == 0
         await replica.append(batch([b"v"]))
         await asyncio.sleep(10)
         await replica.append(batch([b"w"]))
-        assert 9.9 <= oldest(site, "t") <= 10.1
-        assert oldest(site, "empty") == 0
-        await cold_within(replica, 2, LAG)
-        assert oldest(site, "t") == 0
+        assert 9.9 <= read_copy_lag(site, "t") <= 10.1
+        assert read_copy_lag(site, "empty") == 0
+        await wait_cold(replica, 2, LAG)
+        assert read_copy_lag(site, "t") == 0
         site.machine.faults.outage = True
         await replica.append(batch([b"x"]))
         await asyncio.sleep(3 * LAG)
-        assert 3 * LAG - 1 <= oldest(site, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
+        assert 3 * LAG - 1 <= read_copy_lag(site, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
 
-    run(story)
+    run(scenario)
 
 
 def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None:
     """Where other replicas have them too, several wait for one change of the manifest."""
 
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         nodes = [leader.node_id, *(each.node_id for each in three.others())]
         await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
-        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        replica = leader.node.replica("t", 0)
+        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+        replica = leader.node.leader_replica("t", 0)
         while replica.waiting_segments < 2:
             await replica.append(batch([b"x" * 1000]))
         assert replica.cold_end_offset == 0
-        await cold_within(replica, replica.log.end_offset, LAG + UPLOAD)
+        await wait_cold(replica, replica.log.end_offset, LAG + UPLOAD)
 
-    told(story, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+    run_scenario(scenario, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_who_leads_next_goes_on_counting(seed: int) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         leader, heir, third = three.others()[0], three.controller, three.others()[1]
         nodes = [leader.node_id, heir.node_id, third.node_id]
         await heir.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
-        await three.until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        await leader.node.replica("t", 0).append(batch([b"v"]))
+        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+        await leader.node.leader_replica("t", 0).append(batch([b"v"]))
         await asyncio.sleep(LAG - 8)
         await leader.kill()
-        await three.until(lambda: heir.node.partitions.led() != [], 10)
-        await cold_within(heir.node.replica("t", 0), 1, 8 + UPLOAD)
+        await three.wait_until(lambda: heir.node.hosted_replicas.list_leaders() != [], 10)
+        await wait_cold(heir.node.leader_replica("t", 0), 1, 8 + UPLOAD)
 
-    told(story, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+    run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
 def test_nothing_is_asked_of_the_bucket_while_nothing_is_late() -> None:
-    async def story(site: Site) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
         await site.start(LATE)
         replica = await site.create("t", segment_bytes="1048576")
         await replica.append(batch([b"v"]))
-        await cold_within(replica, 1, LAG + UPLOAD)
+        await wait_cold(replica, 1, LAG + UPLOAD)
         await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
         before = site.node.store.request_count()
         await asyncio.sleep(600)
         assert site.node.store.request_count() - before <= 10, "a request a minute"
 
-    run(story)
+    run(scenario)

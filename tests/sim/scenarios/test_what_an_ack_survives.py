@@ -1,4 +1,4 @@
-"""The table of docs/GUARANTEES.md, a story for each row: what is acknowledged is there after what the row names.
+"""The table of docs/GUARANTEES.md, a scenario for each row: what is acknowledged is there after what the row names.
 
 Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. Where three are in sync,
 the third has all that is acknowledged as well: only with two, as few as acknowledge, is the promise at its edge.
@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
-from tests.sim.scenarios.three import Broker, Three, told
+from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
@@ -23,13 +23,13 @@ SECONDS = 30.0
 Crash = Callable[[SimMachine], None]
 
 
-async def led(three: Three) -> LeaderReplica:
+async def wait_leader(three: ThreeBrokers) -> LeaderReplica:
     """Partition 0 of `t`, at whoever leads it."""
     found: list[LeaderReplica] = []
 
     def is_led() -> bool:
         for each in three.brokers.values():
-            held = {(replica.topic, replica.partition): replica for replica in each.node.replicas()}
+            held = {(replica.topic, replica.partition): replica for replica in each.node.leader_replicas()}
             replica = held.get(("t", 0))
             if (
                 replica is not None
@@ -39,11 +39,11 @@ async def led(three: Three) -> LeaderReplica:
                 found.append(replica)
         return bool(found)
 
-    await three.until(is_led, SECONDS)
+    await three.wait_until(is_led, SECONDS)
     return found[-1]
 
 
-async def crash(brokers: Sequence[Broker], how: Crash) -> None:
+async def crash(brokers: Sequence[SimBroker], how: Crash) -> None:
     """All of them before any has ended."""
     for each in brokers:
         how(each.machine)
@@ -51,66 +51,72 @@ async def crash(brokers: Sequence[Broker], how: Crash) -> None:
         await each.clear()
 
 
-async def written(three: Three, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str) -> None:
+async def write_records(
+    three: ThreeBrokers, replicas: int, acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
+) -> None:
     """`COUNT` records are acknowledged in the topic `t`, none of them by a closed segment. With two in sync the third
     broker has none of them: it went before."""
     dotted = {name.replace("_", "."): value for name, value in configs.items()}
     await three.controller.node.submit(CreateTopic("t", 1, replicas, configs={"retention.ms": "-1", **dotted}))
-    leader = await led(three)
+    leader = await wait_leader(three)
     if in_sync == 2:
         hit = next(each for each in three.others() if each is not leader_of(three))
         await hit.kill()
-        await three.until(lambda: hit not in insiders(three), SECONDS)
+        await three.wait_until(lambda: hit not in isr_brokers(three), SECONDS)
     for number in range(COUNT):
         await leader.append(batch([b"%06d" % number]), acks=acks)
 
 
-def story_of(
-    replicas: int, story: Callable[[Three], Awaitable[None]], acks: int = ACKS_ALL, in_sync: int = 3, **configs: str
+def run_with_records(
+    replicas: int,
+    scenario: Callable[[ThreeBrokers], Awaitable[None]],
+    acks: int = ACKS_ALL,
+    in_sync: int = 3,
+    **configs: str,
 ) -> None:
-    """Records are acknowledged (`written`); `story` brings trouble; then all are there."""
+    """Records are acknowledged (`written`); `scenario` brings trouble; then all are there."""
 
-    async def whole(three: Three) -> None:
-        await written(three, replicas, acks, in_sync, **configs)
-        await story(three)
-        again = await led(three)
-        await three.until(lambda: again.high_watermark >= COUNT, SECONDS)
+    async def run_all(three: ThreeBrokers) -> None:
+        await write_records(three, replicas, acks, in_sync, **configs)
+        await scenario(three)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
         assert again.explain()["possible_loss"] is None
 
-    told(whole)
+    run_scenario(run_all)
 
 
-def leader_of(three: Three) -> Broker:
+def leader_of(three: ThreeBrokers) -> SimBroker:
     return three.brokers[three.controller.node.image.topics["t"].partitions[0].leader]
 
 
-def insiders(three: Three) -> list[Broker]:
+def isr_brokers(three: ThreeBrokers) -> list[SimBroker]:
     """Who is in sync."""
     return [three.brokers[node] for node in three.controller.node.image.topics["t"].partitions[0].isr]
 
 
 def test_acks_1_of_the_only_replica_outlives_its_process() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         await crash([hit], SimMachine.kill)
         await hit.start()
 
-    story_of(1, story, acks=1)
+    run_with_records(1, scenario, acks=1)
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
 def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: Crash, leads: bool) -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         hit = leader_of(three)
         if not leads:
             hit = next(each for each in three.brokers.values() if each is not hit)
         await crash([hit], how)
         await hit.start()
-        await three.until(three.all_known, SECONDS)
+        await three.wait_until(three.is_everyone_known, SECONDS)
 
-    story_of(3, story, min_insync_replicas="2")
+    run_with_records(3, scenario, min_insync_replicas="2")
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
@@ -118,70 +124,70 @@ def test_acks_all_outlives_power_or_disk_of_one_less_than_must_be_in_sync(how: C
 def test_acks_all_of_no_more_than_must_be_in_sync_outlives_power_or_disk_of_one(how: Crash, leads: bool) -> None:
     """Of the three the one that is left has the records, and the one that comes back first has none."""
 
-    async def story(three: Three) -> None:
-        both = insiders(three)
+    async def scenario(three: ThreeBrokers) -> None:
+        both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         hit = next(each for each in both if (each is leader_of(three)) is leads)
         await crash([hit], how)
         await out.start()
-        await led(three)
+        await wait_leader(three)
         await hit.start()
-        await three.until(three.all_known, SECONDS)
+        await three.wait_until(three.is_everyone_known, SECONDS)
 
-    story_of(3, story, in_sync=2, min_insync_replicas="2")
+    run_with_records(3, scenario, in_sync=2, min_insync_replicas="2")
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_loss_is_told(how: Crash) -> None:
     """One broker more than the promise is for: the stories above go as far as it reaches."""
 
-    async def whole(three: Three) -> None:
-        await written(three, 3, in_sync=2, min_insync_replicas="2")
-        both = insiders(three)
+    async def whole(three: ThreeBrokers) -> None:
+        await write_records(three, 3, in_sync=2, min_insync_replicas="2")
+        both = isr_brokers(three)
         (out,) = [each for each in three.brokers.values() if each not in both]
         await crash(both, how)
         await out.start()
-        await three.until(lambda: out.node.cluster.active_controller is not None, SECONDS)
+        await three.wait_until(lambda: out.node.cluster.active_controller is not None, SECONDS)
         await asyncio.sleep(SECONDS)
         assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
         await asyncio.gather(*(each.start() for each in both))
-        again = await led(three)
-        await three.until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        again = await wait_leader(three)
+        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
         assert again.explain()["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
 
-    told(whole)
+    run_scenario(whole)
 
 
 def test_acks_all_outlives_all_processes() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.kill)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
-    story_of(3, story, min_insync_replicas="2")
+    run_with_records(3, scenario, min_insync_replicas="2")
 
 
 def test_acks_all_with_flush_ack_outlives_the_power_of_all() -> None:
-    async def story(three: Three) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
         await crash(list(three.brokers.values()), SimMachine.power_cut)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
-    story_of(3, story, min_insync_replicas="2", flush="ack")
+    run_with_records(3, scenario, min_insync_replicas="2", flush="ack")
 
 
 def test_what_is_in_the_bucket_outlives_all_brokers_and_disks() -> None:
-    async def whole(three: Three) -> None:
+    async def whole(three: ThreeBrokers) -> None:
         configs = {"segment.bytes": "4096", "retention.ms": "-1"}
         await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))
-        leader = await led(three)
+        leader = await wait_leader(three)
         for number in range(COUNT):
             await leader.append(batch([b"%06d" % number + b"x" * 1000]))
-        await three.until(lambda: leader.cold_end_offset > 0, SECONDS)
+        await three.wait_until(lambda: leader.cold_end_offset > 0, SECONDS)
         cold_end = leader.cold_end_offset
         await crash(list(three.brokers.values()), SimMachine.lose_disk)
         await asyncio.gather(*(each.start() for each in three.brokers.values()))
-        again = await led(three)
+        again = await wait_leader(three)
         assert again.high_watermark >= cold_end
         assert (await read_values(again, 0))[:cold_end] == numbers(0, cold_end)
 
-    told(whole)
+    run_scenario(whole)

@@ -14,7 +14,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
 from tests.sim.options import SETTINGS
-from tiered.broker.broker import Node
+from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.errors import Refused, Unavailable
 from tiered.metrics import Metrics
@@ -25,7 +25,7 @@ PORT = 9092
 SESSION = SETTINGS.broker_session_timeout_ms / 1000
 
 
-class Broker:
+class SimBroker:
     """One machine, and the process on it."""
 
     def __init__(self, loop: SimLoop, node_id: int, bucket: SimBucket, network: SimNetwork) -> None:
@@ -36,7 +36,7 @@ class Broker:
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.lives = 0
         self.overrides: dict[str, Any] = {}
-        self.node: Node
+        self.node: Broker
         self.server: KafkaServer
 
     @property
@@ -49,7 +49,7 @@ class Broker:
 
     async def _start(self) -> None:
         world = self.machine.process()
-        self.node = Node(
+        self.node = Broker(
             replace(SETTINGS, node_id=self.node_id, **self.overrides), world, Metrics(), peers=KafkaPeers(world.net)
         )
         await self.node.start()
@@ -67,7 +67,7 @@ class Broker:
         await asyncio.sleep(0)
         with suppress(Refused, Unavailable):
             await self.node.stop(clean=False)
-        self.loop.bury(self.process)
+        self.loop.end_process(self.process)
 
     async def stop(self) -> None:
         await self.node.hand_over()
@@ -76,44 +76,44 @@ class Broker:
         self.machine.kill()
 
 
-class Three:
+class ThreeBrokers:
     """Three brokers; `bucket` is theirs."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop = loop
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, random.Random(f"{loop.seed}/net"))
-        self.brokers = {i: Broker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
+        self.brokers = {i: SimBroker(loop, i, self.bucket, self.network) for i in (1, 2, 3)}
 
     @property
     def now(self) -> float:
         return self.loop.now_ns / 1e9
 
-    def controllers(self) -> list[int]:
+    def controller_ids(self) -> list[int]:
         """Those that take themselves for it."""
         return [i for i, each in self.brokers.items() if each.node.cluster.active_controller is not None]
 
     @property
-    def controller(self) -> Broker:
-        (one,) = self.controllers()
+    def controller(self) -> SimBroker:
+        (one,) = self.controller_ids()
         return self.brokers[one]
 
-    def others(self) -> list[Broker]:
+    def others(self) -> list[SimBroker]:
         return [each for each in self.brokers.values() if each.node.cluster.active_controller is None]
 
-    async def until(self, holds: Callable[[], bool], seconds: float) -> float:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float) -> float:
         """How long it took."""
         start = self.now
-        while not holds():
+        while not condition():
             assert self.now - start < seconds, "not in time"
             await asyncio.sleep(0.01)
         return self.now - start
 
     async def start(self) -> None:
         await asyncio.gather(*(each.start() for each in self.brokers.values()))
-        await self.until(self.all_known, 5)
+        await self.wait_until(self.is_everyone_known, 5)
 
-    def all_known(self) -> bool:
+    def is_everyone_known(self) -> bool:
         """Whether every broker knows every other one, and where it listens."""
         return all(
             len([known for known in each.node.image.brokers.values() if known.live and known.listeners]) == 3
@@ -121,17 +121,17 @@ class Three:
         )
 
 
-def told(story: Callable[[Three], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
+def run_scenario(scenario: Callable[[ThreeBrokers], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
     loop = SimLoop(seed, seconds_max=10_000)
 
-    async def whole() -> None:
-        three = Three(loop)
+    async def run_all() -> None:
+        three = ThreeBrokers(loop)
         for each in three.brokers.values():
             each.overrides |= settings
         await three.start()
-        await story(three)
+        await scenario(three)
         for each in three.brokers.values():
             each.machine.kill()
             await each.clear()
 
-    loop.run(whole())
+    loop.run(run_all())

@@ -23,7 +23,7 @@ def test_who_asks_while_offsets_are_written_shares_the_next_writing() -> None:
         log = await open_log(disk)
         directory = DataDirectory(disk)
         synced: list[str] = []
-        disk.observer = lambda op: synced.append(op.path) if op.verb == "sync" else None
+        disk.on_op = lambda op: synced.append(op.path) if op.verb == "sync" else None
         disk.sync_seconds = lambda: 0.001
         append(log, batch(0))
         first = asyncio.ensure_future(directory.save_offsets({AT: log}))
@@ -126,11 +126,11 @@ def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None
         def take(op: Op) -> None:
             images.extend(disk.crash_image(random.Random(seed)) for seed in range(5))
 
-        disk.observer = take
+        disk.on_op = take
         pauses = random.Random(3)
         disk.sync_seconds = lambda: pauses.random() / 1000
         await asyncio.gather(*(directory.save_offsets({AT: log}) for _ in range(8)))
-        disk.observer = None
+        disk.on_op = None
         assert len(images) > 20
         for image in images:
             found = await DataDirectory(image).open("c", 1, "other")
@@ -142,14 +142,14 @@ def test_an_offset_file_is_never_moved_into_place_before_it_is_durable() -> None
 def test_what_is_put_aside_has_a_name_of_its_own_that_a_file_system_can_hold() -> None:
     disk = SimDisk(random.Random(1))
     directory = DataDirectory(disk)
-    at = TopicPartition("t" * 249, 99_999)
+    tp = TopicPartition("t" * 249, 99_999)
     for due in (1, 2, 3):
-        disk.make_dirs(directory.path(at))
-        directory.condemn(at, f"before-{TOPIC_ID}", due)
+        disk.make_dirs(directory.log_path(tp))
+        directory.rename_for_deletion(tp, f"before-{TOPIC_ID}", due)
     names = disk.list(ROOT)
     assert (len(names), {len(name) for name in names}) == (3, {255})
     assert all(name.startswith("ttt") and name.endswith("-delete") for name in names)
-    assert [asyncio.run(directory.sweep(2)) for _ in range(3)] == [True, True, False]
+    assert [asyncio.run(directory.delete_one_due(2)) for _ in range(3)] == [True, True, False]
     assert disk.list(ROOT) == names[2:]
 
 

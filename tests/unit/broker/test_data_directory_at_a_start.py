@@ -7,7 +7,7 @@ import random
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import TOPIC_ID, append, batch, open_log
-from tiered.broker.data_directory import ROOT, DataDirectory, Found
+from tiered.broker.data_directory import ROOT, DataDirectory, DirectoryState
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 
@@ -15,7 +15,7 @@ AT, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)
 ANOTHER_ID = "BBBBBBBBBBBBBBBBBBBBBB"
 
 
-async def opened(on: SimDisk) -> tuple[DataDirectory, Found]:
+async def opened(on: SimDisk) -> tuple[DataDirectory, DirectoryState]:
     directory = DataDirectory(on)
     return directory, await directory.open("c", 1, "d")
 
@@ -25,7 +25,7 @@ def test_a_page_cache_is_whole_in_the_boot_in_which_it_was_written() -> None:
         on = SimDisk(random.Random(1))
         directory, found = await opened(on)
         assert not found.same_boot
-        await directory.trust()
+        await directory.write_boot_mark()
         await on.sync_dir(".")  # as the first flush of a log does
         assert (await opened(on.after_kill()))[1].same_boot
         assert not (await opened(on.after_power_cut()))[1].same_boot
@@ -37,8 +37,8 @@ def test_after_an_io_error_the_page_cache_is_not_believed() -> None:
     async def told() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
-        await directory.trust()
-        directory.distrust()
+        await directory.write_boot_mark()
+        directory.remove_boot_mark()
         assert not (await opened(on.after_kill()))[1].same_boot
 
     asyncio.run(told())
@@ -54,10 +54,10 @@ def test_what_a_clean_stop_said_of_logs_holds_for_one_start() -> None:
         assert left is not None
         await directory.mark_clean([(AT, left)])
         directory, found = await opened(on)
-        assert found.clean and found.left == {AT: left}
-        await directory.trust()
+        assert found.clean and found.clean_entries == {AT: left}
+        await directory.write_boot_mark()
         _, found = await opened(on.after_kill())
-        assert found.same_boot and not found.clean and not found.left
+        assert found.same_boot and not found.clean and not found.clean_entries
 
     asyncio.run(told())
 
@@ -91,13 +91,13 @@ def test_logs_of_topics_that_are_gone_go_and_what_was_noted_of_them_too() -> Non
         metadata = checkpoints.encode_metadata(TOPIC_ID)
         await checkpoints.save(on, f"{ROOT}/{OTHER}", checkpoints.METADATA_FILE, metadata)
         noted = {AT: 1, OTHER: 2}
-        found = Found("d", True, False, noted, noted)
-        kept = directory.tidy({AT: TOPIC_ID, OTHER: TOPIC_ID}, found)
+        found = DirectoryState("d", True, False, noted, noted)
+        kept = directory.delete_stray_logs({AT: TOPIC_ID, OTHER: TOPIC_ID}, found)
         assert kept.recovery_points == kept.log_starts == noted
-        again = directory.tidy({AT: TOPIC_ID, OTHER: ANOTHER_ID}, found)
+        again = directory.delete_stray_logs({AT: TOPIC_ID, OTHER: ANOTHER_ID}, found)
         assert again.recovery_points == again.log_starts == {AT: 1}
         assert on.exists(f"{ROOT}/{AT}") and not on.exists(f"{ROOT}/{OTHER}")
-        none = directory.tidy({}, found)
+        none = directory.delete_stray_logs({}, found)
         assert not none.recovery_points and not on.exists(f"{ROOT}/{AT}")
 
     asyncio.run(told())

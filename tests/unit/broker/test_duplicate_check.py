@@ -7,7 +7,7 @@ import pytest
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
-from tiered.broker.duplicate_check import ANSWER_BYTES_MAX, answers
+from tiered.broker.duplicate_check import ANSWER_BYTES_MAX, is_answering
 from tiered.ids import incarnation_digest
 from tiered.ports import Stream
 
@@ -35,7 +35,7 @@ def ask(reply: bytes | None, address: str = "broker:8082") -> tuple[bool, float]
 
         await network.host("broker").listen("broker", 8082, accepted)
         began = loop.now_ns
-        found = await answers(network.host("asker"), address, "me")
+        found = await is_answering(network.host("asker"), address, "me")
         return found, (loop.now_ns - began) / 1e9
 
     return loop.run(main())

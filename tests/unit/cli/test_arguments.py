@@ -10,12 +10,12 @@ from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli import main as command_line
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.cluster.moves import partition, target
+from tiered_api.cli.cluster.moves import parse_partition, parse_target
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.seek import read_file
+from tiered_api.cli.group.seek import read_offsets_file
 from tiered_api.cli.main import main
-from tiered_api.cli.reach import numbers
-from tiered_api.cli.text.offset_range import parse
+from tiered_api.cli.reach import parse_numbers
+from tiered_api.cli.text.offset_range import parse_range
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
@@ -61,25 +61,29 @@ def test_the_ends_of_ranges_are_taken() -> None:
 
 @pytest.mark.parametrize("number", [str(INT32 + 1), MANY], ids=["33 bits", "5000 digits"])
 def test_partitions_and_brokers_that_cannot_be_are_refused(number: str, tmp_path: Path) -> None:
-    for read in (lambda: target(f"t/0=1,{number}"), lambda: partition(f"t/{number}"), lambda: numbers(number, "-p")):
+    for read in (
+        lambda: parse_target(f"t/0=1,{number}"),
+        lambda: parse_partition(f"t/{number}"),
+        lambda: parse_numbers(number, "-p"),
+    ):
         with pytest.raises(Refused):
             read()
     file = tmp_path / "offsets"
     file.write_text(f"t {number} 5\n")
     with pytest.raises(Refused):
-        read_file(str(file))
+        read_offsets_file(str(file))
     file.write_text(f"t 0 {number}\n")
     if number == MANY:
         with pytest.raises(Refused):
-            read_file(str(file))
+            read_offsets_file(str(file))
     else:
-        assert read_file(str(file)) == {TopicPartition("t", 0): INT32 + 1}
+        assert read_offsets_file(str(file)) == {TopicPartition("t", 0): INT32 + 1}
 
 
 def test_a_duration_beyond_all_time_is_no_offset() -> None:
     for text in (f"@-{'9' * 20}d", f"@{MANY}h"):
         with pytest.raises(Refused, match="too long"):
-            parse(text, 1_700_000_000_000)
+            parse_range(text, 1_700_000_000_000)
 
 
 def test_what_no_request_has_room_for_is_said_in_one_line(
@@ -87,6 +91,6 @@ def test_what_no_request_has_room_for_is_said_in_one_line(
 ) -> None:
     """Whatever the arguments let through: a name may be too long, or a sum too large."""
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", replication_factor=1 << 15)])
-    monkeypatch.setattr(command_line, "_loaded", lambda command: lambda args: encode(request, 7))
+    monkeypatch.setattr(command_line, "_load_command", lambda command: lambda args: encode(request, 7))
     assert main(["topic", "create", "t"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("tiered: the request cannot be made: CreateTopicsRequest")

@@ -6,10 +6,16 @@ import json
 
 import pytest
 
-from tiered_api.cli.cluster.brokers import rows
-from tiered_api.cli.cluster.health import say_health
-from tiered_api.cli.cluster.health_verdict import Eligible, Unwell, judged, to_ask_about, unwell
-from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, View, view
+from tiered_api.cli.cluster.brokers import broker_rows
+from tiered_api.cli.cluster.health import print_health
+from tiered_api.cli.cluster.health_verdict import (
+    EligibleReplicas,
+    UnhealthyPartition,
+    find_unhealthy,
+    summarize_health,
+    topics_to_examine,
+)
+from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, ClusterView, build_view
 from tiered_api.cli.exits import Exit
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from tiered_api.kafka.protocol.messages.metadata import (
@@ -20,7 +26,9 @@ from tiered_api.kafka.protocol.messages.metadata import (
 )
 
 
-def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)) -> View:
+def seen(
+    *partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)
+) -> ClusterView:
     """Brokers 1 and 2 are live, 4 is fenced, 5 has stopped; a topic whose partitions have leader, replicas, ISR."""
     made = [
         MetadataResponsePartition(partition_index=number, leader_id=leader, replica_nodes=replicas, isr_nodes=isr)
@@ -36,20 +44,22 @@ def seen(*partitions: tuple[int, list[int], list[int]], controller: int = 1, nam
         DescribeClusterBroker(4, "h", 9094, "r", is_fenced=True),
         DescribeClusterBroker(5, "h", 9095, None, is_fenced=True, is_stopped=True),
     ]
-    return view(DescribeClusterResponse(brokers=registered if partitions or controller < 0 else []), got)
+    return build_view(DescribeClusterResponse(brokers=registered if partitions or controller < 0 else []), got)
 
 
-def found(known: View, min_isr: int = 1, **eligible: Eligible) -> list[Unwell]:
-    """`p0=Eligible(...)` is that of partition 0."""
-    return list(unwell(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {}))
+def found(known: ClusterView, min_isr: int = 1, **eligible: EligibleReplicas) -> list[UnhealthyPartition]:
+    """`p0=EligibleReplicas(...)` is that of partition 0."""
+    return list(
+        find_unhealthy(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {})
+    )
 
 
 def test_a_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:
     known = seen((1, [1, 2, 4], [1]), (1, [1, 2], [1]), (1, [1, 2], [1]))
     added = {("t", 0): [2, 4], ("t", 1): [2]}
-    lacks = list(unwell(known, {"t": 1}, {}, added))
+    lacks = list(find_unhealthy(known, {"t": 1}, {}, added))
     assert [each.partition for each in lacks] == [2] and lacks[0].why == "broker 2 is not in sync yet"
-    (under,) = (each for each in unwell(known, {"t": 2}, {}, {("t", 1): [2]}) if each.partition == 1)
+    (under,) = (each for each in find_unhealthy(known, {"t": 2}, {}, {("t", 1): [2]}) if each.partition == 1)
     assert under.problems == ("under-min-ISR",)
     assert under.why.endswith("min.insync.replicas asks for 2; a move to broker 2 is under way")
 
@@ -58,7 +68,7 @@ def test_the_states_of_brokers_are_told_apart() -> None:
     known = seen((1, [1, 3], [1]))
     assert {node: known.state(node) for node in known.brokers} == {1: LIVE, 2: LIVE, 3: AWAY, 4: FENCED, 5: STOPPED}
     assert (known.brokers[4].address, known.brokers[4].rack, known.brokers[3].address) == ("h:9094", "r", None)
-    without = view(None, MetadataResponse(brokers=[MetadataResponseBroker(1, "h", 9091)]))
+    without = build_view(None, MetadataResponse(brokers=[MetadataResponseBroker(1, "h", 9091)]))
     assert list(without.brokers) == [1], "brokers that do not know DescribeCluster"
 
 
@@ -75,21 +85,21 @@ def test_the_states_of_brokers_are_told_apart() -> None:
         (seen(controller=-1), ["nodes down", "no controller"]),
     ],
 )  # fmt: skip
-def test_every_partition_has_its_leader_and_its_replicas(known: View, reasons: list[str]) -> None:
-    verdict = judged(known, found(known))
+def test_every_partition_has_its_leader_and_its_replicas(known: ClusterView, reasons: list[str]) -> None:
+    verdict = summarize_health(known, found(known))
     assert (verdict["healthy"], verdict["reasons"]) == (not reasons, reasons)
 
 
 def test_a_broker_that_stopped_and_holds_nothing_is_not_missed() -> None:
-    assert judged(seen((1, [1], [1])), [])["nodes_down"] == [4]
-    assert judged(seen((1, [1, 5], [1])), [])["nodes_down"] == [4, 5]
-    assert judged(seen((1, [1, 3], [1])), [])["nodes_down"] == [3, 4]
+    assert summarize_health(seen((1, [1], [1])), [])["nodes_down"] == [4]
+    assert summarize_health(seen((1, [1, 5], [1])), [])["nodes_down"] == [4, 5]
+    assert summarize_health(seen((1, [1, 3], [1])), [])["nodes_down"] == [3, 4]
 
 
 def test_more_is_asked_only_of_topics_that_lack_something() -> None:
-    assert to_ask_about(seen((1, [1, 2], [1, 2]))) == []
-    assert to_ask_about(seen((1, [1, 2], [1, 2]), (1, [1, 2], [2]))) == ["t"]
-    assert to_ask_about(seen((4, [4], [4]))) == ["t"]
+    assert topics_to_examine(seen((1, [1, 2], [1, 2]))) == []
+    assert topics_to_examine(seen((1, [1, 2], [1, 2]), (1, [1, 2], [2]))) == ["t"]
+    assert topics_to_examine(seen((4, [4], [4]))) == ["t"]
 
 
 def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
@@ -103,71 +113,73 @@ def test_min_isr_counts_up_to_the_number_of_replicas() -> None:
 @pytest.mark.parametrize(
     ("partition", "eligible", "why"),
     [
-        ((1, [1, 2, 4], [1, 2]), Eligible(), "broker 4 is fenced"),
-        ((1, [1, 2, 4], [1, 4]), Eligible(), "broker 2 is not in sync yet"),
-        ((1, [1, 2, 4, 5], [1, 5]), Eligible(), "broker 4 is fenced; broker 2 is not in sync yet"),
+        ((1, [1, 2, 4], [1, 2]), EligibleReplicas(), "broker 4 is fenced"),
+        ((1, [1, 2, 4], [1, 4]), EligibleReplicas(), "broker 2 is not in sync yet"),
+        ((1, [1, 2, 4, 5], [1, 5]), EligibleReplicas(), "broker 4 is fenced; broker 2 is not in sync yet"),
         (
             (1, [1, 3, 4], [1]),
-            Eligible(),
+            EligibleReplicas(),
             "acks=all is refused: 1 in sync, min.insync.replicas asks for 2; broker 3 is away and 4 is fenced",
         ),
-        ((4, [4, 5], [4, 5]), Eligible(), "its leader 4 is fenced"),
+        ((4, [4, 5], [4, 5]), EligibleReplicas(), "its leader 4 is fenced"),
         (
             (-1, [4, 5], []),
-            Eligible(elr=(5, 4)),
+            EligibleReplicas(elr=(5, 4)),
             "waits for brokers 4 (fenced) or 5 (stopped): nobody else has all that was acknowledged",
         ),
         (
             (-1, [4, 3], [4]),
-            Eligible(),
+            EligibleReplicas(),
             "waits for broker 4 (fenced): nobody else has all that was acknowledged; broker 3 is away",
         ),
-        ((-1, [1, 4], [4, 1]), Eligible(), "an election is due: broker 1 may lead"),
+        ((-1, [1, 4], [4, 1]), EligibleReplicas(), "an election is due: broker 1 may lead"),
         (
             (-1, [1, 4], []),
-            Eligible(last_known=(1, 4)),
+            EligibleReplicas(last_known=(1, 4)),
             "waits until brokers 1 and 4 (fenced) have said what is left of their logs",
         ),
-        ((-1, [4], []), Eligible(), "no broker is known that has its records; broker 4 is fenced"),
+        ((-1, [4], []), EligibleReplicas(), "no broker is known that has its records; broker 4 is fenced"),
     ],
 )
-def test_each_partition_says_why(partition: tuple[int, list[int], list[int]], eligible: Eligible, why: str) -> None:
+def test_each_partition_says_why(
+    partition: tuple[int, list[int], list[int]], eligible: EligibleReplicas, why: str
+) -> None:
     [one] = found(seen(partition), 2, p0=eligible)
     assert (one.name, one.why) == ("t/0", why)
 
 
 def test_what_is_not_well_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen((1, [1], [1]), (-1, [4, 2], [4]))
-    verdict = judged(known, found(known))
-    assert say_health(verdict, "text") is Exit.UNHEALTHY
+    verdict = summarize_health(known, found(known))
+    assert print_health(verdict, "text") is Exit.UNHEALTHY
     shown = capfd.readouterr().out.splitlines()
     assert "Leaderless partitions (1):       [t/1]" in shown
     assert shown[-1].split("  ")[0] == "t/1" and "waits for broker 4" in shown[-1]
-    assert say_health(verdict, "json") is Exit.UNHEALTHY
+    assert print_health(verdict, "json") is Exit.UNHEALTHY
     told = json.loads(capfd.readouterr().out)
     assert (told["nodes"], told["nodes_down"]) == ([1, 2, 4, 5], [4])
     assert (told["under_replicated_partitions"], told["partitions"][0]["leader"]) == (["t/1"], None)
-    assert say_health(judged(seen(), []), "json") is Exit.OK
+    assert print_health(summarize_health(seen(), []), "json") is Exit.OK
 
 
 def test_text_explains_so_many_partitions_and_counts_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen(*([(1, [1, 4], [1])] * 103))
-    say_health(judged(known, found(known)), "text")
+    print_health(summarize_health(known, found(known)), "text")
     assert capfd.readouterr().out.splitlines()[-1] == "... and 3 more: --format json has all of them"
 
 
 def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFixture[str]) -> None:
     known = seen(*([(1, [1, 4], [1])] * 4), names=("__consumer_offsets", "u", "v"))
-    verdict = judged(known, found(known))
+    verdict = summarize_health(known, found(known))
     before = json.dumps(verdict)
-    say_health(verdict, "text")
+    print_health(verdict, "text")
     lines = capfd.readouterr().out.splitlines()
     named = "[u/0, u/1, u/2, u/3, v/0, ... and 3 more, 4 of __consumer_offsets]"
     assert f"Under-replicated partitions (12): {named}" in lines
     *rows, last = [line.split(" ")[0] for line in lines[lines.index("") + 2 :]]
     assert rows == [f"{name}/{number}" for name in ("u", "v") for number in range(4)] and last == "4"
     assert lines[-1] == "4 of __consumer_offsets: under-replicated (-i shows them)"
-    say_health(verdict, "text", internal=True)
+    print_health(verdict, "text", internal=True)
     lines = capfd.readouterr().out.splitlines()
     rows = [line.split(" ")[0] for line in lines[lines.index("") + 2 :]]
     assert rows == [f"{name}/{number}" for name in ("u", "v", "__consumer_offsets") for number in range(4)]
@@ -176,7 +188,7 @@ def test_lists_are_short_and_what_users_made_comes_first(capfd: pytest.CaptureFi
 
 def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
     known = seen((1, [1, 2], [1, 2]), (2, [2, 4], [2]), (-1, [4], []))
-    shown = rows(known, {1: {("t", 0): 0}, 2: {("t", 0): 7, ("t", 1): 5}})
+    shown = broker_rows(known, {1: {("t", 0): 0}, 2: {("t", 0): 7, ("t", 1): 5}})
     assert shown[0] == {
         "id": 1, "address": "h:9091", "rack": None, "state": LIVE, "controller": True,
         "leaders": 1, "replicas": 1, "in_sync": 1, "lag": 0,
@@ -190,4 +202,4 @@ def test_a_row_for_each_broker_with_what_it_leads_and_holds() -> None:
 
 def test_a_lag_is_told_only_when_every_replica_has_one() -> None:
     known = seen((1, [1], [1]), (1, [1], [1]))
-    assert next(row["lag"] for row in rows(known, {1: {("t", 0): 3}})) is None
+    assert next(row["lag"] for row in broker_rows(known, {1: {("t", 0): 3}})) is None

@@ -7,14 +7,14 @@ import logging
 import pytest
 
 from tests.unit.cli.test_output import FORGED, SHOWN
-from tiered_api.cli.broker.log_output import OneLine
+from tiered_api.cli.broker.log_output import OneLineFormatter
 
 
 def logged(error: Exception | None = None) -> list[str]:
     """The lines of one event about a group of that name."""
     exc_info = None if error is None else (type(error), error, error.__traceback__)
     record = logging.LogRecord("tiered.coordinator.runtime", logging.INFO, "f", 1, "group=%s", (FORGED,), exc_info)
-    return OneLine("%(levelname)s %(name)s %(message)s").format(record).splitlines()
+    return OneLineFormatter("%(levelname)s %(name)s %(message)s").format(record).splitlines()
 
 
 def test_an_event_is_one_line_whatever_name_it_tells() -> None:

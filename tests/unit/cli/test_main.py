@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_api.cli.main import _loaded
+from tiered_api.cli.main import _load_command
 from tiered_api.cli.parsing import Command
 
 MODULE = """
@@ -25,11 +25,11 @@ def test_no_garbage_is_looked_for_while_a_command_loads_only_while_it_runs(
 ) -> None:
     (tmp_path / "a_command_of_a_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    run = _loaded(Command("a_command_of_a_test", "run"))
+    run = _load_command(Command("a_command_of_a_test", "run"))
     assert run(None) == 1  # type: ignore[arg-type]
 
 
 def test_a_command_that_does_not_load_leaves_the_collector_on() -> None:
     with pytest.raises(ModuleNotFoundError):
-        _loaded(Command("no_such_command_of_a_test", "run"))
+        _load_command(Command("no_such_command_of_a_test", "run"))
     assert gc.isenabled()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Refused
-from tiered_api.cli.group.seek import point
-from tiered_api.cli.reach import addresses, numbers, pairs
-from tiered_api.cli.text.offset_range import At, Point, Range, parse, parse_point
+from tiered_api.cli.group.seek import parse_target_point
+from tiered_api.cli.reach import parse_addresses, parse_numbers, parse_pairs
+from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_point, parse_range
 
 NOW = 1_700_000_000_000
 DAY = 1_644_796_800_000  # 2022-02-14
@@ -15,24 +15,24 @@ HOUR = 3_600_000
 
 
 def time(ms: int) -> Point:
-    return Point(At.TIME, ms)
+    return Point(PointKind.TIME, ms)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("start", Range(Point(At.START))),
-        ("end", Range(Point(At.END))),
-        (":end", Range(Point(At.START), Point(At.END))),
-        ("+3", Range(Point(At.START, 3))),
-        ("-3", Range(Point(At.END, -3))),
-        ("-3:end", Range(Point(At.END, -3), Point(At.END))),
-        ("47", Range(Point(At.ZERO, 47))),
-        ("47:", Range(Point(At.ZERO, 47))),
-        (":47", Range(Point(At.START), Point(At.ZERO, 47))),
-        ("1:5", Range(Point(At.ZERO, 1), Point(At.ZERO, 5))),
-        ("1-5", Range(Point(At.ZERO, 1), Point(At.ZERO, 5))),
-        ("1-end", Range(Point(At.ZERO, 1), Point(At.END))),
+        ("start", Range(Point(PointKind.START))),
+        ("end", Range(Point(PointKind.END))),
+        (":end", Range(Point(PointKind.START), Point(PointKind.END))),
+        ("+3", Range(Point(PointKind.START, 3))),
+        ("-3", Range(Point(PointKind.END, -3))),
+        ("-3:end", Range(Point(PointKind.END, -3), Point(PointKind.END))),
+        ("47", Range(Point(PointKind.ZERO, 47))),
+        ("47:", Range(Point(PointKind.ZERO, 47))),
+        (":47", Range(Point(PointKind.START), Point(PointKind.ZERO, 47))),
+        ("1:5", Range(Point(PointKind.ZERO, 1), Point(PointKind.ZERO, 5))),
+        ("1-5", Range(Point(PointKind.ZERO, 1), Point(PointKind.ZERO, 5))),
+        ("1-end", Range(Point(PointKind.ZERO, 1), Point(PointKind.END))),
         ("@1700000000123", Range(time(1_700_000_000_123))),
         ("@1700000000", Range(time(NOW))),
         ("@1700000000:1700000001", Range(time(NOW), time(NOW + 1000))),
@@ -43,13 +43,13 @@ def time(ms: int) -> Point:
         ("@2022-02-14T10:00:00+01:00", Range(time(DAY + 9 * HOUR))),
         ("@-48h:-24h", Range(time(NOW - 48 * HOUR), time(NOW - 24 * HOUR))),
         ("@-1h30m", Range(time(NOW - HOUR - HOUR // 2))),
-        ("@-1m:end", Range(time(NOW - 60_000), Point(At.END))),
-        ("@:-1hr", Range(Point(At.START), time(NOW - HOUR))),
+        ("@-1m:end", Range(time(NOW - 60_000), Point(PointKind.END))),
+        ("@:-1hr", Range(Point(PointKind.START), time(NOW - HOUR))),
         ("@-1m3ms:", Range(time(NOW - 60_003))),
     ],
 )
 def test_offsets_mean_what_users_of_rpk_expect(text: str, meant: Range) -> None:
-    assert parse(text, NOW) == meant
+    assert parse_range(text, NOW) == meant
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_offsets_mean_what_users_of_rpk_expect(text: str, meant: Range) -> None:
 )  # fmt: skip
 def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(Refused) as refused:
-        parse(text, NOW)
+        parse_range(text, NOW)
     assert repr(text) in refused.value.why
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("start", Point(At.START)),
-        ("end", Point(At.END)),
+        ("start", Point(PointKind.START)),
+        ("end", Point(PointKind.END)),
         ("1700000000", time(NOW)),
         ("1700000000000", time(NOW)),
         ("1700000000000000000", time(NOW)),
@@ -75,11 +75,11 @@ def test_what_is_no_range_is_refused_with_its_text(text: str) -> None:
         ("@2022-02-14", time(DAY)),
         ("@2022-02-14T10:00:00Z", time(DAY + 10 * HOUR)),
         ("@-1h30m", time(NOW - HOUR - HOUR // 2)),
-        ("oldest", Point(At.START)),
+        ("oldest", Point(PointKind.START)),
     ],
 )
 def test_groups_seek_to_places_and_times_as_consume_reads_them(text: str, meant: Point) -> None:
-    assert point(text, NOW) == meant
+    assert parse_target_point(text, NOW) == meant
     if text.startswith("@"):
         assert parse_point(text, NOW) == meant
 
@@ -87,7 +87,7 @@ def test_groups_seek_to_places_and_times_as_consume_reads_them(text: str, meant:
 @pytest.mark.parametrize("text", ["", "17", "-1700000000", "now", "+3", "@", "@-2h:-1h", "1:2"])
 def test_a_group_does_not_seek_to_what_is_no_place(text: str) -> None:
     with pytest.raises(Refused):
-        point(text, NOW)
+        parse_target_point(text, NOW)
 
 
 def test_one_point_is_no_range() -> None:
@@ -96,7 +96,7 @@ def test_one_point_is_no_range() -> None:
 
 
 def test_brokers_are_hosts_with_ports() -> None:
-    assert [tuple(each) for each in addresses("a, b:1,[::1]:2,[::1]")] == [
+    assert [tuple(each) for each in parse_addresses("a, b:1,[::1]:2,[::1]")] == [
         ("a", 9092),
         ("b", 1),
         ("::1", 2),
@@ -104,16 +104,16 @@ def test_brokers_are_hosts_with_ports() -> None:
     ]
     for text in ("", ":1", "a:x", "a:0", "a:70000"):
         with pytest.raises(Refused):
-            addresses(text)
+            parse_addresses(text)
 
 
 def test_numbers_and_pairs() -> None:
-    assert numbers("0,2-4,2", "-p") == [0, 2, 3, 4]
-    assert pairs(["a=b=c", "d="], "-c") == [("a", "b=c"), ("d", "")]
-    assert pairs(["a:b=c"], "-H", ":=") == [("a", "b=c")]
+    assert parse_numbers("0,2-4,2", "-p") == [0, 2, 3, 4]
+    assert parse_pairs(["a=b=c", "d="], "-c") == [("a", "b=c"), ("d", "")]
+    assert parse_pairs(["a:b=c"], "-H", ":=") == [("a", "b=c")]
     for text in ("", "a", "1,", "1-", "-1", "0-999999"):
         with pytest.raises(Refused):
-            numbers(text, "-p")
+            parse_numbers(text, "-p")
     for text in ("a", "=b", ""):
         with pytest.raises(Refused):
-            pairs([text], "-c")
+            parse_pairs([text], "-c")

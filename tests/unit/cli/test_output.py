@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tiered_api.cli.output import print_rows, say, say_error, shown, size
+from tiered_api.cli.output import format_size, print_error, print_lines, print_rows, text_or_base64
 
 ROWS = [{"topic": "a", "cold_bytes": 5, "key": None}, {"topic": "long", "cold_bytes": 1234, "key": "k"}]
 
@@ -41,14 +41,18 @@ def test_no_rows_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bytes_are_shown_as_text_where_they_are_text() -> None:
-    assert (shown(None), shown(b"h\xc3\xa9"), shown(b"\xff\x00")) == (None, "hé", "base64:/wA=")
+    assert (text_or_base64(None), text_or_base64(b"h\xc3\xa9"), text_or_base64(b"\xff\x00")) == (
+        None,
+        "hé",
+        "base64:/wA=",
+    )
 
 
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "0 B"), (999, "999 B"), (1234, "1.2 kB"), (98_765_432, "98.8 MB"), (5e12, "5.0 TB")]
 )
 def test_sizes_are_said_as_people_say_them(count: float, words: str) -> None:
-    assert size(count) == words
+    assert format_size(count) == words
 
 
 FORGED = "g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\x9b2J\u2028\u202egnp"
@@ -58,8 +62,8 @@ SHOWN = r"g\r\n2026-11-22 00:00:00,000 ERROR tiered.node FORGED\x1b]0;owned\x07\
 
 def test_tables_lines_and_errors_show_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"group": FORGED, "members": ["a\tb", 1], "why": "Grüße 日本 \\n"}], "text")
-    say([f"GROUP  {FORGED}"])
-    say_error(f"no group {FORGED}")
+    print_lines([f"GROUP  {FORGED}"])
+    print_error(f"no group {FORGED}")
     out, err = capsys.readouterr()
     _, row, line = out.splitlines()
     assert re.split(" {2,}", row) == [SHOWN, r"a\tb,1", "Grüße 日本 \\n"] and line == f"GROUP  {SHOWN}"

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tiered.errors import Refused
 from tiered.records.model import Record
-from tiered_api.cli.text.record_format import Shown, compiled
-from tiered_api.cli.text.record_input import Parsed, RecordReader
+from tiered_api.cli.text.record_format import PrintableRecord, compile_format
+from tiered_api.cli.text.record_input import InputRecord, RecordReader
 
 RECORD = Record(5, 1_700_000_000_123, b"ke\xff", b"\x00\x00\x00\x07ab", (("h", b"v"), ("i", None)))
-SHOWN = Shown("topic", 3, RECORD, 1, 0x0C, 7, 8, 0, 9, 10, 11)
+SHOWN = PrintableRecord("topic", 3, RECORD, 1, 0x0C, 7, 8, 0, 9, 10, 11)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ SHOWN = Shown("topic", 3, RECORD, 1, 0x0C, 7, 8, 0, 9, 10, 11)
     ],
 )
 def test_records_are_printed(form: str, printed: bytes) -> None:
-    assert compiled(form)(SHOWN) == printed
+    assert compile_format(form)(SHOWN) == printed
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,29 @@ def test_records_are_printed(form: str, printed: bytes) -> None:
 )
 def test_a_format_that_is_none_is_refused_with_its_text(form: str) -> None:
     with pytest.raises(Refused) as refused:
-        compiled(form)
+        compile_format(form)
     assert repr(form) in refused.value.why
 
 
 READ = [
-    (r"%v\n", b"a\n\nb", [Parsed(value=b"a"), Parsed(value=b""), Parsed(value=b"b")]),
-    (r"%k %v\n", b"a b c\n", [Parsed(key=b"a", value=b"b c")]),
-    ("%k\t%v\n", b"a\t\n", [Parsed(key=b"a", value=b"")]),
-    ("%T{4}%K{4}%V{4}%t%k%v", b"topckey1val1", [Parsed(topic="topc", key=b"key1", value=b"val1")]),
-    (r"%K{big16} foo %k", b"\0\3 foo abc\0\1 foo x", [Parsed(key=b"abc"), Parsed(key=b"x")]),
-    (r"%K{hex8}%V{little16}%k%v", b"02\1\0abc", [Parsed(key=b"ab", value=b"c")]),
-    (r"%v{re#...?#}\n", b"abc\nde\n", [Parsed(value=b"abc"), Parsed(value=b"de")]),
-    (r"%H{2}%h{ %k=%v } %v\n", b" a=b  c=  val\n", [Parsed(headers=[("a", b"b"), ("c", b"")], value=b"val")]),
-    (r"%H %h{%k=%v }%v\n", b"1 a=b x\n", [Parsed(headers=[("a", b"b")], value=b"x")]),
-    (r"%p %d %v{hex}\n", b"3 123 6162\n", [Parsed(partition=3, timestamp=123, value=b"ab")]),
-    (r"%v{base64},", b"YQ==,Yg==,", [Parsed(value=b"a"), Parsed(value=b"b")]),
-    (r"%v{json}\n", b'{ "a" : 1 }\n', [Parsed(value=b'{"a":1}')]),
-    (r"%k%%%v\x00", b"a%b\0", [Parsed(key=b"a", value=b"b")]),
+    (r"%v\n", b"a\n\nb", [InputRecord(value=b"a"), InputRecord(value=b""), InputRecord(value=b"b")]),
+    (r"%k %v\n", b"a b c\n", [InputRecord(key=b"a", value=b"b c")]),
+    ("%k\t%v\n", b"a\t\n", [InputRecord(key=b"a", value=b"")]),
+    ("%T{4}%K{4}%V{4}%t%k%v", b"topckey1val1", [InputRecord(topic="topc", key=b"key1", value=b"val1")]),
+    (r"%K{big16} foo %k", b"\0\3 foo abc\0\1 foo x", [InputRecord(key=b"abc"), InputRecord(key=b"x")]),
+    (r"%K{hex8}%V{little16}%k%v", b"02\1\0abc", [InputRecord(key=b"ab", value=b"c")]),
+    (r"%v{re#...?#}\n", b"abc\nde\n", [InputRecord(value=b"abc"), InputRecord(value=b"de")]),
+    (r"%H{2}%h{ %k=%v } %v\n", b" a=b  c=  val\n", [InputRecord(headers=[("a", b"b"), ("c", b"")], value=b"val")]),
+    (r"%H %h{%k=%v }%v\n", b"1 a=b x\n", [InputRecord(headers=[("a", b"b")], value=b"x")]),
+    (r"%p %d %v{hex}\n", b"3 123 6162\n", [InputRecord(partition=3, timestamp=123, value=b"ab")]),
+    (r"%v{base64},", b"YQ==,Yg==,", [InputRecord(value=b"a"), InputRecord(value=b"b")]),
+    (r"%v{json}\n", b'{ "a" : 1 }\n', [InputRecord(value=b'{"a":1}')]),
+    (r"%k%%%v\x00", b"a%b\0", [InputRecord(key=b"a", value=b"b")]),
 ]
 
 
 @pytest.mark.parametrize(("form", "data", "records"), READ)
-def test_records_are_read_however_the_input_is_cut(form: str, data: bytes, records: list[Parsed]) -> None:
+def test_records_are_read_however_the_input_is_cut(form: str, data: bytes, records: list[InputRecord]) -> None:
     assert list(RecordReader(form).feed(data, end=True)) == records
     reader = RecordReader(form)
     out = [record for at in range(len(data)) for record in reader.feed(data[at : at + 1])]
@@ -108,8 +108,8 @@ def test_an_input_format_that_is_none_is_refused(form: str) -> None:
 @given(st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=8), st.integers(1, 20))
 def test_what_is_printed_with_sizes_is_read_back(pairs: list[tuple[bytes, bytes]], cut: int) -> None:
     form = "%K{big32}%V{big32}%k%v"
-    write = compiled(form)
-    data = b"".join(write(Shown("t", 0, Record(0, 0, key, value, ()))) for key, value in pairs)
+    write = compile_format(form)
+    data = b"".join(write(PrintableRecord("t", 0, Record(0, 0, key, value, ()))) for key, value in pairs)
     reader = RecordReader(form)
     out = [record for at in range(0, len(data), cut) for record in reader.feed(data[at : at + cut])]
     out += reader.feed(b"", end=True)

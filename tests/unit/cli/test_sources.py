@@ -9,7 +9,7 @@ import pytest
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
 from tiered.config.settings import broker_rows
 from tiered.errors import Refused
-from tiered_api.cli.broker.sources import properties, settings, variable
+from tiered_api.cli.broker.sources import environment_variable, load_settings, parse_properties
 
 KAFKAS_FILE = """\
 # Kafka's own server.properties, without its comments
@@ -44,16 +44,16 @@ log.retention.check.interval.ms=300000
 def test_a_file_of_kafkas_loads_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KAFKAS_FILE)
-    made, warnings = settings(str(file), {}, [], {})
+    made, warnings = load_settings(str(file), {}, [], {})
     assert (made.data_dir, made.node_id, made.log_retention_ms) == ("/tmp/kraft-combined-logs", 1, 604_800_000)
-    assert len(warnings) == len(WITHOUT_EFFECT.keys() & dict(properties(KAFKAS_FILE)).keys())
+    assert len(warnings) == len(WITHOUT_EFFECT.keys() & dict(parse_properties(KAFKAS_FILE)).keys())
     assert f"num.io.threads=8 has no effect: network and requests share one loop ({file})" in warnings
 
 
 def test_a_file_of_kafka_3_loads_too(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nzookeeper.connect=localhost:2181\nzookeeper.connection.timeout.ms=18000\n")
-    made, warnings = settings(str(file), {}, [], {})
+    made, warnings = load_settings(str(file), {}, [], {})
     assert (made.node_id, len(warnings)) == (0, 2)
 
 
@@ -66,15 +66,15 @@ def test_what_kubernetes_says_of_a_service_named_tiered_is_no_setting() -> None:
         "TIERED_PORT_8082_TCP": "tcp://10.0.0.1:8082",
         "TIERED_PORT_8082_TCP_ADDR": "10.0.0.1",
     }
-    assert settings(None, environment, [], {}) == settings(None, {}, [], {})
+    assert load_settings(None, environment, [], {}) == load_settings(None, {}, [], {})
     with pytest.raises(Refused, match="TIERED_PORT: unknown"):
-        settings(None, {"TIERED_PORT": "8082"}, [], {})
+        load_settings(None, {"TIERED_PORT": "8082"}, [], {})
 
 
 def test_the_later_place_wins(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("num.partitions = 1\n[node]\nid = 2\n[log.retention]\nms = 3\nbytes = 4\n")
-    made, _ = settings(
+    made, _ = load_settings(
         str(file),
         {"TIERED_NODE_ID": "20", "TIERED_NUM_PARTITIONS": "10", "PATH": "/bin"},
         ["num.partitions=100", "log.retention.bytes=400"],
@@ -86,7 +86,7 @@ def test_the_later_place_wins(tmp_path: Path) -> None:
 def test_toml_keeps_booleans_and_lists(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text('log.remote.storage.enable = false\nlog.cleanup.policy = ["delete"]\n')
-    made, _ = settings(str(file), {}, [], {})
+    made, _ = load_settings(str(file), {}, [], {})
     assert not made.log_remote_storage_enable and made.log_cleanup_policy == ("delete",)
 
 
@@ -109,26 +109,26 @@ def test_a_refusal_names_the_place(
     environment: dict[str, str], pairs: list[str], options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Refused) as refused:
-        settings(None, environment, pairs, options)
+        load_settings(None, environment, pairs, options)
     assert refused.value.why == words
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="No such file"):
-        settings(str(tmp_path / "none.properties"), {}, [], {})
+        load_settings(str(tmp_path / "none.properties"), {}, [], {})
     bad = tmp_path / "bad.toml"
     bad.write_text("node.id = = 1")
     with pytest.raises(Refused, match=r"bad\.toml"):
-        settings(str(bad), {}, [], {})
+        load_settings(str(bad), {}, [], {})
     bytes_ = tmp_path / "bytes.properties"
     bytes_.write_bytes(b"\xff\xfe")
     with pytest.raises(Refused, match="not UTF-8"):
-        settings(str(bytes_), {}, [], {})
+        load_settings(str(bytes_), {}, [], {})
 
 
 def test_each_setting_has_a_variable_of_its_own() -> None:
-    assert len({variable(name) for name in broker_rows()}) == len(broker_rows())
-    assert variable("tiered.upload.max.lag.ms") == "TIERED_UPLOAD_MAX_LAG_MS"
+    assert len({environment_variable(name) for name in broker_rows()}) == len(broker_rows())
+    assert environment_variable("tiered.upload.max.lag.ms") == "TIERED_UPLOAD_MAX_LAG_MS"
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_each_setting_has_a_variable_of_its_own() -> None:
     ],
 )
 def test_properties_are_read_as_java_reads_them(text: str, pairs: list[tuple[str, str]]) -> None:
-    assert list(properties(text)) == pairs
+    assert list(parse_properties(text)) == pairs

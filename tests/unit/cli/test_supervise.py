@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_api.cli.broker.supervise import LINE_MAX, Fleet, Program, ending, lines, next_pause
+from tiered_api.cli.broker.supervise import LINE_MAX, Program, Supervisor, describe_exit, next_pause, read_lines
 
 STAYS = """
 import os, signal, sys
@@ -34,7 +34,7 @@ def program(name: str, *scripts: str) -> Program:
     return Program(name, command, "ready ")
 
 
-def run(*programs: Program, act: Callable[[Fleet, Heard], None], stop_seconds: float = 30.0) -> tuple[int, Heard]:
+def run(*programs: Program, act: Callable[[Supervisor, Heard], None], stop_seconds: float = 30.0) -> tuple[int, Heard]:
     """The exit code, and what was said; `act` is called with each new line."""
     heard: Heard = []
 
@@ -43,18 +43,18 @@ def run(*programs: Program, act: Callable[[Fleet, Heard], None], stop_seconds: f
             heard.append((name, line))
             act(fleet, heard)
 
-        fleet = Fleet(programs, say, "up", stop_seconds=stop_seconds, pauses=(0.01, 0.04))
+        fleet = Supervisor(programs, say, "up", stop_seconds=stop_seconds, pauses=(0.01, 0.04))
         return int(await fleet.run(lambda said: say("all", " | ".join(said))))
 
     return asyncio.run(main()), heard
 
 
-def stop_when(*line: str) -> Callable[[Fleet, Heard], None]:
+def stop_when(*line: str) -> Callable[[Supervisor, Heard], None]:
     """Tells it to stop when that was said, once for each time that it is said."""
 
-    def act(fleet: Fleet, heard: Heard) -> None:
+    def act(fleet: Supervisor, heard: Heard) -> None:
         if heard[-1] == line:
-            fleet.tell()
+            fleet.request_stop()
 
     return act
 
@@ -103,11 +103,11 @@ def test_who_was_ready_is_started_again_also_while_others_start(tmp_path: Path) 
     sign = tmp_path / "sign"
     waits = f"import os, time\nwhile not os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
 
-    def act(fleet: Fleet, heard: Heard) -> None:
+    def act(fleet: Supervisor, heard: Heard) -> None:
         if heard[-1] == ("up", "b was killed by SIGKILL, and is started again in 0.01 s"):
             sign.touch()
         if heard[-1][0] == "all":
-            fleet.tell()
+            fleet.request_stop()
 
     code, heard = run(program("a", waits + STAYS), program("b", DIES, STAYS), act=act)
     assert code == 0 and ("all", "ready at first | ready at at first") in heard
@@ -120,9 +120,9 @@ def test_who_does_not_stop_in_time_is_killed_and_the_exit_code_says_so() -> None
 
 
 def test_told_twice_all_that_is_left_is_killed() -> None:
-    def act(fleet: Fleet, heard: Heard) -> None:
+    def act(fleet: Supervisor, heard: Heard) -> None:
         if heard[-1][0] == "all" or heard[-1] == ("up", "stopping b"):
-            fleet.tell()
+            fleet.request_stop()
 
     code, heard = run(program("a", DEAF), program("b", DEAF), act=act)
     assert code == 1
@@ -155,7 +155,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_good_time() -> N
 
 
 def test_endings_are_told_by_name() -> None:
-    assert [ending(code) for code in (0, 4, -15, -99)] == [
+    assert [describe_exit(code) for code in (0, 4, -15, -99)] == [
         "ended with exit code 0", "ended with exit code 4", "was killed by SIGTERM", "was killed by signal 99",
     ]  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_output_is_cut_into_lines_that_have_a_bound() -> None:
         stream.feed_data(b"one\ntw")
         stream.feed_data(b"o\n\xff\n" + b"x" * (LINE_MAX + 10) + b"\nend")
         stream.feed_eof()
-        return [line async for line in lines(stream)]
+        return [line async for line in read_lines(stream)]
 
     first, second, third, *pieces, last = asyncio.run(main())
     assert (first, second, third, last) == ("one", "two", "�", "end")

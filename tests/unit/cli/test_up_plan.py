@@ -9,18 +9,18 @@ import pytest
 
 from tiered.errors import Refused
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.up import Plan, command, faces, plan, ready_line
+from tiered_api.cli.broker.up import ClusterPlan, broker_command, plan_cluster, ready_addresses, ready_line
 
 LINE = "tiered is ready: http://127.0.0.1:{http} (health ...) kafka=127.0.0.1:{kafka} store=file:///b"
 
 
-def planned(directory: Path, *words: str) -> Plan:
-    return plan(parser().parse_args(["up", "--data-dir", str(directory), *words]))
+def planned(directory: Path, *words: str) -> ClusterPlan:
+    return plan_cluster(parser().parse_args(["up", "--data-dir", str(directory), *words]))
 
 
 def test_three_brokers_with_ports_that_count_up_share_a_bucket(tmp_path: Path) -> None:
     made = planned(tmp_path)
-    assert [(each.node_id, str(each.kafka), str(each.http), each.directory) for each in made.places] == [
+    assert [(each.node_id, str(each.kafka), str(each.http), each.directory) for each in made.brokers] == [
         (1, "127.0.0.1:9092", "127.0.0.1:8082", f"{tmp_path}/broker-1"),
         (2, "127.0.0.1:9093", "127.0.0.1:8083", f"{tmp_path}/broker-2"),
         (3, "127.0.0.1:9094", "127.0.0.1:8084", f"{tmp_path}/broker-3"),
@@ -32,7 +32,7 @@ def test_a_broker_is_started_by_a_command_that_the_command_line_takes(tmp_path: 
     made = planned(
         tmp_path, "--brokers", "2", "--kafka", "[::1]:0", "-c", "log.segment.bytes=5000", "-c", "num.partitions=2"
     )
-    words = list(command(made, made.places[1])(""))
+    words = list(broker_command(made, made.brokers[1])(""))
     assert words[3:5] == [str(os.getpid()), "serve"]
     args = parser().parse_args(words[4:])
     assert (args.node_id, args.data_dir, args.store) == ("2", f"{tmp_path}/broker-2", made.store)
@@ -45,7 +45,7 @@ def test_a_broker_is_started_by_a_command_that_the_command_line_takes(tmp_path: 
 
 def test_it_is_started_again_where_it_was(tmp_path: Path) -> None:
     made = planned(tmp_path, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    again = command(made, made.places[0])(LINE.format(http=81, kafka=91))
+    again = broker_command(made, made.brokers[0])(LINE.format(http=81, kafka=91))
     args = parser().parse_args(list(again)[4:])
     assert (args.http, args.kafka) == ("127.0.0.1:81", "127.0.0.1:91")
 
@@ -53,7 +53,7 @@ def test_it_is_started_again_where_it_was(tmp_path: Path) -> None:
 def test_one_line_says_where_all_of_them_are(tmp_path: Path) -> None:
     made = planned(tmp_path, "--brokers", "2", "--store", "file:///b")
     lines = [LINE.format(http=81, kafka=91), LINE.format(http=82, kafka=92)]
-    assert faces(lines[0]) == ("127.0.0.1:81", "127.0.0.1:91")
+    assert ready_addresses(lines[0]) == ("127.0.0.1:81", "127.0.0.1:91")
     assert ready_line(made, lines) == (
         "tiered is ready: 2 brokers kafka=127.0.0.1:91,127.0.0.1:92 http=http://127.0.0.1:81,http://127.0.0.1:82"
         " store=file:///b"

@@ -31,9 +31,9 @@ class Source:
         return chunk.key.encode() * chunk.length
 
 
-def play(story: Callable[[ChunkCache, Source], object], bytes_max: int = 20) -> None:
+def play(scenario: Callable[[ChunkCache, Source], object], bytes_max: int = 20) -> None:
     async def main() -> None:
-        await story(ChunkCache(Metrics(), bytes_max), Source())  # type: ignore[misc]
+        await scenario(ChunkCache(Metrics(), bytes_max), Source())  # type: ignore[misc]
 
     SimLoop(1).run(main())
 
@@ -44,27 +44,27 @@ async def use(cache: ChunkCache, source: Source, chunk: Chunk) -> bytes:
 
 
 def test_a_hundred_readers_one_get() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         found = await asyncio.gather(*(use(cache, source, A) for _ in range(100)))
         assert set(found) == {b"a" * 10}
         assert await use(cache, source, A) == b"a" * 10
         assert source.asked == ["a"]
 
-    play(story)
+    play(scenario)
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         for chunk in (A, B, A, C, A, B):
             await use(cache, source, chunk)
             assert cache.bytes_held <= 20
         assert source.asked == ["a", "b", "c", "b"]
 
-    play(story)
+    play(scenario)
 
 
 def test_leased_chunks_stay_beyond_the_bound_and_leave_no_room_to_read_ahead() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         leases = [cache.lease(chunk, source.get) for chunk in (A, B, C)]
         assert not cache.has_room(1)
         for lease in leases:
@@ -76,11 +76,11 @@ def test_leased_chunks_stay_beyond_the_bound_and_leave_no_room_to_read_ahead() -
         leases[1].release()
         assert cache.bytes_held == 20 and cache.has_room(10)
 
-    play(story)
+    play(scenario)
 
 
 def test_a_get_that_nobody_waits_for_any_more_is_cancelled() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         first, second = cache.lease(A, source.get), cache.lease(A, source.get)
         await asyncio.sleep(0.5)
         first.release()
@@ -92,11 +92,11 @@ def test_a_get_that_nobody_waits_for_any_more_is_cancelled() -> None:
         assert await use(cache, source, B) == b"b" * 10
         assert source.asked == ["a", "b", "b"]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_reader_that_is_cancelled_does_not_take_the_get_from_the_others() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         first = asyncio.ensure_future(use(cache, source, A))
         second = asyncio.ensure_future(use(cache, source, A))
         await asyncio.sleep(0.5)
@@ -104,11 +104,11 @@ def test_a_reader_that_is_cancelled_does_not_take_the_get_from_the_others() -> N
         assert await second == b"a" * 10
         assert source.asked == ["a"]
 
-    play(story)
+    play(scenario)
 
 
 def test_a_failed_get_fails_all_who_wait_and_is_not_kept() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         source.broken = True
         found = await asyncio.gather(*(use(cache, source, A) for _ in range(3)), return_exceptions=True)
         assert [type(fault) for fault in found] == [Unavailable] * 3
@@ -116,11 +116,11 @@ def test_a_failed_get_fails_all_who_wait_and_is_not_kept() -> None:
         source.broken = False
         assert await use(cache, source, A) == b"a" * 10
 
-    play(story)
+    play(scenario)
 
 
 def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         source.broken = True
         ahead = cache.lease(A, source.get)
         await asyncio.sleep(2)
@@ -131,11 +131,11 @@ def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease
         with pytest.raises(AssertionError):
             await ahead.data()
 
-    play(story)
+    play(scenario)
 
 
 def test_a_dropped_chunk_is_fetched_anew_while_its_readers_keep_theirs() -> None:
-    async def story(cache: ChunkCache, source: Source) -> None:
+    async def scenario(cache: ChunkCache, source: Source) -> None:
         lease = cache.lease(A, source.get)
         await lease.data()
         cache.invalidate(A)
@@ -144,4 +144,4 @@ def test_a_dropped_chunk_is_fetched_anew_while_its_readers_keep_theirs() -> None
         lease.release()
         assert source.asked == ["a", "a"] and cache.bytes_held == 10
 
-    play(story)
+    play(scenario)

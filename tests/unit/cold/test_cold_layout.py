@@ -21,7 +21,7 @@ from tiered.cold.layout import (
     submanifest_key,
 )
 from tiered.errors import Corrupt, Refused
-from tiered.ids import PartitionId, TopicId, id_bytes
+from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.records.native import crc32c
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
@@ -110,7 +110,7 @@ def test_the_bytes_of_an_object_are_those_of_the_formats_document() -> None:
         *(1, 0, crc32c(b"o" * 16), 5000, 16),
         *(5, 0, crc32c(lineage), 5016, len(lineage)),
     )
-    assert facts[:16] == id_bytes(PID.topic_id)
+    assert facts[:16] == decode_uuid(PID.topic_id)
     assert struct.unpack(">iiqqqqqQIHH", facts[16:]) == (
         *(3, 7, 100, 200, 1_700_000_000_000, 1_700_000_000_999, 97, 5000, 0xDEADBEEF),
         *(2, 1),

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, TOPIC, Rig
 from tiered.cold.layout import manifest_key, segment_key
 from tiered.errors import Fenced, Unavailable
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_gr
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=fan)
         manifest = await broker.upload_all(rig.log, 1)
         before = await rig.keys(".seg")
@@ -47,14 +47,14 @@ def test_expired_segments_leave_the_manifest_at_once_and_the_bucket_after_the_gr
         again = await broker.collector.expire(cut, 1, limits, local_bytes_above_cold=0, now_ms=59_001)
         assert again is None
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_fresh_leader_expires_nothing_before_it_knows_the_remote_size() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         manifest = await rig.broker("old").upload_all(rig.log, 1)
         fresh = rig.broker("fresh")
         nothing = Limits(retention_ms=0, retention_bytes=0)
@@ -62,14 +62,14 @@ def test_a_fresh_leader_expires_nothing_before_it_knows_the_remote_size() -> Non
             assert await fresh.collector.expire(known, 2, nothing, local_bytes_above_cold=10**9, now_ms=10**12) is None
         assert await fresh.manifests.load(PID) == manifest
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_deletes_that_fail_are_tried_again() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         manifest = await broker.upload_all(rig.log, 1)
         await broker.collector.advance_start(manifest, 1, 35)
@@ -80,14 +80,14 @@ def test_deletes_that_fail_are_tried_again() -> None:
         assert await broker.collector.delete_expired() == 3
         assert len(await rig.keys(".seg")) == 7
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_log_start_moves_although_nobody_can_say_which_objects_go_and_a_sweep_is_asked_for() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await rig.broker("old", fan=2).upload_all(rig.log, 1)
         broker = rig.broker(fan=2)
         manifest = await broker.take_over(1)
@@ -97,7 +97,7 @@ def test_log_start_moves_although_nobody_can_say_which_objects_go_and_a_sweep_is
         assert cut.log_start_offset == manifest.cold_end_offset
         assert broker.manifests.take_orphan_mark(PID) and not broker.manifests.take_orphan_mark(PID)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
@@ -105,7 +105,7 @@ def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         manifest = await broker.upload_all(rig.log, 1)
         late = FaultRule(FaultKind.LATE_APPLY, ("put",), key="manifest", times=1, seconds=3)
@@ -118,7 +118,7 @@ def test_change_of_unknown_outcome_asks_for_a_sweep() -> None:
         await rig.clock.sleep(2)
         assert await broker.collector.delete_expired() == 0, "so only the sweep knows them"
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("fan", [64, 2])
@@ -126,7 +126,7 @@ def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         old = rig.broker("old", fan=fan)
         manifest = await old.upload_all(rig.log, 1)
         await old.collector.advance_start(manifest, 1, 42)
@@ -138,14 +138,14 @@ def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
         assert await new.read_all(42) == await old.read_all(42)
         assert await new.collector.sweep(PID, TOPIC, 2) == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_sweep_spares_what_is_newer_and_unknown_for_good_and_what_is_young_for_a_while() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await broker.upload_all(rig.log, 5)
         newer, foreign = segment_key(PID, 500, 6, "a" * 32), f"data/{PID.topic_id}/3/notes.txt"
@@ -161,14 +161,14 @@ def test_the_sweep_spares_what_is_newer_and_unknown_for_good_and_what_is_young_f
         assert await broker.collector.delete_expired() == 1
         assert set(await rig.keys()) == set(left) - {young}
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_deposed_leader_sweeps_nothing() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         old, new = rig.broker("old"), rig.broker("new")
         await old.upload_all(rig.log, 1)
         await new.take_over(2)
@@ -179,14 +179,14 @@ def test_a_deposed_leader_sweeps_nothing() -> None:
             await old.collector.sweep(PID, TOPIC, 1)
         assert orphan in await rig.keys()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_deleted_topic_goes_manifests_first_and_leaves_its_neighbours() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=2)
         await broker.upload_all(rig.log, 1)
         await rig.bucket.memory.put("data/BBBBBBBBQACAAAAAAAAAAQ/0/manifest", b"x")
@@ -195,14 +195,14 @@ def test_a_deleted_topic_goes_manifests_first_and_leaves_its_neighbours() -> Non
         assert await rig.keys() == ["data/BBBBBBBBQACAAAAAAAAAAQ/0/manifest"]
         assert await broker.collector.delete_topic(PID.topic_id) == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_deleted_records_are_not_read_and_not_counted() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         manifest = await broker.upload_all(rig.log, 1)
         cut = await broker.collector.advance_start(manifest, 1, 25)
@@ -210,14 +210,14 @@ def test_deleted_records_are_not_read_and_not_counted() -> None:
         beyond = await broker.collector.advance_start(cut, 1, 1000)
         assert (beyond.log_start_offset, beyond.cold_end_offset, beyond.cold_bytes) == (1000, 1000, 0)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await broker.upload_all(rig.log, 1)
         broker.fail(FaultRule(FaultKind.ERROR, ("delete",), skip=1))
@@ -227,14 +227,14 @@ def test_no_manifest_of_a_deleted_topic_names_what_is_gone() -> None:
         broker.fail()
         assert await broker.collector.delete_topic(PID.topic_id) and await rig.keys() == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_all_pages_of_a_list_are_looked_through() -> None:
     rig = Rig()
     fill(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await broker.upload_all(rig.log, 1)
         orphan = segment_key(PID, 500, 1, "b" * 32)
@@ -245,4 +245,4 @@ def test_all_pages_of_a_list_are_looked_through() -> None:
         there = len(await rig.keys())
         assert await broker.collector.delete_topic(PID.topic_id) == there > 2
 
-    rig.run(story)
+    rig.run(scenario)

@@ -37,7 +37,7 @@ def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
 ) -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await open_log(rig, "first", 6000), await open_log(rig, "second", second_bytes)
         for log in (first, second):
             log.epochs.assign(1, 0)
@@ -73,13 +73,13 @@ def test_a_new_leader_goes_on_at_the_cold_end_and_every_offset_reads_back(
         sections = await reader.read_sections(manifest.entries[-1])
         assert sections.lineage == ((1, 0), (2, 500))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_index_lets_a_point_read_begin_near_its_batch() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         log = await open_log(rig, "log", 5_000_000)
         log.epochs.assign(1, 0)
         append(log, 8000, 1)
@@ -94,4 +94,4 @@ def test_an_index_lets_a_point_read_begin_near_its_batch() -> None:
         assert reader.store.calls["get"] == 2
         assert reader.cache.bytes_held < (2 << 20)
 
-    rig.run(story)
+    rig.run(scenario)

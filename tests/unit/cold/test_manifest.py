@@ -9,13 +9,13 @@ import pytest
 from tests.unit.cold.rig import entry, manifest
 from tiered.cold.manifest import (
     Manifest,
-    SubmanifestNeeded,
     ManifestNode,
     SegmentEntry,
+    SubmanifestNeeded,
     SubmanifestRef,
     check_change,
-    find_node,
     epoch_at,
+    find_node,
 )
 
 FOUR = manifest(entry(0, 10), entry(10, 20), entry(20, 35), entry(35, 40))

@@ -14,7 +14,7 @@ from tiered.cold.manifest_codec import decode, encode_submanifest
 from tiered.cold.manifest_store import ManifestChange
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 def adding(base: int, epoch: int = 1) -> ManifestChange:
@@ -39,20 +39,20 @@ async def add(broker: Broker, base: int, epoch: int = 1) -> Manifest:
 def test_a_change_is_in_the_bucket_when_it_returns() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         assert await broker.manifests.load(PID) is None
         written = await add(broker, 0)
         assert (written.leader_epoch, written.sequence, written.cold_end_offset) == (1, 1, 10)
         assert await rig.broker("b").manifests.load(PID) == written
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_change_that_changes_nothing_writes_nothing() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
         puts = broker.store.calls["put"]
@@ -60,7 +60,7 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
         await broker.take_over(1)
         assert broker.store.calls["put"] == puts
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_REPLY, FaultKind.ERROR, FaultKind.CONFLICT])
@@ -68,7 +68,7 @@ def test_a_change_that_changes_nothing_writes_nothing() -> None:
 def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: FaultKind, times: int) -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
         broker.fail(FaultRule(kind, ("put",), times=times))
@@ -77,13 +77,13 @@ def test_after_an_unclear_put_the_change_is_made_exactly_once(kind: FaultKind, t
         bodies = [decode(data, "x") for key, data in rig.bucket.written if key == manifest_key(PID)]
         assert [(m.sequence, m.nonce) for m in bodies if m.sequence == 2] == [(2, written.nonce)]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
         broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=5.0))
@@ -92,14 +92,14 @@ def test_a_put_that_lands_after_its_retry_did_changes_nothing() -> None:
         await rig.clock.sleep(10)
         assert await broker.manifests.load(PID) == after
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> None:
     for seed in range(20):
         rig = Rig(seed)
 
-        async def story(rig: Rig = rig) -> None:
+        async def scenario(rig: Rig = rig) -> None:
             brokers = [rig.broker(str(i)) for i in range(4)]
             for broker in brokers:
                 broker.faults.first_byte_seconds = 0.01
@@ -129,13 +129,13 @@ def test_many_writers_of_one_manifest_lose_no_change_and_make_none_twice() -> No
             sequences = [decode(data, "x").sequence for key, data in rig.bucket.written if key == manifest_key(PID)]
             assert sequences == list(range(1, len(sequences) + 1))
 
-        rig.run(story)
+        rig.run(scenario)
 
 
 def test_a_higher_epoch_fences_the_lower_one_for_good() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         old, new = rig.broker("old"), rig.broker("new")
         await add(old, 0)
         await new.take_over(2)
@@ -145,13 +145,13 @@ def test_a_higher_epoch_fences_the_lower_one_for_good() -> None:
             await old.take_over(1)
         assert (await add(new, 10, epoch=2)).cold_end_offset == 20
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_fenced_writers_late_put_never_lands() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         old, new = rig.broker("old"), rig.broker("new")
         await add(old, 0)
         old.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), seconds=3.0))
@@ -163,16 +163,19 @@ def test_a_fenced_writers_late_put_never_lands() -> None:
         await rig.clock.sleep(10)
         assert await new.manifests.load(PID) == taken
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_undecided() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
-        broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=100.0), FaultRule(FaultKind.ERROR, ("get",), skip=1))
+        broker.fail(
+            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=100.0),
+            FaultRule(FaultKind.ERROR, ("get",), skip=1),
+        )
         with pytest.raises(Unavailable):
             await add(broker, 10)
         broker.fail()
@@ -181,13 +184,13 @@ def test_an_outage_ends_in_unavailable_and_the_next_change_settles_what_was_unde
         await rig.clock.sleep(200)
         assert await broker.manifests.load(PID) == settled
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
         broker.fail(FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=2.0))
@@ -200,26 +203,26 @@ def test_a_cancelled_change_is_settled_like_an_undecided_one() -> None:
         await rig.clock.sleep(10)
         assert await broker.manifests.load(PID) == settled
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_changes_of_one_partition_queue_up() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         broker.faults.first_byte_seconds = 0.1
         await asyncio.gather(*(broker.manifests.change(PID, TOPIC, 1, appending) for _ in range(5)))
         manifest = await broker.manifests.load(PID)
         assert manifest is not None and (manifest.sequence, manifest.segment_count) == (5, 5)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=3)
         for i in range(50):
             await add(broker, 10 * i)
@@ -241,13 +244,13 @@ def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
         names = {key async for key in other.manifests.list_keys(manifest)}
         assert names >= set(await rig.keys(".sub"))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=2)
         for i in range(8):
             await add(broker, 10 * i)
@@ -258,13 +261,13 @@ def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
         alive = [one.base_offset async for one in broker.manifests.list_newest_first(cut, 1000)]
         assert alive == list(range(70, 0, -10))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_rotten_manifests_are_read_once_more_then_corrupt() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         written = await add(broker, 0)
         for kind in (FaultKind.FLIPPED, FaultKind.TRUNCATED):
@@ -274,13 +277,13 @@ def test_rotten_manifests_are_read_once_more_then_corrupt() -> None:
             with pytest.raises(Corrupt, match="manifest"):
                 await broker.manifests.load(PID)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_missing_sub_manifest_names_its_key() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=2)
         for i in range(6):
             await add(broker, 10 * i)
@@ -291,13 +294,13 @@ def test_a_missing_sub_manifest_names_its_key() -> None:
         with pytest.raises(Corrupt, match=lost):
             await rig.broker("b").manifests.find_segment(manifest, 0)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         await add(broker, 0)
         broker.fail(FaultRule(FaultKind.ERROR, ("put",), times=1))
@@ -307,13 +310,13 @@ def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> N
         with pytest.raises(Fenced, match="deleted"):
             await change
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_lost_manifest_is_told_and_its_objects_are_never_taken_for_garbage() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         rig.log.fill(0, 5)
         await rig.broker("a").upload_all(rig.log, 1)
         segments = await rig.keys(".seg")
@@ -326,13 +329,13 @@ def test_a_lost_manifest_is_told_and_its_objects_are_never_taken_for_garbage() -
         await rig.clock.sleep(100)
         assert await rig.keys(".seg") == segments
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker("a")
         await broker.take_over(1)
         broker.fail(FaultRule(FaultKind.ERROR, ("put",)))
@@ -344,14 +347,14 @@ def test_a_change_undecided_when_a_newer_leader_took_over_is_decided() -> None:
             await broker.take_over(2)
         assert not broker.manifests.has_undecided_change
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_sub_manifest_that_another_one_stands_for_is_corrupt() -> None:
     """Well-formed and proved, but of other offsets, of another level, or of another partition."""
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=4)
         for base in range(0, 160, 10):
             await add(broker, base)
@@ -370,4 +373,4 @@ def test_a_sub_manifest_that_another_one_stands_for_is_corrupt() -> None:
                 await rig.broker("reader").manifests.find_segment(manifest, 5)
             assert corrupt.value.where == first.key
 
-    rig.run(story)
+    rig.run(scenario)

@@ -9,9 +9,9 @@ import pytest
 from tests.unit.cold.rig import PID, entry, manifest
 from tiered.cold.layout import manifest_key, segment_key
 from tiered.cold.manifest import Manifest, SubmanifestNeeded
-from tiered.cold.planner import UploadPlan, Expiry, find_dropped_keys, find_expiry, find_garbage, next_upload
+from tiered.cold.planner import Expiry, UploadPlan, find_dropped_keys, find_expiry, find_garbage, next_upload
 from tiered.errors import Corrupt
-from tiered.ports import Listed
+from tiered.ports import ListedObject
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def test_what_a_new_start_drops_is_named_once_children_before_their_sub_manifest
     assert find_dropped_keys(spilled.nodes, 10, 30, {}) == keys[1:]
 
 
-def listed(key: str) -> Listed:
-    return Listed(key, 1, 0)
+def listed(key: str) -> ListedObject:
+    return ListedObject(key, 1, 0)
 
 
 def test_garbage_is_what_nobody_can_name_any_more() -> None:

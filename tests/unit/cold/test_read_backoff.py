@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import PID, Broker, Rig, cold, small
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Unavailable
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 MINUTE = 60.0
 
@@ -30,7 +30,7 @@ def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seco
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, manifest = await cold(rig)
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         assert await spins(broker, manifest, 5, MINUTE) <= 14
@@ -46,14 +46,14 @@ def test_a_client_that_spins_on_a_bucket_that_is_away_costs_a_get_every_ten_seco
         await asyncio.sleep(0.3)
         assert await broker.reader.read(PID, manifest, 85, 1), "the pause is short again"
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_many_readers_of_a_bucket_that_is_away_make_one_try_together() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, manifest = await cold(rig)
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         await spins(broker, manifest, 5, MINUTE)
@@ -64,27 +64,27 @@ def test_many_readers_of_a_bucket_that_is_away_make_one_try_together() -> None:
         assert all(isinstance(each, Unavailable) for each in got)
         assert broker.store.calls["get"] - before <= 1
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_damaged_segment_holds_up_nobody_who_reads_beside_it() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, manifest = await cold(rig)
         await rig.bucket.memory.delete([manifest.entries[0].key])
         assert await spins(broker, manifest, 5, MINUTE) <= 60
         assert await broker.reader.read(PID, manifest, 85, 1)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_looking_up_a_time_is_held_up_too() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, manifest = await cold(rig)
         broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
         before = broker.store.calls["get"]
@@ -94,4 +94,4 @@ def test_looking_up_a_time_is_held_up_too() -> None:
             await asyncio.sleep(0.01)
         assert broker.store.calls["get"] - before <= 14
 
-    rig.run(story)
+    rig.run(scenario)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, small
 from tiered.errors import Code, Refused
-from tiered.records.batch import encode_batch, decode_records
+from tiered.records.batch import decode_records, encode_batch
 from tiered.records.model import Codec
 from tiered.records.native import walk
 
@@ -21,12 +21,12 @@ def test_every_offset_reads_the_whole_batch_that_holds_it(codec: Codec) -> None:
     rig.log.write(data[:5], 50)
     rig.log.write(data[5:], 80)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         for offset in range(80):
             assert await reader.reader.read(PID, manifest, offset, 1) == data[offset // 10]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_reads_one_after_the_other_give_the_log_whatever_their_size() -> None:
@@ -37,7 +37,7 @@ def test_reads_one_after_the_other_give_the_log_whatever_their_size() -> None:
             base = 1000 * i
             rig.log.write([batch(base + 10 * j, 10, sizes.choice((20, 5000, 50_000))) for j in range(100)], base + 1000)
 
-        async def story(rig: Rig = rig, sizes: random.Random = sizes) -> None:
+        async def scenario(rig: Rig = rig, sizes: random.Random = sizes) -> None:
             reader, manifest = await cold(rig)
             got: list[bytes] = []
             offset = 0
@@ -52,14 +52,14 @@ def test_reads_one_after_the_other_give_the_log_whatever_their_size() -> None:
             assert b"".join(got) == rig.log.all_bytes
             assert reader.store.calls["get"] < 60
 
-        rig.run(story)
+        rig.run(scenario)
 
 
 def test_a_range_is_given_in_whole_batches_and_no_more() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, _ = await cold(rig)
         pieces = [piece async for piece in reader.reader.iterate(PID, 15, 95)]
         assert (pieces[0].base_offset, pieces[-1].next_offset) == (10, 100)
@@ -69,14 +69,14 @@ def test_a_range_is_given_in_whole_batches_and_no_more() -> None:
         assert [piece.entry.base_offset for piece in pieces] == [0, 40, 80]
         assert [piece async for piece in reader.reader.iterate(PID, 160)] == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_offsets_outside_the_cold_range_are_refused() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         await rig.broker("b").take_over(1)
         for offset in (-1, 160, 10**15):
@@ -86,14 +86,14 @@ def test_offsets_outside_the_cold_range_are_refused() -> None:
         with pytest.raises(Refused):
             _ = [piece async for piece in reader.reader.iterate(PID, 161)]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_older_manifest_is_refreshed_when_it_does_not_name_the_offset() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         writer = rig.broker("writer")
         first = await writer.upload_all(rig.log, 1, stable=40)
         await writer.upload_all(rig.log, 1)
@@ -101,19 +101,19 @@ def test_an_older_manifest_is_refreshed_when_it_does_not_name_the_offset() -> No
         assert walk(await reader.reader.read(PID, first, 99, 100)).batches[0].base_offset == 90
         assert walk(await reader.reader.read(PID, None, 5, 100)).batches[0].base_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_record_larger_than_the_limit_is_given_whole() -> None:
     rig = Rig()
     rig.log.write([batch(0, 1, 100), batch(1, 1, 20 * MIB), batch(2, 1, 100)], 3)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         data = await reader.reader.read(PID, manifest, 1, 10)
         assert data == rig.log.all_bytes[len(batch(0, 1, 100)) : -len(batch(2, 1, 100))]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -121,17 +121,17 @@ def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Code
     for seed in range(5):
         rig = Rig(seed)
         rig.log.lineage = [(3, 0)]
-        draw = random.Random(seed)
+        rng = random.Random(seed)
         offset = 0
         for _ in range(4):
             batches: list[bytes] = []
             for _ in range(10):
-                rows = [(draw.randrange(1000, 5000) + 10 * offset, None, b"v", ()) for _ in range(draw.randrange(1, 6))]
+                rows = [(rng.randrange(1000, 5000) + 10 * offset, None, b"v", ()) for _ in range(rng.randrange(1, 6))]
                 batches.append(encode_batch(rows, base_offset=offset, leader_epoch=3, codec=codec))
                 offset += len(rows)
             rig.log.write(batches, offset)
 
-        async def story(rig: Rig = rig) -> None:
+        async def scenario(rig: Rig = rig) -> None:
             reader, manifest = await cold(rig)
             data = rig.log.all_bytes
             written = [record for found in walk(data).batches for record in decode_records(data, found.position)]
@@ -144,23 +144,23 @@ def test_offsets_by_time_are_those_of_a_plain_scan_even_out_of_order(codec: Code
                     )
                     assert await reader.reader.offset_for_timestamp(PID, timestamp, manifest=cut) == wanted
 
-        rig.run(story)
+        rig.run(scenario)
 
 
 def test_nothing_is_found_by_time_where_nothing_is_cold() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert await rig.broker().reader.offset_for_timestamp(PID, 0) is None
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_reader_at_the_end_of_what_was_cold_goes_on_with_what_became_cold_since() -> None:
     rig = Rig()
     rig.log.fill(0, 2)
 
-    async def story() -> None:
+    async def scenario() -> None:
         writer, reader = rig.broker("writer"), rig.broker("reader")
         manifest = await writer.upload_all(rig.log, 1)
         assert await reader.reader.read(PID, manifest, 10, MIB) == batch(10)
@@ -168,4 +168,4 @@ def test_a_reader_at_the_end_of_what_was_cold_goes_on_with_what_became_cold_sinc
         await writer.upload_all(rig.log, 1)
         assert (await reader.reader.read(PID, manifest, 20, MIB)).startswith(batch(20))
 
-    rig.run(story)
+    rig.run(scenario)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.object_store.faulty import FaultRule, FaultKind
-from tiered.ports import Got, NotFound
+from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.ports import GetResult, NotFound
 from tiered.records.native import walk
 
 
@@ -19,14 +19,14 @@ def test_a_bad_range_is_read_once_more(kind: FaultKind) -> None:
         rig = Rig(seed)
         large(rig, segments=2, batches=10)
 
-        async def story(rig: Rig = rig) -> None:
+        async def scenario(rig: Rig = rig) -> None:
             reader, _ = await cold(rig)
             reader.faults.random.seed(rig.loop.seed)
             reader.fail(FaultRule(kind, ("get",), key=".seg", skip=rig.loop.seed % 4, times=1))
             assert await reader.read_all() == rig.log.all_bytes
             assert reader.store.hits[kind] == 1
 
-        rig.run(story)
+        rig.run(scenario)
 
 
 @pytest.mark.parametrize("at", [0, 9, 10, 11, 16, 17, 30, 61, 70, MIB // 2])
@@ -34,7 +34,7 @@ def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_befo
     rig = Rig()
     large(rig, segments=2, batches=10)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         key = manifest.entries[1].key
         body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
@@ -48,14 +48,14 @@ def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_befo
         assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
         assert (corrupt.value.where, corrupt.value.position) == (key, place)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_range_after() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         writer = rig.broker("writer")
         manifest = await writer.upload_all(rig.log, 1)
         await rig.bucket.memory.delete([manifest.entries[0].key])
@@ -67,28 +67,28 @@ def test_a_missing_object_is_corrupt_while_the_manifest_names_it_and_out_of_rang
             await reader.reader.read(PID, manifest, 0, 100)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_object_that_ends_early_is_corrupt() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         key = manifest.entries[0].key
         await rig.bucket.memory.put(key, (await rig.bucket.memory.get(key)).data[:300])  # type: ignore[union-attr]
         with pytest.raises(Corrupt, match="ends early"):
             await reader.reader.read(PID, manifest, 0, 100)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         first = await reader.reader.read(PID, manifest, 0, 1)
         reader.faults.outage = True
@@ -99,14 +99,14 @@ def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> Non
         assert await reader.reader.read(PID, manifest, 0, 1) == first
         assert await reader.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_rotten_sections_are_read_once_more_then_corrupt() -> None:
     rig = Rig()
     small(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         entry = manifest.entries[2]
         reader.fail(FaultRule(FaultKind.FLIPPED, ("get",), times=1))
@@ -119,7 +119,7 @@ def test_rotten_sections_are_read_once_more_then_corrupt() -> None:
         with pytest.raises(Corrupt, match=entry.key):
             await reader.reader.read_sections(entry)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize(("at", "what"), [(7, "base offset"), (15, "leader epoch")])
@@ -129,20 +129,20 @@ def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: in
     batches = [batch(base, 2) for base in range(0, 40, 2)]
     rig.log.write(batches, 40)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         whole = rig.log.all_bytes
         get = reader.store.inner.get
         spoilt: list[str] = []
 
-        async def flipping(key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        async def flipping(key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             got = await get(key, start, length)
             place = sum(map(len, batches[:10])) + at - start
-            if key.endswith(".seg") and not spoilt and isinstance(got, Got) and 0 <= place < len(got.data):
+            if key.endswith(".seg") and not spoilt and isinstance(got, GetResult) and 0 <= place < len(got.data):
                 spoilt.append(key)
                 data = bytearray(got.data)
                 data[place] ^= 2
-                return Got(bytes(data), got.size, got.version)
+                return GetResult(bytes(data), got.size, got.version)
             return got
 
         reader.store.inner.get = flipping  # type: ignore[method-assign]
@@ -150,4 +150,4 @@ def test_a_header_field_that_no_crc_covers_is_held_against_its_neighbours(at: in
         assert spoilt, what
         assert b"".join(pieces) == whole
 
-    rig.run(story)
+    rig.run(scenario)

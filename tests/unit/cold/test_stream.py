@@ -12,7 +12,7 @@ def test_a_replay_over_slow_connections_is_fast_because_many_are_used() -> None:
     rig = Rig()
     large(rig, segments=4, batches=64)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, _ = await cold(rig)
         reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
         began, first = rig.clock.mono_ns(), 0
@@ -26,14 +26,14 @@ def test_a_replay_over_slow_connections_is_fast_because_many_are_used() -> None:
         assert (first - began) / 1e9 < 0.1
         assert reader.cache.bytes_held <= 256 * MIB
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_sequence_of_fetches_is_as_fast_as_one_long_read() -> None:
     rig = Rig()
     large(rig, segments=4, batches=64)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
         began, offset, size = rig.clock.mono_ns(), 0, 0
@@ -42,28 +42,28 @@ def test_a_sequence_of_fetches_is_as_fast_as_one_long_read() -> None:
             offset, size = walk(data).batches[-1].last_offset + 1, size + len(data)
         assert size / ((rig.clock.mono_ns() - began) / 1e9) >= 400e6
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_read_ahead_crosses_small_segments() -> None:
     rig = Rig()
     large(rig, segments=60, batches=1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, _ = await cold(rig)
         reader.faults.first_byte_seconds = 0.1
         began = rig.clock.mono_ns()
         assert await reader.read_all() == rig.log.all_bytes
         assert (rig.clock.mono_ns() - began) / 1e9 < 1.2
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range() -> None:
     rig = Rig()
     rig.log.fill(0, 500, size=2000)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         await reader.reader.read(PID, manifest, 3333, 100)
         await rig.clock.sleep(1)
@@ -72,14 +72,14 @@ def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range() -> N
         await reader.reader.read(PID, manifest, 3333, 100)
         assert reader.store.calls["get"] == 2, "the same again comes from the cache"
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_reader_that_never_waits_does_not_read_further_ahead() -> None:
     rig = Rig()
     large(rig, batches=64)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, _ = await cold(rig)
         reader.faults.first_byte_seconds = 0.03
         pieces = reader.reader.iterate(PID, 0)
@@ -89,14 +89,14 @@ def test_a_reader_that_never_waits_does_not_read_further_ahead() -> None:
         assert reader.store.calls["get"] <= 3 + 1 + 4
         await pieces.aclose()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_readers_of_one_partition_share_their_gets() -> None:
     rig = Rig()
     large(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, _ = await cold(rig)
         reader.faults.first_byte_seconds = 0.03
         alone = rig.broker("alone")
@@ -105,26 +105,26 @@ def test_readers_of_one_partition_share_their_gets() -> None:
         assert set(found) == {rig.log.all_bytes}
         assert reader.store.calls["get"] - 10 <= alone.store.calls["get"]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_small_budget_reads_the_same_bytes_one_chunk_at_a_time() -> None:
     rig = Rig()
     large(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         await rig.broker("writer").upload_all(rig.log, 1)
         reader = rig.broker("reader", window_bytes=1)
         assert await reader.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_idle_streams_give_their_chunks_back() -> None:
     rig = Rig()
     large(rig)
 
-    async def story() -> None:
+    async def scenario() -> None:
         reader, manifest = await cold(rig)
         for offset in (0, 1, 2):
             await reader.reader.read(PID, manifest, offset, 100)
@@ -135,4 +135,4 @@ def test_idle_streams_give_their_chunks_back() -> None:
         reader.reader.close()
         assert reader.cache.has_room(256 * MIB)
 
-    rig.run(story)
+    rig.run(scenario)

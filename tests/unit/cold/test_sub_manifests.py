@@ -10,13 +10,13 @@ from tests.unit.cold.rig import PID, TOPIC, Rig
 from tests.unit.cold.test_manifest_store import add
 from tiered.cold.layout import manifest_key
 from tiered.errors import Unavailable
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=2)
         for base in (0, 10, 20):
             await add(broker, base)
@@ -28,14 +28,14 @@ def test_a_sub_manifest_that_was_not_stored_is_not_named() -> None:
         assert there is not None and there.cold_end_offset == 30 and not there.submanifests
         assert (await add(broker, 30)).submanifests
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
     """A sweep lists while records are deleted, or a segment is named: the manifest comes after the sub-manifest."""
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker(fan=2)
         for base in (0, 10, 20):
             await add(broker, base)
@@ -54,4 +54,4 @@ def test_a_sub_manifest_that_a_change_is_about_to_name_is_no_garbage() -> None:
         reader = rig.broker("reader")
         assert written.submanifests and await reader.manifests.find_segment(written, 0) is not None
 
-    rig.run(story)
+    rig.run(scenario)

@@ -11,14 +11,14 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold import uploader
 from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
 from tiered.errors import Corrupt, Fenced, Unavailable
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.ports import FileSlice, NotFound
 
 
 def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         first, second = rig.log.fill(0, 30), rig.log.fill(300, 5)
         manifest = await broker.upload_all(rig.log, 4)
@@ -37,13 +37,13 @@ def test_a_copied_segment_is_byte_identical_and_proves_itself() -> None:
             )
             assert entry.lineage == ((1, entry.base_offset),)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.write([batch(0, epoch=1), batch(10, epoch=1), batch(20, epoch=3)], 30)
         rig.log.write([batch(30, epoch=3), batch(40, epoch=4), batch(50, epoch=4)], 60)
@@ -54,14 +54,14 @@ def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
         assert (await broker.reader.read_sections(first)).lineage == ((1, 0), (3, 20))
         assert (await broker.reader.read_sections(second)).lineage == ((1, 0), (3, 20), (4, 40))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_log_that_starts_inside_a_batch_goes_up_with_who_wrote_all_of_the_batch() -> None:
     """DeleteRecords may cut inside a batch: the lineage of the log begins there, the segment before it."""
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.write([batch(0, epoch=1), batch(10, epoch=3)], 20)
         rig.log.lineage = [(3, 15)]
@@ -72,26 +72,26 @@ def test_a_log_that_starts_inside_a_batch_goes_up_with_who_wrote_all_of_the_batc
         assert written.entries[0].lineage == ((3, 10),)
         assert await broker.read_all(15) == rig.log.all_bytes[-len(batch(10, epoch=3)) :]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_only_what_is_below_the_stable_offset_goes_up() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 3)
         rig.log.fill(30, 3)
         assert (await broker.upload_all(rig.log, 1, stable=59)).cold_end_offset == 30
         assert (await broker.upload_all(rig.log, 1, stable=60)).cold_end_offset == 60
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_first_upload_of_a_new_leader_begins_exactly_at_the_cold_end() -> None:
     rig, other = Rig(), Rig(2)
 
-    async def story() -> None:
+    async def scenario() -> None:
         rig.log.fill(0, 4)
         await rig.broker("old").upload_all(rig.log, 1)
         other.log.fill(0, 10)
@@ -104,13 +104,13 @@ def test_the_first_upload_of_a_new_leader_begins_exactly_at_the_cold_end() -> No
             data = await new.reader.read(PID, manifest, offset, 1)
             assert int.from_bytes(data[:8], "big") == base
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 4)
         manifest = await broker.take_over(1)
@@ -124,56 +124,56 @@ def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> 
         with pytest.raises(Corrupt, match="inside a batch"):
             await broker.uploader.upload_next(rig.log, misaligned, 1, 1000)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("bit", [8 * 3, 8 * 9, 8 * 16, 8 * 30, 8 * 200, -8])
 def test_a_local_segment_that_rotted_never_leaves(bit: int) -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         segment = rig.log.fill(0, 5)
-        rig.log.disk.flip(segment.log.file.name, bit % (8 * segment.log.length))
+        rig.log.disk.flip_bit(segment.log.file.name, bit % (8 * segment.log.length))
         manifest = await broker.take_over(1)
         with pytest.raises(Corrupt, match=segment.log.file.name):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert await rig.keys(".seg") == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_local_segment_that_ends_inside_a_batch_never_leaves() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         segment = rig.log.fill(0, 5)
         rig.log.segments[0] = replace(segment, log=FileSlice(segment.log.file, 0, segment.log.length - 1))
         with pytest.raises(Corrupt, match="ends"):
             await broker.uploader.upload_next(rig.log, await broker.take_over(1), 1, 1000)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_batches_larger_than_a_piece_and_across_pieces_are_proved_too() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.write([batch(0), batch(10, 1, 20 << 20), batch(11, 1, 3 << 20), batch(12, 1, 3 << 20)], 13)
         manifest = await broker.upload_all(rig.log, 1)
         assert manifest.cold_end_offset == 13
         assert await broker.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.LATE_APPLY])
 def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: FaultKind) -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
@@ -189,14 +189,14 @@ def test_an_upload_that_fails_names_nothing_and_can_be_tried_again(kind: FaultKi
         await broker.collector.sweep(PID, TOPIC, 1)
         assert await rig.keys(".seg") == [written.entries[0].key]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_is_closed_by_then_is_named_by_one_change_of_the_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest is a request too: segments that close faster than they go up share one, up to a number of bytes."""
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         for number in range(5):
             rig.log.fill(50 * number, 5)
@@ -211,13 +211,13 @@ def test_what_is_closed_by_then_is_named_by_one_change_of_the_manifest(monkeypat
         assert broker.store.calls["put"] - changes == 3
         assert await broker.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_went_up_before_a_failure_is_named_and_the_failure_is_told_next() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         rig.log.fill(50, 5)
@@ -229,13 +229,13 @@ def test_what_went_up_before_a_failure_is_named_and_the_failure_is_told_next() -
             await broker.uploader.upload_next(rig.log, written, 1, 1000)
         assert broker.uploader.keys_in_flight(PID) == frozenset()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_object_that_does_not_read_back_is_not_named() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
@@ -244,13 +244,13 @@ def test_an_object_that_does_not_read_back_is_not_named() -> None:
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert await broker.manifests.load(PID) == manifest
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leader_sweeps() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         old = rig.broker("old")
         rig.log.fill(0, 5)
         manifest = await old.take_over(1)
@@ -268,13 +268,13 @@ def test_killed_between_object_and_manifest_leaves_an_orphan_that_the_next_leade
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
         assert await new.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_fenced_leader_uploads_in_vain() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         old, new = rig.broker("old"), rig.broker("new")
         rig.log.fill(0, 5)
         manifest = await old.take_over(1)
@@ -288,14 +288,14 @@ def test_a_fenced_leader_uploads_in_vain() -> None:
         await new.collector.sweep(PID, TOPIC, 2)
         assert await rig.keys(".seg") == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
     for seed in range(30):
         rig = Rig(seed)
 
-        async def story(rig: Rig = rig) -> None:
+        async def scenario(rig: Rig = rig) -> None:
             brokers = [rig.broker(str(i)) for i in range(2)]
             for i in range(6):
                 rig.log.fill(50 * i, 5)
@@ -330,18 +330,19 @@ def test_two_leaders_upload_one_range_and_one_copy_is_chosen() -> None:
             assert await rig.keys(".seg") == sorted(entry.key for entry in manifest.entries)
             assert await brokers[1].read_all() == rig.log.all_bytes
 
-        rig.run(story)
+        rig.run(scenario)
 
 
 def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
         broker.fail(
-            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=50.0), FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1)
+            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=50.0),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
         )
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
@@ -355,19 +356,20 @@ def test_an_undecided_manifest_change_keeps_its_object_from_the_sweep() -> None:
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
         assert await broker.read_all() == rig.log.all_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_earlier_change_that_landed_late_is_found_before_anything_is_sent_again() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         rig.log.fill(50, 5)
         manifest = await broker.take_over(1)
         broker.fail(
-            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=40.0), FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1)
+            FaultRule(FaultKind.LATE_APPLY, ("put",), times=1, seconds=40.0),
+            FaultRule(FaultKind.ERROR, ("get",), key="manifest", skip=1),
         )
         with pytest.raises(Unavailable):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
@@ -381,4 +383,4 @@ def test_an_earlier_change_that_landed_late_is_found_before_anything_is_sent_aga
         await broker.collector.sweep(PID, TOPIC, 1)
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
 
-    rig.run(story)
+    rig.run(scenario)

@@ -10,13 +10,13 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Fenced
 from tiered.ids import PartitionId
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
@@ -24,26 +24,26 @@ def test_nothing_goes_up_under_a_manifest_that_was_not_taken_over() -> None:
             await broker.uploader.upload_next(rig.log, manifest, 2, 1000)
         assert await rig.keys(".seg") == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_segment_that_holds_more_than_it_should_never_leaves() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.write([batch(0), batch(10)], 15)
         with pytest.raises(Corrupt, match="does not hold the offsets"):
             await broker.upload_all(rig.log, 1)
         assert await rig.keys(".seg") == []
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
@@ -55,7 +55,7 @@ def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
         assert written is not None and (written.log_start_offset, written.cold_end_offset) == (70, 70)
         assert not written.nodes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("slow", ["list", "manifest"])
@@ -63,20 +63,21 @@ def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch:
     """It lists, notes what is in the making, and reads the manifest, in this order; each may take long."""
     rig = Rig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.broker()
         rig.log.fill(0, 5)
         manifest, load = await broker.take_over(1), broker.manifests.load
 
-        async def late(pid: PartitionId) -> Manifest | None:
-            found = await load(pid)
+        async def late(partition_id: PartitionId) -> Manifest | None:
+            found = await load(partition_id)
             await rig.clock.sleep(5)
             return found
 
         monkeypatch.setattr(broker.manifests, "load", late if slow == "manifest" else load)
         seconds = 5.0 if slow == "list" else 1.0
         broker.fail(
-            FaultRule(FaultKind.DELAY, ("list",), times=1, seconds=seconds), FaultRule(FaultKind.DELAY, ("put",), times=1, seconds=2.0)
+            FaultRule(FaultKind.DELAY, ("list",), times=1, seconds=seconds),
+            FaultRule(FaultKind.DELAY, ("put",), times=1, seconds=2.0),
         )
         sweeping = asyncio.ensure_future(broker.collector.sweep(PID, TOPIC, 1))
         await rig.clock.sleep(0.5)
@@ -87,4 +88,4 @@ def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch:
         await broker.collector.delete_expired()
         assert await rig.keys(".seg") == [entry.key for entry in written.entries]
 
-    rig.run(story)
+    rig.run(scenario)

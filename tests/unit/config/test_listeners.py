@@ -11,13 +11,16 @@ from tiered.errors import Code, Refused
 
 def bound(**given: str) -> tuple[Endpoint, ...]:
     """Where a broker with these settings listens."""
-    return Settings.from_strings({name.replace("_", "."): text for name, text in given.items()}).listeners_in_force()
+    return Settings.from_strings({name.replace("_", "."): text for name, text in given.items()}).effective_listeners()
 
 
 def told(hostname: str = "here", **given: str) -> list[str]:
     """What its clients are told."""
     settings = Settings.from_strings({name.replace("_", "."): text for name, text in given.items()})
-    return [f"{each.name} {each.address}" for each in settings.advertised(settings.listeners_in_force(), hostname)]
+    return [
+        f"{each.name} {each.address}"
+        for each in settings.resolve_advertised_listeners(settings.effective_listeners(), hostname)
+    ]
 
 
 def test_the_short_form_is_one_listener() -> None:
@@ -81,7 +84,7 @@ def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
     ],
 )
 def test_http_clients_are_told_an_origin(given: str, origin: str) -> None:
-    assert Settings.from_strings({"advertised.http": given}).advertised_origin(40000) == origin
+    assert Settings.from_strings({"advertised.http": given}).resolve_advertised_http(40000) == origin
 
 
 @pytest.mark.parametrize(

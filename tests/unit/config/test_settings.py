@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
-from tiered.config.settings import Settings, TopicConfig, address, broker_rows, topic_rows
+from tiered.config.settings import Settings, TopicConfig, broker_rows, parse_address, topic_rows
 from tiered.errors import Code, Refused
 
 
@@ -153,8 +153,8 @@ def test_an_address_is_host_and_port(text: str) -> None:
 
 
 def test_an_ipv6_host_stands_in_brackets() -> None:
-    assert address("[::1]:8082", "http") == ("::1", 8082)
-    assert address("localhost:0", "http") == ("localhost", 0)
+    assert parse_address("[::1]:8082", "http") == ("::1", 8082)
+    assert parse_address("localhost:0", "http") == ("localhost", 0)
 
 
 def test_settings_as_text_read_back_equal() -> None:

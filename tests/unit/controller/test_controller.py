@@ -13,7 +13,7 @@ from tiered.controller.controller import Controller
 from tiered.controller.requests import Request
 from tiered.controller.topics import PARTITIONS_MAX
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, text_id
+from tiered.ids import TopicId, encode_uuid
 from tiered.metadata.changes import (
     ALL_BROKERS,
     NO_LEADER,
@@ -30,7 +30,7 @@ from tiered.metadata.image import Image, PartitionImage, TopicImage
 
 def controller(*brokers: int) -> Controller:
     ids = itertools.count(1)
-    made = Controller(Image(), Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+    made = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
     for broker in brokers:
         decide(made, requests.RegisterBroker(broker, f"i{broker}", f"d{broker}", "127.0.0.1:1", whole=True))
     return made
@@ -54,7 +54,7 @@ def refusal(shard: Controller, request: Request) -> Code:
 def test_a_topic_is_created_with_its_leaders() -> None:
     shard = controller(1)
     decision = shard.decide(requests.CreateTopic("t", 2, configs={"segment.bytes": "2048"}), 1000)
-    topic_id = text_id(uuid.UUID(int=1))
+    topic_id = encode_uuid(uuid.UUID(int=1))
     assert decision.changes == (
         TopicCreated("t", topic_id, ((1,), (1,)), {"segment.bytes": "2048"}, 1000),
         PartitionChanged(topic_id, 0, 1, 0, (1,), ()),
@@ -142,7 +142,9 @@ def test_settings_change_and_return_to_the_default() -> None:
 def test_a_default_that_an_existing_topic_contradicts_is_refused() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))
-    assert refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    assert (
+        refusal(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "4000"})) is Code.INVALID_CONFIG
+    )
     decision = shard.decide(requests.AlterBrokerConfigs(ALL_BROKERS, {"log.retention.bytes": "6000"}), 1000)
     assert decision.changes == (BrokerConfigChanged(ALL_BROKERS, {"log.retention.bytes": "6000"}),)
 

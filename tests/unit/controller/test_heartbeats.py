@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.controller.heartbeats import PROBE_AFTER_NS, UnreachableBrokers, BrokerHeartbeats
-from tiered.metadata.candidacy import RANK_DELAY_MS, RETRY_MS, ContactLoss, BecomeCandidate, Wait, decide_candidacy, decide_if_store_stalled
+from tiered.controller.heartbeats import PROBE_AFTER_NS, BrokerHeartbeats, UnreachableBrokers
+from tiered.metadata.candidacy import (
+    RANK_DELAY_MS,
+    RETRY_MS,
+    BecomeCandidate,
+    ContactLoss,
+    Wait,
+    decide_candidacy,
+    decide_if_store_stalled,
+)
 from tiered.metadata.recent_entries import REPLY_BYTES, SLOTS_MAX, RecentEntries
 
 TIMEOUT = 6_000_000_000
@@ -110,11 +118,20 @@ def test_all_have_applied_what_the_slowest_has() -> None:
         (ContactLoss(SESSION_MS, False, (), 0, brokers_queried=1), Wait(RETRY_MS)),
         (ContactLoss(SESSION_MS * 3 // 2, False, (), 0, brokers_queried=1), BecomeCandidate(0)),
         (ContactLoss(SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1), BecomeCandidate(0)),
-        (ContactLoss(100 * SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1, fenced=True), BecomeCandidate(0)),
+        (
+            ContactLoss(100 * SESSION_MS, False, (), 0, brokers_queried=2, brokers_replied=1, fenced=True),
+            BecomeCandidate(0),
+        ),
         (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS - 1), Wait(RETRY_MS)),
         (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=30 * SESSION_MS), BecomeCandidate(0)),
-        (ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=59 * SESSION_MS, unfollowed_epochs=1), Wait(RETRY_MS)),
-        (ContactLoss(3_600_000, False, (), 0, fenced=True, inactive_ms=3_600_000, unfollowed_epochs=99), BecomeCandidate(0)),
+        (
+            ContactLoss(100 * SESSION_MS, False, (), 0, fenced=True, inactive_ms=59 * SESSION_MS, unfollowed_epochs=1),
+            Wait(RETRY_MS),
+        ),
+        (
+            ContactLoss(3_600_000, False, (), 0, fenced=True, inactive_ms=3_600_000, unfollowed_epochs=99),
+            BecomeCandidate(0),
+        ),
         (ContactLoss(100, True, (), 0, brokers_queried=1, fenced=True), BecomeCandidate(0)),
     ],
 )
@@ -123,7 +140,9 @@ def test_when_a_broker_stands(silence: ContactLoss, step: Wait | BecomeCandidate
 
 
 def test_a_controller_that_cannot_write_makes_room() -> None:
-    assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS), SESSION_MS) == BecomeCandidate(RANK_DELAY_MS)
+    assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS), SESSION_MS) == BecomeCandidate(
+        RANK_DELAY_MS
+    )
     assert decide_if_store_stalled(ContactLoss(0, False, (), 1, 2 * SESSION_MS - 1), SESSION_MS) is None
 
 

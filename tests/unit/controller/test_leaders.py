@@ -15,7 +15,7 @@ from tiered.controller import leaders, requests
 from tiered.controller.controller import Controller
 from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
 from tiered.errors import Code, Refused
-from tiered.ids import TopicId, incarnation_number, text_id
+from tiered.ids import TopicId, encode_uuid, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.effective_config import broker_settings, topic_config
@@ -25,12 +25,12 @@ TWO = {"min.insync.replicas": "2"}
 
 
 def incarnation(node: int, number: int = 0) -> str:
-    return text_id(uuid.UUID(int=(node << 100) + (number << 90), version=4))
+    return encode_uuid(uuid.UUID(int=(node << 100) + (number << 90), version=4))
 
 
 def cluster(*nodes: int, settings: Settings | None = None) -> Controller:
     ids = itertools.count(1)
-    made = Controller(Image(), settings or Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+    made = Controller(Image(), settings or Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
     for node in nodes:
         register(made, node)
     return made

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 import pytest
 
 from tiered.broker.cluster_metrics import ClusterMetrics
-from tiered.controller.partition_health import describe_out_of_sync, count_isr_changes, assess_partitions, describe_leaderless
+from tiered.controller.partition_health import (
+    assess_partitions,
+    count_isr_changes,
+    describe_leaderless,
+    describe_out_of_sync,
+)
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
@@ -43,10 +48,16 @@ ELSEWHERE, NOBODY, DEAD = made(2, (2, 3), (2,)), made(NO_LEADER, (3,), (), elr=(
 def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -> None:
     image = cluster(WHOLE, LACKS, ALONE, ELSEWHERE, NOBODY, DEAD, configs={"min.insync.replicas": "2"})
     one = assess_partitions(image, 1)
-    assert (one.partition_count, one.leader_count, one.replica_count, one.not_preferred_count, one.at_min_isr_count) == (6, 3, 4, 3, 1)
-    assert [at.partition for at in one.under_replicated] == [1, 2]
-    assert [at.partition for at in one.under_min_isr] == [2]
-    assert [at.partition for at in one.leaderless] == [4, 5]
+    assert (
+        one.partition_count,
+        one.leader_count,
+        one.replica_count,
+        one.not_preferred_count,
+        one.at_min_isr_count,
+    ) == (6, 3, 4, 3, 1)
+    assert [tp.partition for tp in one.under_replicated] == [1, 2]
+    assert [tp.partition for tp in one.under_min_isr] == [2]
+    assert [tp.partition for tp in one.leaderless] == [4, 5]
     two = assess_partitions(image, 2)
     assert (two.leader_count, two.replica_count) == (1, 4) and list(two.under_replicated) == [TopicPartition("t", 3)]
     assert two.leaderless == one.leaderless
@@ -54,13 +65,15 @@ def test_what_lacks_is_counted_where_it_is_led_and_what_has_no_leader_by_all() -
 
 def test_a_replica_that_a_move_adds_is_not_missed_yet() -> None:
     moved, lacks = made(1, (1, 4, 2), (1, 2), adding=(4,)), made(1, (1, 4, 2), (1,), adding=(4,))
-    assert [at.partition for at in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
+    assert [tp.partition for tp in assess_partitions(cluster(moved, lacks), 1).under_replicated] == [1]
 
 
 @pytest.mark.parametrize(("asked", "under"), [("1", 0), ("2", 1), ("3", 2), ("9", 2)])
 def test_the_least_is_the_topics_or_that_of_all_and_at_most_all_replicas(asked: str, under: int) -> None:
     by_topic = cluster(WHOLE, LACKS, ALONE, configs={"min.insync.replicas": asked})
-    by_all = cluster(WHOLE, LACKS, ALONE).apply([kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1)
+    by_all = cluster(WHOLE, LACKS, ALONE).apply(
+        [kinds.BrokerConfigChanged(ALL_BROKERS, {"min.insync.replicas": asked})], 1
+    )
     assert [len(assess_partitions(image, 1).under_min_isr) for image in (by_topic, by_all)] == [under, under]
 
 
@@ -106,7 +119,7 @@ def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> N
 def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:
     image, metrics = cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Metrics()
     figures = ClusterMetrics(metrics, 1, lambda: image, lambda: True)
-    assert figures.standing is figures.standing
+    assert figures.partition_health is figures.partition_health
     lines = metrics.render().splitlines()
     for line in (
         "kafka_server_replicamanager_underreplicatedpartitions 1",
@@ -123,7 +136,7 @@ def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now(
         assert line in lines
     shrunk: list[Change] = [kinds.PartitionChanged(T, 0, 1, 0, (1,), ())]
     before, image = image, image.apply(shrunk, 1)
-    figures.count(shrunk, before, image)
+    figures.count_isr_changes(shrunk, before, image)
     lines = metrics.render().splitlines()
     assert "kafka_server_replicamanager_isrshrinks_total 1" in lines
     assert "kafka_server_replicamanager_underreplicatedpartitions 2" in lines

@@ -369,10 +369,12 @@ def test_long_histories() -> None:
             old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
         )
         seen["moved"] += any(
-            old.is_reassigning and not new.is_reassigning and new.replicas != old.replicas for old, new in pairwise(images)
+            old.is_reassigning and not new.is_reassigning and new.replicas != old.replicas
+            for old, new in pairwise(images)
         )
         seen["its leader left"] += any(old.leader not in (-1, *new.replicas) for old, new in pairwise(images))
         seen["failed over on the way"] += any(
-            old.is_reassigning and new.is_reassigning and new.leader_epoch > old.leader_epoch for old, new in pairwise(images)
+            old.is_reassigning and new.is_reassigning and new.leader_epoch > old.leader_epoch
+            for old, new in pairwise(images)
         )
     assert all(seen[what] >= 3 for what in seen), seen

@@ -16,7 +16,7 @@ from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.partition_limits import BROKER_MAX, CLUSTER_MAX
 from tiered.controller.requests import CreatePartitions, CreateTopic, CreateTopics, Move, Reassign, Request
 from tiered.errors import Code, Refused
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import Image, TopicImage, from_json, to_json
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -26,7 +26,7 @@ FEW = Settings(tiered_partitions_max=8, tiered_partitions_max_per_broker=5, offs
 
 def controller(*brokers: int, settings: Settings = FEW) -> Controller:
     ids = itertools.count(1)
-    shard = Controller(Image(), settings, lambda: text_id(uuid.UUID(int=next(ids))))
+    shard = Controller(Image(), settings, lambda: encode_uuid(uuid.UUID(int=next(ids))))
     for node in brokers:
         join(shard, node)
     return shard

@@ -9,7 +9,7 @@ import pytest
 from tiered.controller import partition_transitions
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrWish
-from tiered.errors import Broken, Code
+from tiered.errors import Code, InvariantViolation
 from tiered.ids import TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
 from tiered.metadata.image import End, Loss, PartitionImage
@@ -73,8 +73,12 @@ def test_a_new_incarnation_is_out_of_the_in_sync_set() -> None:
     assert partition_transitions.register_broker(image(1, 0, ALL), 1, None, terms(*ALL)) == image(2, 1, (2, 3))
     assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, None, terms(*ALL)) == image(2, 1, (2,), (1,))
     assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, End(1, 0, 9), terms(*ALL)) == image(2, 1, (2,))
-    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), terms(1, 2)) == image(1, 0, (1,))
-    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, None, terms(1, 2)) == image(1, 0, (1,), (2,))
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), terms(1, 2)) == image(
+        1, 0, (1,)
+    )
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, None, terms(1, 2)) == image(
+        1, 0, (1,), (2,)
+    )
     for old in (image(1, 0, (1,)), PartitionImage((1,), 1, 0, (1,))):
         assert partition_transitions.register_broker(old, 2, None, terms(*ALL)) is old
 
@@ -91,7 +95,10 @@ def test_live_replicas_that_were_not_in_sync_are_asked_before_one_that_lost_some
     last record is of the last leader, else from the beginning: older records may lie where later ones were lost."""
     alone = image(NO_LEADER, 4, (), (2,))
     back = partition_transitions.register_broker(alone, 2, End(2, -1, 0), terms(*ALL))
-    assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited_replicas(back, frozenset(ALL)) == {1, 3}
+    assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited_replicas(back, frozenset(ALL)) == {
+        1,
+        3,
+    }
     one = partition_transitions.report_end(back, End(1, 4, 7), terms(*ALL))
     assert one.leader == NO_LEADER and partition_transitions.awaited_replicas(one, frozenset(ALL)) == {3}
     assert partition_transitions.report_end(one, End(1, 4, 8), terms(*ALL)) is one, "each says it once"
@@ -111,18 +118,25 @@ def test_nobody_is_asked_while_the_last_known_are_not_back_or_somebody_is_eligib
     both = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert partition_transitions.awaited_replicas(both, frozenset({1, 3})) == frozenset()
     assert partition_transitions.report_end(both, End(3, 3, 10), terms(1, 3)) is both
-    assert partition_transitions.awaited_replicas(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
+    assert (
+        partition_transitions.awaited_replicas(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
+    )
     assert partition_transitions.awaited_replicas(image(1, 4, (1,)), frozenset(ALL)) == frozenset()
 
 
 def test_new_life_of_a_replica_that_was_asked_is_asked_again() -> None:
     told = partition_transitions.report_end(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
     assert partition_transitions.register_broker(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
-    assert partition_transitions.register_broker(told, 1, End(1, 4, 5), terms(*ALL)).ends == (End(2, -1, 0), End(1, 4, 5))
+    assert partition_transitions.register_broker(told, 1, End(1, 4, 5), terms(*ALL)).ends == (
+        End(2, -1, 0),
+        End(1, 4, 5),
+    )
 
 
 def test_where_nothing_was_ever_stored_the_first_one_leads() -> None:
-    assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(2, 1, (2,))
+    assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(
+        2, 1, (2,)
+    )
 
 
 def test_several_are_waited_for_and_the_best_of_them_leads() -> None:
@@ -202,7 +216,9 @@ def test_wishes_are_granted() -> None:
     assert granted(three, 1) == replace(old, isr=(1,), elr=(2, 3))
     same = granted(three, 3, 1, 2)
     assert same == three and same is not three, "a change: with it no earlier wish can be granted any more"
-    assert partition_transitions.alter_isr(old, 1, wish(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(old, isr=(1, 2))
+    assert partition_transitions.alter_isr(old, 1, wish(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(
+        old, isr=(1, 2)
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,5 +269,5 @@ def test_changes_are_what_the_log_holds() -> None:
     ids=["an older epoch", "led from outside", "no replica", "in sync and eligible", "eligible without need"],
 )
 def test_what_cannot_be_is_not_written(wrong: PartitionImage) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(InvariantViolation):
         list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))

@@ -15,7 +15,9 @@ def test_replica_j_of_partition_k_is_on_broker_start_plus_j_plus_k() -> None:
 
 def test_added_partitions_go_on_where_the_others_ended() -> None:
     racks = {1: "", 2: "", 3: ""}
-    assert place_replicas(racks, 2, 2, start=1) + place_replicas(racks, 2, 2, start=1, first_partition=2) == place_replicas(racks, 4, 2, start=1)
+    assert place_replicas(racks, 2, 2, start=1) + place_replicas(
+        racks, 2, 2, start=1, first_partition=2
+    ) == place_replicas(racks, 4, 2, start=1)
 
 
 def test_each_partition_is_on_as_many_racks_as_there_are() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.controller.reassignment_planner import PartitionName, Assignments, plan_balance, plan_drain
+from tiered.controller.reassignment_planner import Assignments, PartitionName, plan_balance, plan_drain
 from tiered.errors import Code, Refused
 
 FLAT = {1: "", 2: "", 3: "", 4: ""}
@@ -61,7 +61,7 @@ def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     moves = plan_balance(before, FLAT)
     after = before | moves
     assert loads(after) == {1: 6, 2: 6, 3: 6, 4: 6}
-    moved = sum(len(set(after[at]) - set(before[at])) for at in before)
+    moved = sum(len(set(after[tp]) - set(before[tp])) for tp in before)
     assert moved == 6
     assert set(Counter(each[0] for each in after.values()).values()) == {3}
 
@@ -87,15 +87,15 @@ def test_plans_keep_the_number_of_replicas_and_of_racks(replicas: list[tuple[int
     racks = dict(enumerate(names, 1))
     before = placed(*replicas)
     for moves in (plan_balance(before, racks), plan_drain(before, racks, 1)):
-        for at, after in moves.items():
-            assert len(set(after)) == len(after) == len(before[at])
+        for tp, after in moves.items():
+            assert len(set(after)) == len(after) == len(before[tp])
             assert set(after) <= racks.keys()
     even = before | plan_balance(before, racks)
-    for at in before:
-        assert len({racks[node] for node in even[at]}) >= len({racks[node] for node in before[at]})
+    for tp in before:
+        assert len({racks[node] for node in even[tp]}) >= len({racks[node] for node in before[tp]})
     gone = before | plan_drain(before, racks, 1)
     assert not loads(gone)[1]
-    assert all(set(before[at]) - {1} == set(gone[at]) & set(before[at]) for at in before)
+    assert all(set(before[tp]) - {1} == set(gone[tp]) & set(before[tp]) for tp in before)
     if len(set(names)) == 1:
         held = [loads(even)[node] for node in racks]
         assert max(held) - min(held) < 2

@@ -51,8 +51,8 @@ class SlowLog:
 Story = Callable[[Runtime[int], SlowLog, list[int]], Coroutine[Any, Any, None]]
 
 
-def run(story: Story) -> None:
-    """Runs a story beside a runtime; `committed` in it are the slots that were committed."""
+def run(scenario: Story) -> None:
+    """Runs a scenario beside a runtime; `committed` in it are the slots that were committed."""
     loop = SimLoop(1)
 
     async def main() -> None:
@@ -63,7 +63,7 @@ def run(story: Story) -> None:
 
         runtime: Runtime[int] = Runtime(Numbers(), log, SimClock(loop), note)
         task = asyncio.ensure_future(runtime.run())
-        await story(runtime, log, committed)
+        await scenario(runtime, log, committed)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -71,69 +71,69 @@ def run(story: Story) -> None:
 
 
 def test_an_answer_follows_its_commit() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         asked = asyncio.ensure_future(runtime.submit(2, 10))
         await asyncio.sleep(0.5)
         assert (asked.done(), committed) == (False, [])
         assert await asked == 0
         assert (committed, log.entries) == ([0], [2])
 
-    run(story)
+    run(scenario)
 
 
 def test_what_is_decided_while_an_entry_is_under_way_goes_into_the_next_one() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         first = asyncio.ensure_future(runtime.submit(1, 10))
         await asyncio.sleep(0.5)
         rest = await asyncio.gather(*(runtime.submit(1, 10) for _ in range(5)))
         assert (await first, rest) == (0, [1, 2, 3, 4, 5])
         assert log.entries == [1, 5]
 
-    run(story)
+    run(scenario)
 
 
 def test_an_entry_is_bounded_and_a_decision_is_never_split() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         await asyncio.gather(*(runtime.submit(ENTRY_CHANGES_MAX - 1, 10) for _ in range(3)))
         await runtime.submit(2 * ENTRY_CHANGES_MAX, 10)
         assert log.entries == [ENTRY_CHANGES_MAX - 1] * 3 + [2 * ENTRY_CHANGES_MAX]
 
-    run(story)
+    run(scenario)
 
 
 def test_a_request_that_changes_nothing_answers_after_those_before_it() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         assert await runtime.submit(0, 0.1) == 0
         first = asyncio.ensure_future(runtime.submit(1, 10))
         await asyncio.sleep(0)
         assert await runtime.submit(0, 10) == 1
         assert first.done()
 
-    run(story)
+    run(scenario)
 
 
 def test_a_refusal_is_immediate_and_changes_nothing() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         with pytest.raises(Refused, match="negative"):
             await runtime.submit(-1, 10)
         assert log.entries == []
 
-    run(story)
+    run(scenario)
 
 
 def test_who_cannot_wait_hears_that_the_outcome_is_open() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         with pytest.raises(Refused) as refused:
             await runtime.submit(1, 0.5)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
         await asyncio.sleep(1)
         assert log.entries == [1]
 
-    run(story)
+    run(scenario)
 
 
 def test_a_lost_log_ends_the_shard_and_answers_everybody() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         log.fenced = True
         answers = [asyncio.ensure_future(runtime.submit(1, 10))]
         await asyncio.sleep(0.5)
@@ -146,11 +146,11 @@ def test_a_lost_log_ends_the_shard_and_answers_everybody() -> None:
         assert refused.value.code is Code.NOT_CONTROLLER
         assert committed == []
 
-    run(story)
+    run(scenario)
 
 
 def test_too_many_waiting_requests_are_refused() -> None:
-    async def story(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         waiting = [asyncio.ensure_future(runtime.submit(1, 10)) for _ in range(PENDING_MAX)]
         await asyncio.sleep(0.1)
         with pytest.raises(Refused) as refused:
@@ -158,4 +158,4 @@ def test_too_many_waiting_requests_are_refused() -> None:
         assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
         assert await asyncio.gather(*waiting) == list(range(PENDING_MAX))
 
-    run(story)
+    run(scenario)

@@ -18,17 +18,17 @@ from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorCounters, CoordinatorRuntime
 from tiered.coordinator.snapshot import BATCH_RECORDS
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, StartingSnapshot
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
 from tiered.groups.requests import CommitOffsets, FetchOffsets, FetchOffsetsReply, PartitionOffset, Reply
 from tiered.groups.shard import GroupShard
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
-NOTHING = StartingSnapshot(None, None, ())
+NOTHING = PreviousSnapshot(None, None, ())
 
 
 def commits(offset: int) -> CommitOffsets:
@@ -50,7 +50,7 @@ class Desk:
 
     def copied(self) -> None:
         """Fetches as the follower at the leader's log end: the follower has all records."""
-        asked = FetchFrom(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
+        asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
         self.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:
@@ -64,7 +64,7 @@ class Desk:
         return done
 
 
-def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+def told(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def run() -> None:
@@ -76,7 +76,7 @@ def told(story: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
             spawn=lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
             on_deadline_changed=lambda _: None, on_failed=failed.append,
         )  # fmt: skip
-        await story(Desk(rig, replica, coordinator, failed))
+        await scenario(Desk(rig, replica, coordinator, failed))
         for task in tasks:
             task.cancel()
 
@@ -89,7 +89,7 @@ def offset_in(reply: Reply) -> int:
 
 
 def test_a_commit_is_answered_once_the_in_sync_replicas_have_it() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         answer = desk.ask(commits(5))
         await asyncio.sleep(1)
         assert desk.replica.log.end_offset == 1 and not answer.done()
@@ -97,11 +97,11 @@ def test_a_commit_is_answered_once_the_in_sync_replicas_have_it() -> None:
         await asyncio.sleep(0.1)
         assert answer.done()
 
-    told(story)
+    told(scenario)
 
 
 def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         committing, fetching = desk.ask(commits(5)), desk.ask(FETCH)
         assert not fetching.done()
         await asyncio.sleep(1)
@@ -109,11 +109,11 @@ def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
         desk.copied()
         assert offset_in(await fetching) == 5 and committing.done()
 
-    told(story)
+    told(scenario)
 
 
 def test_a_fetch_shows_no_commit_that_a_failover_may_take_back() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
         desk.copied()
@@ -129,11 +129,11 @@ def test_a_fetch_shows_no_commit_that_a_failover_may_take_back() -> None:
             await fetching
         assert refused.value.code is Code.NOT_COORDINATOR and len(desk.failed) == 1
 
-    told(story)
+    told(scenario)
 
 
 def test_replies_leave_in_the_order_of_the_log() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         order: list[int] = []
 
         def note(number: int, _: asyncio.Future[Reply]) -> None:
@@ -147,22 +147,22 @@ def test_replies_leave_in_the_order_of_the_log() -> None:
         await asyncio.sleep(0.1)
         assert order == [0, 1, 2, 3]
 
-    told(story)
+    told(scenario)
 
 
 def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         waiting = [desk.ask(commits(5)), desk.ask(FETCH)]
         await asyncio.sleep(COMMIT_MS / 1000 + 0.1)
         assert [type(each.exception()) for each in waiting] == [Refused, Refused] and len(desk.failed) == 1
         with pytest.raises(Refused):
             desk.ask(FETCH)
 
-    told(story)
+    told(scenario)
 
 
 def test_an_image_is_taken_of_what_is_committed() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         taking = asyncio.ensure_future(desk.coordinator.snapshot())
         await asyncio.sleep(1)
@@ -171,13 +171,13 @@ def test_an_image_is_taken_of_what_is_committed() -> None:
         offset, records = await taking
         assert offset == 1 and len(records) == 1
 
-    told(story)
+    told(scenario)
 
 
 def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
     """The snapshot may have passed that group already: the log from its offset on holds the decision again."""
 
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         many = tuple(PartitionOffset("t", number, 1) for number in range(SLICE_RECORDS + 1))
         for group in ("a", "b"):
             desk.ask(CommitOffsets(group, many))
@@ -192,36 +192,36 @@ def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
         offset, records = await taking
         assert offset == end < desk.replica.log.end_offset and len(records) == 2 * len(many)
 
-    told(story)
+    told(scenario)
 
 
 def test_decisions_of_one_turn_may_take_several_batches() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         answer = desk.ask(
             CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1)))
         )
         await asyncio.sleep(0.1)
         assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
-        asked = FetchFrom(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
+        asked = PartitionFetch(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
         desk.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
         await asyncio.sleep(0.1)
         assert not answer.done(), "the first batch alone is committed"
         desk.copied()
         await answer
 
-    told(story)
+    told(scenario)
 
 
 def test_a_change_of_this_turn_is_below_the_offset_of_an_image() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
 
-    told(story)
+    told(scenario)
 
 
 def test_new_coordinator_waits_until_its_log_is_committed() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
         images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
@@ -234,11 +234,11 @@ def test_new_coordinator_waits_until_its_log_is_committed() -> None:
         kept = fresh.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 5
 
-    told(story)
+    told(scenario)
 
 
 def test_a_log_of_which_too_few_have_the_end_is_not_served() -> None:
-    async def story(desk: Desk) -> None:
+    async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
         images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
@@ -246,4 +246,4 @@ def test_a_log_of_which_too_few_have_the_end_is_not_served() -> None:
             await load_shard(desk.replica, shard(), images, NOTHING, desk.rig.clock)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
 
-    told(story)
+    told(scenario)

@@ -8,7 +8,7 @@ from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName, parse_key
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, StartingSnapshot
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.coordinator.snapshotter import CoordinatorPartition, CoordinatorSnapshotter
 from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
@@ -48,7 +48,7 @@ async def led(rig: ReplicationRig, records: int = 10, epoch: int = 0) -> LeaderR
 def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind) -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await led(rig)
         place, keeping = CoordinatorPartition(replica), CoordinatorSnapshotter(images(rig))
         await keeping.write(place, 2, [record(1)])
@@ -58,67 +58,69 @@ def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind
             await keeping.write(place, 8, [record(3)])
         assert replica.log_start_offset == 4 and stored(rig) == [(0, 2), (0, 4)]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_newest_image_and_the_one_before_it_stay() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         place, keeping = CoordinatorPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
         for offset in (2, 4, 6, 8):
             await keeping.write(place, offset, [record(offset)])
         assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_leader_deletes_no_image_of_a_later_one() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica, own = await led(rig), images(rig)
-        names = [SnapshotName(replica.pid, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))]
+        names = [
+            SnapshotName(replica.partition_id, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))
+        ]
         for name in names:
             await own.write(name, [record(1)])
         await own.delete_older(names, names[1])
         await own.delete_older(names, names[0])
         assert {(3, 5), (3, 7)} < set(stored(rig)) and replica.log_start_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_log_that_ends_below_its_snapshot_starts_over_there() -> None:
     """Offsets that a snapshot covers are never assigned again."""
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await led(rig)
-        await images(rig).write(SnapshotName(first.pid, 0, 10), [record(7)])
+        await images(rig).write(SnapshotName(first.partition_id, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
         second = images(rig, 2)
-        begun = await second.reconcile(hot, first.pid)
+        begun = await second.reconcile(hot, first.partition_id)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
         new_leader = await rig.brokers[2].lead(1, [2])
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(new_leader, shard, second, second.take_base(first.pid), rig.clock)
+        loaded = await load_shard(new_leader, shard, second, second.take_base(first.partition_id), rig.clock)
         kept = shard.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_gap_between_snapshot_and_log_is_reported() -> None:
     rig = small()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await led(rig)
         own = images(rig)
-        name = SnapshotName(replica.pid, 0, 2)
+        name = SnapshotName(replica.partition_id, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(replica, shard, own, StartingSnapshot(name, None, (name,)), rig.clock)
+        loaded = await load_shard(replica, shard, own, PreviousSnapshot(name, None, (name,)), rig.clock)
         assert loaded.lost_below_offset == 5
 
-    rig.run(story)
+    rig.run(scenario)

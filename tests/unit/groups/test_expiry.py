@@ -132,7 +132,7 @@ def test_an_old_record_without_a_time_counts_from_the_last_commit(rig: Rig) -> N
 
 
 def test_many_offsets_are_looked_at_in_several_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.groups.shard.SWEEP_OFFSETS", 10)
+    monkeypatch.setattr("tiered.groups.shard.EXPIRY_SLICE_OFFSETS", 10)
     for n in range(35):
         rig.commit(group=f"g{n}")
     rig.pass_ms(RETENTION)

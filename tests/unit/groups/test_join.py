@@ -312,7 +312,7 @@ def test_an_assignment_that_the_broker_has_no_room_for_is_not_made() -> None:
 
 
 def test_oldest_unused_id_expires_when_too_many_are_issued(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "GIVEN_MAX", 3)
+    monkeypatch.setattr(join, "ISSUED_IDS_MAX", 3)
     used = joined(rig, rig.join(group="used")).member_id
     rig.join(used, group="used")
     ids = [joined(rig, rig.join(group=f"g{number}")).member_id for number in range(4)]

@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
-from tiered.hot.disk_log import LogAppendInfo, DiskLog
+from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.metrics import Metrics
 from tiered.ports import Disk
-from tiered.records.batch import encode_batch, decode_records
+from tiered.records.batch import decode_records, encode_batch
 from tiered.records.model import Codec
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -36,7 +36,7 @@ class FixedClock:
         self.wall += int(seconds * 1000)
 
 
-def story(told: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
+def scenario(told: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
     """What happens on a disk of its own."""
     asyncio.run(told(disk()))
 

@@ -34,8 +34,8 @@ from tiered.records.native import crc32c, walk
 AT = TopicPartition("t", 0)
 
 
-def run(story: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(story(disk()))
+def run(scenario: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario(disk()))
 
 
 async def resumed(where: SimDisk, left: CleanLogEntry) -> DiskLog:
@@ -61,19 +61,19 @@ def file(where: SimDisk, suffix: str) -> bytes:
 
 
 def test_the_file_gives_back_what_was_put_in_and_a_flipped_bit_is_found() -> None:
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         left = await closed(where, 2)
         assert left is not None
-        other = left._replace(cold=True, lineage=())
+        other = left._replace(has_cold_segments=True, lineage=())
         data = encode([encode_log(AT, left), encode_log(TopicPartition("u", 7), other)])
-        assert parse(data) == {AT: left, TopicPartition("u", 7): left._replace(cold=True, lineage=())}
+        assert parse(data) == {AT: left, TopicPartition("u", 7): left._replace(has_cold_segments=True, lineage=())}
         for position in range(len(data)):
             torn = bytearray(data)
             torn[position] ^= 1
             with pytest.raises(Corrupt):
                 parse(bytes(torn))
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_file_of_another_version_is_not_used(body: bytes) -> None:
 def test_a_log_that_is_resumed_goes_on_like_one_that_was_opened() -> None:
     """The same records in two directories, one resumed and one opened: every file is the same afterwards."""
 
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         other = disk()
         left = await closed(where, 5)
         assert left is not None and await closed(other, 5) == left
@@ -103,11 +103,11 @@ def test_a_log_that_is_resumed_goes_on_like_one_that_was_opened() -> None:
             assert file(where, suffix) == file(other, suffix)
         assert read_all(first) == read_all(second)
 
-    run(story)
+    run(scenario)
 
 
 def test_a_log_file_of_another_size_is_opened_by_itself() -> None:
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         left = await closed(where, 5)
         assert left is not None
         where.open(f"{DIRECTORY}/{0:020d}.log").append([b"torn"])
@@ -116,16 +116,16 @@ def test_a_log_file_of_another_size_is_opened_by_itself() -> None:
         where.remove(f"{DIRECTORY}/{0:020d}.log")
         assert (await resumed(where, left)).end_offset == 0
 
-    run(story)
+    run(scenario)
 
 
 def test_nothing_is_said_of_larger_logs_and_of_those_with_producers() -> None:
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         log = await open_log(where)
         append(log, batch(0, producer=7, sequence=0))
         assert log.make_clean_entry(0, False) is None
 
-    run(story)
+    run(scenario)
 
     async def many(where: SimDisk) -> None:
         assert await closed(where, 400) is None
@@ -138,9 +138,9 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
     """A kill and a power cut at each change of the disk after the resumption: all that was fsynced is there, in the
     epochs that it was written in; after a kill all that was written."""
 
-    async def story(where: SimDisk) -> None:
-        draw = random.Random(f"left {seed}")
-        left = await closed(where, draw.randint(0, 5))
+    async def scenario(where: SimDisk) -> None:
+        rng = random.Random(f"left {seed}")
+        left = await closed(where, rng.randint(0, 5))
         assert left is not None
         log = await resumed(where, left)
         images: list[tuple[SimDisk, bool, int]] = []
@@ -150,14 +150,14 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
             images.append((where.crash_image(random.Random(f"{seed} {op.number}")), False, log.flushed_offset))
             images.append((where.clone(), True, log.end_offset))
 
-        where.observer = take
+        where.on_op = take
         for number in range(40):
-            append(log, batch(log.end_offset, size=draw.randint(0, 300)), epoch=4 + number // 20)
-            if draw.random() < 0.2:
-                await log.flush(draw.choice((None, log.end_offset)))
-            if draw.random() < 0.1:
+            append(log, batch(log.end_offset, size=rng.randint(0, 300)), epoch=4 + number // 20)
+            if rng.random() < 0.2:
+                await log.flush(rng.choice((None, log.end_offset)))
+            if rng.random() < 0.1:
                 log.roll()
-        where.observer = None
+        where.on_op = None
         whole = read_all(log)
         assert len(images) > 80
         for image, same_boot, kept in images:
@@ -167,7 +167,7 @@ def test_a_resumed_log_survives_every_crash_that_a_log_does(seed: int) -> None:
             for one in walk(served).batches:
                 assert again.epochs.epoch_at(one.base_offset) == one.leader_epoch
 
-    run(story)
+    run(scenario)
 
 
 async def begun(where: SimDisk) -> DiskLog:
@@ -179,7 +179,7 @@ async def begun(where: SimDisk) -> DiskLog:
 
 
 def test_only_a_log_that_changed_since_it_was_made_or_left_is_synced_by_a_clean_stop() -> None:
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         log = await begun(where)
         assert log.is_unchanged_since_stop, "there is nothing in it to lose"
         append(log, batch(0), epoch=3)
@@ -194,14 +194,14 @@ def test_only_a_log_that_changed_since_it_was_made_or_left_is_synced_by_a_clean_
         assert (log.end_offset, log.is_unchanged_since_stop) == (1, False), "its end is the same, its files are not"
         assert not (await open_log(where)).is_unchanged_since_stop, "nobody said how it was left"
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(seed: int) -> None:
     """Whatever of its directory the power cut took: it takes records under the id of its topic, nothing is doubted."""
 
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         log = await begun(where)
         log.close()
         left = log.make_clean_entry(-1, False)
@@ -215,12 +215,12 @@ def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(se
         assert checkpoints.parse_metadata(metadata) == TOPIC_ID
         assert (await open_log(image, clean=True)).end_offset == 1
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 40, None])
 def test_an_empty_log_says_whose_it_is_before_its_first_record(torn: bytes | None) -> None:
-    async def story(where: SimDisk) -> None:
+    async def scenario(where: SimDisk) -> None:
         left, path = await closed(where, 0), f"{DIRECTORY}/{checkpoints.METADATA_FILE}"
         assert left is not None
         where.remove(path)
@@ -230,4 +230,4 @@ def test_an_empty_log_says_whose_it_is_before_its_first_record(torn: bytes | Non
         append(log, batch(0), epoch=3)
         assert checkpoints.parse_metadata(where.open(path, write=False).pread(0, 100)) == TOPIC_ID
 
-    run(story)
+    run(scenario)

@@ -51,7 +51,7 @@ class Story:
 
     async def live(self, steps: int, *, cuts: bool) -> None:
         log = await open_log(self.disk)
-        self.disk.observer = lambda op: self._take(op, log)
+        self.disk.on_op = lambda op: self._take(op, log)
         epoch = 0
         for _ in range(steps):
             draw = self.rng.random()
@@ -67,7 +67,7 @@ class Story:
             else:
                 await self._cut(log)
                 epoch += 1
-        self.disk.observer = None
+        self.disk.on_op = None
 
     def _append(self, log: DiskLog, epoch: int) -> None:
         known = log.producers.get(PRODUCER)
@@ -164,11 +164,11 @@ def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
         await story.live(25, cuts=False)
         for image in [one for one in story.images if not one.same_boot][::7]:
             within: list[SimDisk] = []
-            image.disk.observer = lambda op, of=image, into=within: into.append(
+            image.disk.on_op = lambda op, of=image, into=within: into.append(
                 of.disk.crash_image(random.Random(op.number))
             )
             await recover(image)
-            image.disk.observer = None
+            image.disk.on_op = None
             for broken in within:
                 await check(Image(image.op, broken, False, image.flushed, image.flushed_bytes), story)
 

@@ -10,13 +10,13 @@ import pytest
 from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.disk_log import LogAppendInfo, DiskLog
+from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
 from tiered.records.native import walk
 
 
-def story(told: Callable[[SimDisk], Awaitable[None]]) -> None:
+def scenario(told: Callable[[SimDisk], Awaitable[None]]) -> None:
     asyncio.run(_tell(told))
 
 
@@ -48,7 +48,7 @@ def test_records_come_back_in_order_whatever_the_size_of_a_read() -> None:
         for start in range(30):
             assert offsets(read_all(log, start))[0] == start
 
-    story(told)
+    scenario(told)
 
 
 def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stays_below_the_end_it_is_given() -> None:
@@ -65,7 +65,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_and_stays_below_the_
         assert log.read(4, 1 << 20, end_offset=5) is None, "a batch that crosses the end is not whole yet"
         assert log.read(9, 100, end_offset=9) is None
 
-    story(told)
+    scenario(told)
 
 
 def test_offsets_outside_of_the_log_are_refused() -> None:
@@ -76,7 +76,7 @@ def test_offsets_outside_of_the_log_are_refused() -> None:
         assert refusal(lambda: log.read(6, 1, end_offset=30)) is Code.OFFSET_OUT_OF_RANGE
         assert offsets(read_all(log))[0] == 7
 
-    story(told)
+    scenario(told)
 
 
 def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
@@ -90,7 +90,7 @@ def test_a_retry_is_answered_with_the_offsets_of_its_first_try() -> None:
         assert append(log, both) == LogAppendInfo(2, 3, -1, False)
         assert offsets(read_all(log)) == [0, 1, 2, 3]
 
-    story(told)
+    scenario(told)
 
 
 def test_a_retry_is_known_after_a_clean_stop_too() -> None:
@@ -104,7 +104,7 @@ def test_a_retry_is_known_after_a_clean_stop_too() -> None:
         assert again.end_offset == 6
         assert again.flushed_offset == 6
 
-    story(told)
+    scenario(told)
 
 
 async def newest(log: DiskLog) -> tuple[int, int, int] | None:
@@ -126,7 +126,7 @@ def test_the_first_record_not_earlier_than_a_time_is_found_exactly() -> None:
         log.advance_start(10)
         assert await newest(log) == (19, NOW + 400, 1)
 
-    story(told)
+    scenario(told)
 
 
 def test_segments_close_by_size_and_by_age() -> None:
@@ -141,7 +141,7 @@ def test_segments_close_by_size_and_by_age() -> None:
         assert log.segment_count == 4
         assert log.active_view.base_offset == log.end_offset == 30
 
-    story(told)
+    scenario(told)
 
 
 def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
@@ -164,7 +164,7 @@ def test_sections_from_inside_a_segment_are_relative_to_the_cut() -> None:
         assert cut.lineage == ((0, 6),)
         assert ProducerStates.from_snapshot(whole.producer_snapshot, whole.next_offset).end_offset == whole.next_offset
 
-    story(told)
+    scenario(told)
 
 
 def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> None:
@@ -181,7 +181,7 @@ def test_dropped_segments_leave_at_once_and_their_files_after_the_delay() -> Non
         assert not [name for name in on.list(DIRECTORY) if name.endswith(".deleted")]
         assert await log.drop_local_below(1000) == 1, "the active segment never goes"
 
-    story(told)
+    scenario(told)
 
 
 def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
@@ -199,7 +199,7 @@ def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
         log.truncate_to(0)
         assert (log.end_offset, log.local_start_offset, len(log.producers)) == (0, 0, 0)
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize(("start", "cut", "then"), [(5, 12, 5), (15, 12, 12), (15, 0, 0)])
@@ -219,7 +219,7 @@ def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then
         again = await open_log(on, start_offset=log.start_offset)
         assert again.end_offset == cut + 1 and again.read(cut, 1, end_offset=cut + 1) is not None
 
-    story(told)
+    scenario(told)
 
 
 def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
@@ -235,7 +235,7 @@ def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
         again = await open_log(on)
         assert (again.end_offset, again.epochs.lineage) == (101, ((0, 0), (4, 60), (5, 100)))
 
-    story(told)
+    scenario(told)
 
 
 def test_a_full_disk_refuses_appends_and_loses_nothing() -> None:
@@ -252,7 +252,7 @@ def test_a_full_disk_refuses_appends_and_loses_nothing() -> None:
         again = await open_log(on)
         assert read_all(again) == read_all(log)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_full_disk_at_a_roll_is_survived() -> None:
@@ -268,7 +268,7 @@ def test_a_full_disk_at_a_roll_is_survived() -> None:
         assert read_all(again) == read_all(log)
         assert again.closed_segments()[0].next_offset == 9
 
-    story(told)
+    scenario(told)
 
 
 def test_a_failed_fsync_is_final() -> None:
@@ -284,7 +284,7 @@ def test_a_failed_fsync_is_final() -> None:
         assert refusal(lambda: append(log, batch(3))) is Code.KAFKA_STORAGE_ERROR
         assert offsets(read_all(log)) == [0, 1, 2]
 
-    story(told)
+    scenario(told)
 
 
 def test_concurrent_flushes_share_an_fsync() -> None:
@@ -292,13 +292,13 @@ def test_concurrent_flushes_share_an_fsync() -> None:
         log = await filled(on, 3)
         await log.flush()
         synced: list[str] = []
-        on.observer = lambda op: synced.append(op.path) if op.verb == "sync" else None
+        on.on_op = lambda op: synced.append(op.path) if op.verb == "sync" else None
         on.sync_seconds = lambda: 0.001
         append(log, batch(3))
         assert await asyncio.gather(*[log.flush(4) for _ in range(50)]) == [4] * 50
         assert len(synced) == 1
 
-    story(told)
+    scenario(told)
 
 
 def test_what_is_cut_while_a_sync_runs_does_not_count_as_flushed() -> None:
@@ -314,7 +314,7 @@ def test_what_is_cut_while_a_sync_runs_does_not_count_as_flushed() -> None:
         assert log.flushed_offset == 3
         assert await log.flush(4) == 4
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -334,7 +334,7 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: str) -> None:
                 one[3:] for one in sections
             ]
 
-    story(told)
+    scenario(told)
 
 
 def _damage(on: SimDisk, path: str, how: str) -> None:
@@ -367,7 +367,7 @@ def test_a_damaged_checkpoint_is_rebuilt(name: str, damage: str) -> None:
         assert read_all(again) == read_all(log)
         assert again.epochs.lineage == log.epochs.lineage
 
-    story(told)
+    scenario(told)
 
 
 def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> None:
@@ -384,7 +384,7 @@ def test_a_segment_that_lost_its_end_is_a_named_gap_and_never_read_around() -> N
             again.read(missing, 100, end_offset=30)
         assert offsets(read_all(again, first.next_offset)) == list(range(first.next_offset, 30))
 
-    story(told)
+    scenario(told)
 
 
 def test_a_directory_belongs_to_one_topic() -> None:
@@ -397,7 +397,7 @@ def test_a_directory_belongs_to_one_topic() -> None:
             await open_log(on)
         assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
 
-    story(told)
+    scenario(told)
 
 
 def test_a_request_larger_than_a_segment_is_refused() -> None:
@@ -405,4 +405,4 @@ def test_a_request_larger_than_a_segment_is_refused() -> None:
         log = await open_log(on)
         assert refusal(lambda: append(log, batch(0, size=800) + batch(1, size=800))) is Code.RECORD_LIST_TOO_LARGE
 
-    story(told)
+    scenario(told)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tiered.hot.index import (
     RELATIVE_MAX,
     IndexBuilder,
-    lookup_timestamp,
-    lookup_position,
     lookup_offset,
+    lookup_position,
+    lookup_timestamp,
     rebase_indexes,
     valid_offset_bytes,
     valid_time_bytes,

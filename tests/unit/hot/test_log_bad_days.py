@@ -18,7 +18,7 @@ from tests.unit.hot.fixtures import (
     offsets,
     open_log,
     read_all,
-    story,
+    scenario,
 )
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -55,13 +55,13 @@ def test_what_a_cancelled_flush_had_not_synced_is_synced_by_the_next() -> None:
             on.sync_seconds = lambda: 0.001
             flushing = asyncio.ensure_future(log.flush())
             synced: list[Op] = []
-            on.observer = synced.append
+            on.on_op = synced.append
             while len(synced) < stops_at - 1 and not flushing.done():
                 await asyncio.sleep(0)
             flushing.cancel()
             await asyncio.gather(flushing, return_exceptions=True)
             assert await log.flush(1) == 1
-            on.observer = None
+            on.on_op = None
             for seed in range(20):
                 again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
                 assert offsets(read_all(again)) == [0], f"flushed, yet gone; the first flush was stopped at {stops_at}"
@@ -165,12 +165,12 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         whole = log.segment_data(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
         path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
-        held = on.files
+        held = on.open_files
         if damage == "gone":
             on.remove(path)
         else:
             file = on.open(path)
-            size, held = file.size(), on.files - 1
+            size, held = file.size(), on.open_files - 1
             if damage == "short":
                 file.truncate(size - 5)
             else:
@@ -179,7 +179,7 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
         assert ProducerStates.from_snapshot(made, view.next_offset).encode_snapshot() == whole
         if damage != "gone":
             file.close()
-            assert not on.exists(path) and on.files == held - 1, "nobody keeps open what is gone"
+            assert not on.exists(path) and on.open_files == held - 1, "nobody keeps open what is gone"
 
     asyncio.run(told())
 
@@ -277,4 +277,4 @@ def test_retries_of_the_last_five_batches_are_known_after_any_start(rolled: tupl
         assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
         assert again.end_offset == 6
 
-    story(told)
+    scenario(told)

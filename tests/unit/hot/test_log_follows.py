@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import NOW, config, disk, open_log, read_all
-from tests.unit.hot.test_disk_log import filled, refusal, story
+from tests.unit.hot.test_disk_log import filled, refusal, scenario
 from tiered.errors import Code
 
 
@@ -19,7 +19,7 @@ def test_a_follower_takes_only_what_goes_on_from_its_end() -> None:
         assert refusal(lambda: follower.append_as_follower(data, now_ms=NOW)) is Code.CORRUPT_MESSAGE
         assert refusal(lambda: follower.append_as_follower(data[:-1], now_ms=NOW)) is Code.CORRUPT_MESSAGE
 
-    story(told)
+    scenario(told)
 
 
 def test_a_follower_takes_more_at_once_than_a_segment_of_its_own_holds() -> None:
@@ -33,4 +33,4 @@ def test_a_follower_takes_more_at_once_than_a_segment_of_its_own_holds() -> None
         smallest.append_as_follower(data, now_ms=NOW)
         assert read_all(smallest) == data
 
-    story(told)
+    scenario(told)

@@ -98,7 +98,9 @@ def test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_
         before = await written(disk())
         on = disk(seed)
         log = await open_log(on)
-        log.truncate_fully_and_start_at(before.end_offset, before.epochs.lineage, before._writer.producers.encode_snapshot())
+        log.truncate_fully_and_start_at(
+            before.end_offset, before.epochs.lineage, before._writer.producers.encode_snapshot()
+        )
         await log.flush()
         await log.close_clean()
         on = on.after_kill()

@@ -244,7 +244,9 @@ def test_snapshot_gives_back_the_producers_in_the_order_of_their_writes() -> Non
 
 
 def test_producer_known_from_a_snapshot_gives_no_room_before_ten_minutes() -> None:
-    again = ProducerStates.from_snapshot(fed(ProducerLimits(), 1, 2).encode_snapshot(), 2, ProducerLimits(per_partition=2))
+    again = ProducerStates.from_snapshot(
+        fed(ProducerLimits(), 1, 2).encode_snapshot(), 2, ProducerLimits(per_partition=2)
+    )
     later = NOW + 10**9
     for at in (later, later + IDLE_MS - 1):
         with pytest.raises(Refused):

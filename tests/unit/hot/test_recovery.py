@@ -6,7 +6,14 @@ import asyncio
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, disk, open_log
 from tiered.hot.index import IndexBuilder
-from tiered.hot.recovery import DirectoryListing, find_gaps, start_from_checkpoint, last_indexed_batch, classify_files, usable_snapshots
+from tiered.hot.recovery import (
+    DirectoryListing,
+    classify_files,
+    find_gaps,
+    last_indexed_batch,
+    start_from_checkpoint,
+    usable_snapshots,
+)
 from tiered.hot.segments import IndexChecksums, Segment
 
 
@@ -94,7 +101,7 @@ def test_snapshots_of_a_cut_history_are_not_used() -> None:
 def test_a_leader_epoch_that_no_file_knows_is_found_in_the_log() -> None:
     """Its file is written with the index entries after its first batch: a death before costs a walk, no epoch."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         where = disk()
         log = await open_log(where)
         for number in range(4):
@@ -113,4 +120,4 @@ def test_a_leader_epoch_that_no_file_knows_is_found_in_the_log() -> None:
         assert not fresh.exists(f"{DIRECTORY}/leader-epoch-checkpoint") and held.startswith(b"0\n1\n3 0\n")
         assert (await open_log(fresh)).epochs.lineage == ((7, 0),)
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, story
+from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, scenario
 from tiered.errors import Corrupt
 from tiered.hot import recovery
 from tiered.hot.disk_log import DiskLog
@@ -34,7 +34,9 @@ SIZE = len(batch(0))
         ("a line of the segment that was not fsynced itself", False, TruncationPoint(7, 8, False), False, 7),
     ],
 )
-def test_what_no_crash_explains_is_rot(what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int) -> None:
+def test_what_no_crash_explains_is_rot(
+    what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int
+) -> None:
     assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
 
 
@@ -126,9 +128,9 @@ async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool =
 def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on, flush=True)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         seen: list[bool] = []
-        on.observer = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
+        on.on_op = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
         first = await open_log(on)
         assert (first.end_offset, first.suspect) == (4, True)
         assert seen and all(seen), "noted before anything is cut"
@@ -143,7 +145,7 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
             after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
             assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -152,14 +154,14 @@ def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
 
     async def told(on: SimDisk) -> None:
         await filled(on, flush=True)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         first = await open_log(on)
         assert (first.end_offset, first.suspect) == (4, True)
         after = on.crash_image(random.Random(seed))
         again = await open_log(after, same_boot=False, recovery_point=10)
         assert (again.end_offset, again.suspect) == (4, True)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
@@ -169,17 +171,17 @@ def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
         log = await open_log(on)
         assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
-        on.flip(LOG, 8 * (4 * SIZE + 40))
+        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
         log = await open_log(on, same_boot=False)
         assert (log.end_offset, log.suspect) == (4, False)
 
-    story(told)
+    scenario(told)
 
 
 def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
@@ -191,7 +193,7 @@ def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
         on.open(LOG).append([b"x"])
         assert (await open_log(on, clean=True, recovery_point=9)).suspect
 
-    story(told)
+    scenario(told)
 
 
 def test_a_base_offset_that_does_not_follow_is_rot() -> None:
@@ -199,11 +201,11 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
 
     async def told(on: SimDisk) -> None:
         await filled(on)
-        on.flip(LOG, 8 * 9 * SIZE + 8 * 3)
+        on.flip_bit(LOG, 8 * 9 * SIZE + 8 * 3)
         log = await open_log(on)
         assert (log.end_offset, log.suspect) == (9, True)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one() -> None:
@@ -213,27 +215,27 @@ def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one(
         log = await filled_twice(on)
         await log.close_clean()
         on.remove(f"{DIRECTORY}/segment-checkpoint")
-        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
         log = await open_log(on, clean=True, recovery_point=20)
         assert log.end_offset == 20
         found = log.read(0, 1 << 20, end_offset=20)
         assert found is not None and found.length == 4 * SIZE
         assert log.read(12, 1 << 20, end_offset=20) is not None
 
-    story(told)
+    scenario(told)
 
 
 def test_an_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled_twice(on)
         await log.close_clean()
-        on.flip(LOG.replace(".log", ".index"), 0)
-        on.flip(LOG, 8 * 4 * SIZE + 8 * 3)
+        on.flip_bit(LOG.replace(".log", ".index"), 0)
+        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
         log = await open_log(on, clean=True, recovery_point=20)
         with pytest.raises(Corrupt, match="is of another segment"):
             log.read(0, 1 << 20, end_offset=20)
 
-    story(told)
+    scenario(told)
 
 
 async def filled_twice(on: SimDisk) -> DiskLog:

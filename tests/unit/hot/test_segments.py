@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from tests.unit.hot.fixtures import NOW, config
-from tiered.hot.segments import IndexChecksums, Segment, find_segment_number, jitter_ms, encode_line, encode_lines, must_roll, parse_lines, is_roll_due
+from tiered.hot.segments import (
+    IndexChecksums,
+    Segment,
+    encode_line,
+    encode_lines,
+    find_segment_number,
+    is_roll_due,
+    jitter_ms,
+    must_roll,
+    parse_lines,
+)
 
 PROOF = IndexChecksums(16, 123, 24, 456)
 

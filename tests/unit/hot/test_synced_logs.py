@@ -15,7 +15,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.synced_logs import FILE, NO_SYNCED_LOGS, SyncedLogsContent, SyncedLogEntry, SyncedLogs, encode, parse
+from tiered.hot.synced_logs import FILE, NO_SYNCED_LOGS, SyncedLogEntry, SyncedLogs, SyncedLogsContent, encode, parse
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 
@@ -38,16 +38,20 @@ async def opened(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same
     )  # fmt: skip
 
 
-def story(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
+def scenario(told: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
     made = disk(seed)
     made.make_dirs("log")
-    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda at: True)))
+    asyncio.run(told(made, SyncedLogs(made, "log", "me", lambda tp: True)))
 
 
 def test_what_is_written_is_read_and_damage_is_seen() -> None:
     rows = {(AT, TOPIC), (TopicPartition("a-b.c", 7), OTHER)}
     found = parse(encode(["x", "y"], rows))
-    assert found.is_fully_synced(AT, TOPIC) and not found.is_fully_synced(AT, OTHER) and not NO_SYNCED_LOGS.is_fully_synced(AT, TOPIC)
+    assert (
+        found.is_fully_synced(AT, TOPIC)
+        and not found.is_fully_synced(AT, OTHER)
+        and not NO_SYNCED_LOGS.is_fully_synced(AT, TOPIC)
+    )
     assert found == SyncedLogsContent(("x", "y"), dict(rows))
     assert parse(encode([], ())) == NO_SYNCED_LOGS
     whole = encode(["x"], rows)
@@ -70,7 +74,7 @@ def test_log_is_noted_once_all_that_counted_is_fsynced() -> None:
         await log.update_synced_entry()
         assert noted(disk) == (("me",), {AT: TOPIC}) and not log.synced_entry.is_due
 
-    story(told)
+    scenario(told)
 
 
 def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> None:
@@ -83,7 +87,7 @@ def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> No
         await log.update_synced_entry()
         assert noted(disk).is_fully_synced(AT, TOPIC)
 
-    story(told)
+    scenario(told)
 
 
 def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
@@ -98,7 +102,7 @@ def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
         await log.update_synced_entry()
         assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not noted(disk).logs
 
-    story(told)
+    scenario(told)
 
 
 def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
@@ -116,7 +120,7 @@ def test_row_that_is_asked_for_and_cannot_be_written_is_an_error() -> None:
             await log.update_synced_entry()
         assert caught.value.final and log.synced_entry.fsynced_only
 
-    story(told)
+    scenario(told)
 
 
 def test_row_wanted_while_another_write_runs_is_written_by_the_next() -> None:
@@ -134,7 +138,7 @@ def test_row_wanted_while_another_write_runs_is_written_by_the_next() -> None:
         await log.update_synced_entry()
         assert not noted(disk).logs and not log.synced_entry.fsynced_only
 
-    story(told)
+    scenario(told)
 
 
 def test_a_thousand_logs_share_a_few_writings() -> None:
@@ -143,18 +147,18 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
         for each in many:
             each.configure(ack=True, end_offset=0)
         written: list[str] = []
-        disk.observer = lambda op: written.append(op.path) if op.verb == "rename" else None
+        disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
         disk.sync_seconds = lambda: 0.001
         await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
         assert len(written) <= 2 and len(noted(disk).logs) == 1000
 
-    story(told)
+    scenario(told)
 
 
 def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         await (await opened(disk, logs, ACK)).update_synced_entry()
-        again = SyncedLogs(disk, "log", "next", lambda at: True)
+        again = SyncedLogs(disk, "log", "next", lambda tp: True)
         found = noted(disk)
         again.adopt_rows(found.logs.items())
         log = await opened(disk, again, ACK)
@@ -162,7 +166,7 @@ def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
         await again.save(found.incarnations)
         log.synced_entry.refresh()
         assert not log.synced_entry.is_due and noted(disk) == (("next", "me"), {AT: TOPIC})
-        changed = SyncedLogs(disk, "log", "third", lambda at: True)
+        changed = SyncedLogs(disk, "log", "third", lambda tp: True)
         changed.adopt_rows(noted(disk).logs.items())
         log = await opened(disk, changed, NONE)
         assert log.synced_entry.fsynced_only
@@ -170,7 +174,7 @@ def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
         log.synced_entry.refresh()
         assert not log.synced_entry.fsynced_only and not noted(disk).logs
 
-    story(told)
+    scenario(told)
 
 
 class Life:
@@ -189,14 +193,14 @@ class Life:
         def take(op: Op) -> None:
             self.images.append((disk.crash_image(random.Random(draws.random())), self.counted))
 
-        disk.observer = take
+        disk.on_op = take
         for _ in range(120):
             try:
                 await self._step(log, disk)
             except (Unavailable, Refused) as error:
                 assert not getattr(error, "final", False), error
             self._count(log)
-        disk.observer = None
+        disk.on_op = None
 
     async def _step(self, log: DiskLog, disk: SimDisk) -> None:
         draw = self.chance.random()
@@ -249,4 +253,4 @@ def test_power_cut_at_any_moment_takes_nothing_that_counted_of_a_noted_log(seed:
                 assert (await open_log(image, same_boot=False)).end_offset >= counted
         assert proved > 10 and len(life.images) - proved > 10
 
-    story(told, seed)
+    scenario(told, seed)

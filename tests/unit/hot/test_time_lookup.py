@@ -22,7 +22,7 @@ from tiered.records.native import crc32c
 LATE = NOW + 1_000_000
 
 
-def story(told: Callable[[DiskLog], Awaitable[None]]) -> None:
+def scenario(told: Callable[[DiskLog], Awaitable[None]]) -> None:
     async def main() -> None:
         on: SimDisk = disk()
         await told(await open_log(on, config(segment_bytes=1 << 20)))
@@ -39,7 +39,9 @@ def false_claim(data: bytes, max_timestamp: int = LATE) -> bytearray:
 
 
 def packed(offset: int, *, at: int | None = None, size: int = 10) -> bytes:
-    return encode_batch([(NOW + offset if at is None else at, b"k", bytes(size), ())], base_offset=offset, codec=Codec.ZSTD)
+    return encode_batch(
+        [(NOW + offset if at is None else at, b"k", bytes(size), ())], base_offset=offset, codec=Codec.ZSTD
+    )
 
 
 def opened(log: DiskLog, timestamp: int, lookups: TimeLookups) -> Awaitable[tuple[tuple[int, int, int] | None, int]]:
@@ -61,7 +63,7 @@ def test_true_claims_are_answered_exactly_and_cost_one_batch_each() -> None:
             assert await opened(log, NOW + offset, lookups) == ((offset, NOW + offset, 0), 1)
         assert await opened(log, NOW + 20, lookups) == (None, 0)
 
-    story(told)
+    scenario(told)
 
 
 def test_after_a_few_false_claims_the_next_one_is_the_answer_unopened() -> None:
@@ -76,7 +78,7 @@ def test_after_a_few_false_claims_the_next_one_is_the_answer_unopened() -> None:
         log.advance_start(30)
         assert await opened(log, LATE - 5, lookups) == ((30, LATE, 0), 0)
 
-    story(told)
+    scenario(told)
 
 
 def test_behind_one_false_claim_the_record_is_found_exactly() -> None:
@@ -87,7 +89,7 @@ def test_behind_one_false_claim_the_record_is_found_exactly() -> None:
         append(log, bytearray(packed(30, at=LATE)))
         assert await opened(log, LATE - 5, TimeLookups()) == ((30, LATE, 0), 2)
 
-    story(told)
+    scenario(told)
 
 
 def test_headers_that_claim_nothing_are_walked_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +102,7 @@ def test_headers_that_claim_nothing_are_walked_only_so_far(monkeypatch: pytest.M
         found, count = await opened(log, LATE - 5, TimeLookups())
         assert found is not None and found[0] == 39 and count == 1
 
-    story(told)
+    scenario(told)
 
 
 def test_a_batch_that_nobody_can_open_is_the_answer() -> None:
@@ -110,7 +112,7 @@ def test_a_batch_that_nobody_can_open_is_the_answer() -> None:
         append(log, false_claim(bytes(junk)))
         assert await opened(log, LATE, TimeLookups()) == ((0, LATE, 0), 1)
 
-    story(told)
+    scenario(told)
 
 
 def test_within_a_batch_the_log_start_counts() -> None:
@@ -119,7 +121,7 @@ def test_within_a_batch_the_log_start_counts() -> None:
         log.advance_start(4)
         assert await opened(log, NOW + 2, TimeLookups()) == ((4, NOW + 4, 0), 1)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_large_batch_is_opened_by_a_thread() -> None:
@@ -137,4 +139,4 @@ def test_a_large_batch_is_opened_by_a_thread() -> None:
             await offset_for_timestamp(log, NOW, TimeLookups())
         assert seen == ["MainThread", "tiered-time-lookup"]
 
-    story(told)
+    scenario(told)

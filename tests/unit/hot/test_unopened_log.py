@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.sim.harness.disk import SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, story
+from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, scenario
 from tiered.hot.unopened_log import find_proved_end
 from tiered.records.batch import encode_batch
 
@@ -29,7 +29,7 @@ def test_a_whole_log_reaches_to_its_end_from_wherever_it_is_read(point: int) -> 
         await filled(on, 20)
         assert find_proved_end(on, DIRECTORY, point) == (3, 20)
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -38,14 +38,14 @@ def test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_noth
         await filled(on, 20)
         after = on.crash_image(random.Random(seed))
         writes: list[str] = []
-        after.observer = lambda op: writes.append(op.verb)
+        after.on_op = lambda op: writes.append(op.verb)
         found = find_proved_end(after, DIRECTORY, 10)
         assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
-        after.observer = None
+        after.on_op = None
         log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
         assert found == (log.epochs.latest, log.end_offset)
 
-    story(told)
+    scenario(told)
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -63,7 +63,7 @@ def test_a_log_reaches_to_a_hole_and_to_what_is_torn_and_no_further(torn: bool) 
         assert before < end < 20
         assert find_proved_end(on, DIRECTORY, 0) == ((end - 1) // 5, end)
 
-    story(told)
+    scenario(told)
 
 
 def test_a_log_reaches_to_a_batch_of_an_earlier_epoch_than_the_one_before_it() -> None:
@@ -73,9 +73,10 @@ def test_a_log_reaches_to_a_batch_of_an_earlier_epoch_than_the_one_before_it() -
         log = await open_log(on)
         log.close()
         history = [
-            encode_batch([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch) for n, epoch in enumerate((3, 5, 3))
+            encode_batch([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch)
+            for n, epoch in enumerate((3, 5, 3))
         ]
         on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
         assert find_proved_end(on, DIRECTORY, 0) == (5, 2)
 
-    story(told)
+    scenario(told)

@@ -102,9 +102,9 @@ def test_no_step_of_a_cut_leaves_an_index_that_points_behind_the_end() -> None:
             entries = on.open(index, write=False).pread(0, 1 << 20)
             ends.append((int.from_bytes(entries[-4:], "big"), on.open(data, write=False).size()))
 
-        on.observer = look
+        on.on_op = look
         log.truncate_to(5)
-        on.observer = None
+        on.on_op = None
         assert ends and all(last < size for last, size in ends)
 
     asyncio.run(told())
@@ -148,7 +148,7 @@ def test_the_segment_checkpoint_never_says_what_a_cut_took_back() -> None:
             if op.path == CHECKPOINT:
                 noted.append(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))
 
-        on.observer = look
+        on.on_op = look
         on.sync_seconds = lambda: 0.01
         syncing = asyncio.create_task(log.flush())
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from tests.unit.hot.fixtures import NOW, batch, config
 from tiered.errors import Code, Refused
 from tiered.hot import validation
 from tiered.hot.validation import validate_batches
-from tiered.records.batch import encode_batch, decode_header, decode_records
+from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered.records.model import Codec
 from tiered.records.native import crc32c, fit
 
@@ -84,7 +84,10 @@ def test_a_transaction_needs_a_coordinator() -> None:
 
 
 def test_a_producer_id_needs_a_sequence() -> None:
-    assert refusal(bytearray(encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0))) is Code.INVALID_RECORD
+    assert (
+        refusal(bytearray(encode_batch([(NOW, None, b"v", ())], producer_id=1, producer_epoch=0)))
+        is Code.INVALID_RECORD
+    )
 
 
 def test_a_batch_has_a_greatest_size() -> None:
@@ -118,7 +121,9 @@ def _said(data: bytearray, **settings: object) -> object:
 
 def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
-    usual = encode_batch([(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7)
+    usual = encode_batch(
+        [(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7
+    )
     codecs = [encode_batch([(NOW, b"k", b"v" * 50, ())], codec=codec) for codec in Codec]
     cases = [bytes(usual), *map(bytes, codecs), usual * 2, usual[:-1], usual[:60], usual + b"x"]
     for whole in (usual, codecs[Codec.LZ4]):

@@ -101,15 +101,15 @@ def test_a_log_that_was_closed_cleanly_is_durable() -> None:
 
 def test_a_recovery_point_is_what_was_fsynced() -> None:
     async def told() -> None:
-        on, at = disk(), TopicPartition("t", 0)
+        on, tp = disk(), TopicPartition("t", 0)
         log = await open_log(on)
         append(log, batch(0))
         await log.flush()
         append(log, batch(1))
         directory = DataDirectory(on)
         await directory.open("c", 1, "d")
-        await directory.save_offsets({at: log})
-        assert (await DataDirectory(on.after_kill()).open("c", 1, "d")).recovery_points == {at: 1}
+        await directory.save_offsets({tp: log})
+        assert (await DataDirectory(on.after_kill()).open("c", 1, "d")).recovery_points == {tp: 1}
 
     asyncio.run(told())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.config.settings import Settings
-from tiered_api.http.server.allowed_hosts import REMEMBERED, AllowedHosts
+from tiered_api.http.server.allowed_hosts import HOST_CACHE_MAX, AllowedHosts
 from tiered_api.http.server.errors import HttpError
 
 HTTP_1_1 = (1, 1)
@@ -47,9 +47,9 @@ def test_broker_is_served_under_the_names_that_its_listeners_have() -> None:
 
 def test_hosts_that_are_remembered_do_not_grow_without_end() -> None:
     hosts = AllowedHosts(Settings(), "machine")
-    for port in range(3 * REMEMBERED):
+    for port in range(3 * HOST_CACHE_MAX):
         hosts.check({"Host": f"localhost:{port}"}, HTTP_1_1)
-        assert len(hosts._right) <= REMEMBERED
+        assert len(hosts._accepted) <= HOST_CACHE_MAX
     with pytest.raises(HttpError):
         hosts.check({"Host": "example.org"}, HTTP_1_1)
 

@@ -9,7 +9,7 @@ def history(*ends: tuple[int, int]) -> EndHistory:
     """(end, ms) at each look."""
     made = EndHistory()
     for end, at_ms in ends:
-        made.note(end, at_ms)
+        made.record_end(end, at_ms)
     return made
 
 
@@ -34,7 +34,7 @@ def test_an_end_that_goes_back_makes_what_was_known_void() -> None:
 def test_it_stays_small_and_keeps_the_oldest() -> None:
     made = EndHistory()
     for number in range(10_000):
-        made.note(number, 10 * number)
+        made.record_end(number, 10 * number)
         assert len(made._ends) <= ENDS_MAX
     assert made.behind_since_ms(0) == (0, True)
     since_ms, is_known = made.behind_since_ms(9_990)

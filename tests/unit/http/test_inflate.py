@@ -5,7 +5,7 @@ import zlib
 import pytest
 import zstandard
 
-from tiered_api.http.server.decompress import inflate, inflater
+from tiered_api.http.server.decompress import inflate, new_inflater
 from tiered_api.http.server.errors import HttpError
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ def refused(encoding: str, data: bytes, limit: int = MIB) -> int:
 def test_a_body_comes_back_whole_or_piece_by_piece(encoding: str) -> None:
     data = COMPRESSED[encoding]
     assert inflate(encoding, data, MIB) == BODY
-    body = inflater(encoding)
+    body = new_inflater(encoding)
     assert body is not None
     assert b"".join(body.feed(data[at : at + 7], MIB) for at in range(0, len(data), 7)) == BODY
     body.finish()
@@ -69,7 +69,7 @@ def test_body_of_many_members_is_refused_400_after_little_work(encoding: str, em
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_stream_may_have_any_number_of_members_a_few_in_each_piece(encoding: str) -> None:
-    opened = inflater(encoding)
+    opened = new_inflater(encoding)
     assert opened is not None
     for _ in range(1_500):
         assert opened.feed(COMPRESSED[encoding], MIB) == BODY

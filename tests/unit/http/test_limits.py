@@ -2,44 +2,44 @@ import asyncio
 
 import pytest
 
-from tiered_api.http.server.limits import Budget, Exhausted
+from tiered_api.http.server.limits import Exhausted, MemoryBudget
 
 
 def test_takers_get_room_in_the_order_in_which_they_asked() -> None:
-    async def story() -> list[str]:
-        budget, order = Budget(10), []
+    async def scenario() -> list[str]:
+        budget, order = MemoryBudget(10), []
 
         async def taker(name: str, size: int) -> None:
-            taken = await budget.take(size, 5)
+            taken = await budget.acquire(size, 5)
             order.append(name)
             await asyncio.sleep(0)
-            budget.give(taken)
+            budget.release(taken)
 
-        held = await budget.take(8, 5)
+        held = await budget.acquire(8, 5)
         async with asyncio.TaskGroup() as group:
             for name, size in (("large", 10), ("small", 1), ("other", 2)):
                 group.create_task(taker(name, size))
                 await asyncio.sleep(0)
-            budget.give(held)
+            budget.release(held)
         assert budget.free == budget.size
         return order
 
-    assert asyncio.run(story()) == ["large", "small", "other"]
+    assert asyncio.run(scenario()) == ["large", "small", "other"]
 
 
 def test_a_taker_that_gives_up_or_is_cancelled_leaves_nothing_behind() -> None:
-    async def story() -> None:
-        budget = Budget(10)
-        held = await budget.take(10, 5)
+    async def scenario() -> None:
+        budget = MemoryBudget(10)
+        held = await budget.acquire(10, 5)
         with pytest.raises(Exhausted):
-            await budget.take(3, 0.001)
-        waiting = asyncio.create_task(budget.take(4, 5))
+            await budget.acquire(3, 0.001)
+        waiting = asyncio.create_task(budget.acquire(4, 5))
         await asyncio.sleep(0)
-        budget.give(held)
+        budget.release(held)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert budget.free == 10
-        assert await budget.take(1000, 5) == 10
+        assert await budget.acquire(1000, 5) == 10
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -21,13 +21,13 @@ from tiered_api.http.server.errors import HttpError
     ],
 )
 def test_accept_chooses_the_form_of_an_answer(accept: str | None, given: str) -> None:
-    assert media_types.answer_type(accept, READ_TYPES) == given
+    assert media_types.negotiate_type(accept, READ_TYPES) == given
 
 
 @pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "application/json;q=much", "x", ","])
 def test_an_accept_that_nothing_meets_is_406(accept: str) -> None:
     with pytest.raises(HttpError) as refused:
-        media_types.answer_type(accept, (media_types.JSON,))
+        media_types.negotiate_type(accept, (media_types.JSON,))
     assert refused.value.status == 406
 
 

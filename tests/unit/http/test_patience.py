@@ -7,19 +7,19 @@ import asyncio
 import pytest
 
 from tests.e2e import site as brokers
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.limits import Limits
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.limits import HttpLimits
 
 
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])
 def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_time_is_up(closes: float) -> None:
-    async def story(there: brokers.Site) -> None:
-        site = Site(there.node, Limits())
+    async def scenario(there: brokers.SimBrokerRig) -> None:
+        site = HttpContext(there.node, HttpLimits())
         ended: list[float] = []
 
         async def poll() -> None:
             with pytest.raises(TimeoutError):
-                async with site.patience(0.05):
+                async with site.timeout(0.05):
                     await asyncio.sleep(10)
             ended.append(there.loop.time())
 
@@ -27,8 +27,8 @@ def test_a_server_that_closes_ends_a_long_poll_also_in_the_moment_in_which_its_t
         async with asyncio.TaskGroup() as group:
             group.create_task(poll())
             await asyncio.sleep(0)
-            there.loop.call_later(closes, site.hurry)
+            there.loop.call_later(closes, site.drain)
         assert ended == [pytest.approx(began + min(closes, 0.05))]
         await site.close()
 
-    brokers.run(story)
+    brokers.run(scenario)

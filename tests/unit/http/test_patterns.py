@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, Pattern
+from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPattern
 
 PIECES = ("a", "b", "1", ".", r"\.", "-", "_", "[ab]", "[^a]", "[a-c1]", r"\d", r"\w", r"\W", r"[^\d-]", "A", r"\-")
 AFTER = ("", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?", "??", "{,2}")
@@ -35,11 +35,11 @@ def test_pattern_matches_the_names_that_re_matches(seed: int) -> None:
         names = ["".join(rng.choices("aabbc1.-_A", k=rng.randrange(0, 7))) for _ in range(30)]
         expected = [name for name in names if re.fullmatch(text, name)]
         try:
-            pattern = Pattern(text)
+            pattern = TopicPattern(text)
         except ValueError as error:
             assert "^ is taken" in str(error), text
             continue
-        assert pattern.among(names) == expected, text
+        assert pattern.filter_names(names) == expected, text
         matched += len(expected)
     assert matched > 50
 
@@ -49,10 +49,10 @@ def test_pattern_matches_the_names_that_re_matches(seed: int) -> None:
     [".*.*.*.*.*x", "(a+)+b", "(a|a)*b", "(a*)*b", "(.*a){9}", "(a|aa)+$", "(a?){100}a{100}", ".*a.{100}", "(x+x+)+y"],
 )
 def test_pattern_with_many_ways_to_match_takes_little_time(text: str) -> None:
-    pattern = Pattern(text)
+    pattern = TopicPattern(text)
     names = [f"{'a' * (NAME_CHARACTERS - 3)}{number:03}" for number in range(10)]
     begun = time.process_time()
-    pattern.among(names)
+    pattern.filter_names(names)
     assert time.process_time() - begun < 0.5
 
 
@@ -78,14 +78,14 @@ def test_pattern_with_many_ways_to_match_takes_little_time(text: str) -> None:
 )
 def test_pattern_that_is_none_or_goes_back_is_not_taken(text: str) -> None:
     with pytest.raises(ValueError, match=r"^it |taken"):
-        Pattern(text)
+        TopicPattern(text)
 
 
 @pytest.mark.parametrize(("text", "name"), [("[[a]", "a"), ("[a||b]", "b"), ("[a&&b]", "b")])
 def test_pattern_that_a_later_python_may_read_otherwise_warns_nobody(text: str, name: str) -> None:
     """Warnings are errors in these tests; a broker would print them."""
-    assert Pattern(text).matches(name)
+    assert TopicPattern(text).matches(name)
 
 
 def test_deeply_nested_pattern_is_taken_or_refused_by_name() -> None:
-    assert Pattern("(" * 120 + "a" + ")" * 120).matches("a")
+    assert TopicPattern("(" * 120 + "a" + ")" * 120).matches("a")

@@ -6,7 +6,7 @@ import pytest
 
 from tiered.errors import Corrupt
 from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode_batch
-from tiered_api.http.partitions.reads import OBJECTS_MAX, effort, memory, opened
+from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
 
 PLAIN = encode_batch([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20
@@ -17,20 +17,20 @@ def test_the_effort_of_a_batch_is_at_least_what_it_becomes_wherever_it_stands(co
     small = encode_batch([(0, None, bytes(range(256)) * 4 * 1000, ())], codec=codec)
     assert len(small) < 1 << 17
     for data in (small, PLAIN + small, small + PLAIN):
-        assert effort(data) >= 1_000_000
-        assert memory(data) >= 1_000_000
+        assert max_decoded_size(data) >= 1_000_000
+        assert decode_memory(data) >= 1_000_000
 
 
 def test_what_is_not_compressed_costs_what_it_is_and_nothing_costs_more_than_can_be_opened() -> None:
-    assert effort(PLAIN) == len(PLAIN)
-    assert effort(b"no batch at all") == len(b"no batch at all")
+    assert max_decoded_size(PLAIN) == len(PLAIN)
+    assert max_decoded_size(b"no batch at all") == len(b"no batch at all")
     bomb = encode_batch([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
-    assert memory(bomb) == MAX_DECOMPRESSED
+    assert decode_memory(bomb) == MAX_DECOMPRESSED
 
 
 def read(data: bytes, offset: int, room: int = ROOM, objects: int = OBJECTS_MAX) -> tuple[list[int], int]:
     """Offsets of the records that one read gives, and where the next one begins."""
-    batches = list(opened(data, offset, room, objects))
+    batches = list(decode_batches(data, offset, room, objects))
     return [row.offset for batch in batches for row in batch.records], batches[-1].next_offset
 
 

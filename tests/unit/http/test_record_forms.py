@@ -1,6 +1,12 @@
 import pytest
 
-from tiered_api.http.partitions.record_formats import Incoming, iso, record_v2, record_v3, timestamp_ms
+from tiered_api.http.partitions.record_formats import (
+    ProducerRecord,
+    format_timestamp,
+    parse_record_v2,
+    parse_record_v3,
+    parse_timestamp,
+)
 from tiered_api.http.server.errors import HttpError
 
 NOW = 1_700_000_000_123
@@ -14,14 +20,16 @@ def test_a_v3_record_says_everything_by_its_types() -> None:
         "headers": [{"name": "a", "value": "AAE="}, {"name": "b"}],
         "timestamp": "2013-01-01T05:00:00.25-05:00",
     }
-    assert record_v3(record, NOW) == Incoming(
+    assert parse_record_v3(record, NOW) == ProducerRecord(
         3, 1357034400250, "käse".encode(), b'{"n":[1,null]}', (("a", b"\0\1"), ("b", None)), ("STRING", "JSON")
     )
 
 
 def test_what_a_v3_record_leaves_out_is_null_and_now() -> None:
-    assert record_v3({}, NOW) == Incoming(None, NOW, None, None, ())
-    tombstone = record_v3({"key": {"type": "BINARY", "data": "aw=="}, "value": {"type": "BINARY", "data": None}}, NOW)
+    assert parse_record_v3({}, NOW) == ProducerRecord(None, NOW, None, None, ())
+    tombstone = parse_record_v3(
+        {"key": {"type": "BINARY", "data": "aw=="}, "value": {"type": "BINARY", "data": None}}, NOW
+    )
     assert (tombstone.key, tombstone.value) == (b"k", None)
 
 
@@ -49,7 +57,7 @@ def test_what_a_v3_record_leaves_out_is_null_and_now() -> None:
 )
 def test_a_v3_record_that_cannot_be_taken_is_refused_with_a_reason(record: object, code: int) -> None:
     with pytest.raises(HttpError) as refused:
-        record_v3(record, NOW)
+        parse_record_v3(record, NOW)
     assert refused.value.error_code == code
 
 
@@ -58,18 +66,20 @@ def test_json_nested_too_deeply_to_be_kept_is_refused() -> None:
     for _ in range(300):
         deep = [deep]
     with pytest.raises(HttpError) as refused:
-        record_v3({"value": {"type": "JSON", "data": deep}}, NOW)
+        parse_record_v3({"value": {"type": "JSON", "data": deep}}, NOW)
     assert refused.value.status == 422
 
 
 def test_v2_records_are_base64_or_json_by_the_content_type() -> None:
-    assert record_v2({"key": "aw==", "value": "dg=="}, "binary", NOW) == Incoming(None, NOW, b"k", b"v", ())
-    assert record_v2({"value": {"a": 1}, "partition": 2}, "json", NOW) == Incoming(2, NOW, None, b'{"a":1}', ())
+    assert parse_record_v2({"key": "aw==", "value": "dg=="}, "binary", NOW) == ProducerRecord(None, NOW, b"k", b"v", ())
+    assert parse_record_v2({"value": {"a": 1}, "partition": 2}, "json", NOW) == ProducerRecord(
+        2, NOW, None, b'{"a":1}', ()
+    )
     for wrong in ({"value": {"a": 1}}, {"value": "?"}, "text", {"key": 1}):
         with pytest.raises(HttpError):
-            record_v2(wrong, "binary", NOW)
+            parse_record_v2(wrong, "binary", NOW)
 
 
 @pytest.mark.parametrize("ms", [0, 1, 999, NOW, 253_402_300_799_999])
 def test_timestamps_go_out_and_come_back(ms: int) -> None:
-    assert timestamp_ms(iso(ms)) == ms == timestamp_ms(ms)
+    assert parse_timestamp(format_timestamp(ms)) == ms == parse_timestamp(ms)

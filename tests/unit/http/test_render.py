@@ -2,7 +2,7 @@ import orjson
 import pytest
 
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.partitions.record_json import answer_json, events, list_v2
+from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
 from tiered_api.http.server.errors import HttpError
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
@@ -12,7 +12,7 @@ LOG = FIRST + CONTROL + SECOND
 
 
 def test_an_answer_holds_the_data_records_from_the_asked_offset_on() -> None:
-    body, count = answer_json(LOG, 11, 1 << 20, "string", {"topic": "t"})
+    body, count = encode_json(LOG, 11, 1 << 20, "string", {"topic": "t"})
     assert (count, orjson.loads(body)) == (
         2,
         {
@@ -36,7 +36,7 @@ def test_an_answer_holds_the_data_records_from_the_asked_offset_on() -> None:
 
 def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
     shown = {
-        form: orjson.loads(answer_json(FIRST, 10, 1 << 20, form, {})[0])["records"][0]
+        form: orjson.loads(encode_json(FIRST, 10, 1 << 20, form, {})[0])["records"][0]
         for form in ("string", "json", "binary")
     }
     assert shown["string"]["value"] == '{"n":1}'
@@ -47,25 +47,25 @@ def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
 
 def test_an_answer_ends_before_the_record_that_has_no_room_but_holds_one() -> None:
     for offset in (10, 11):
-        body, _ = answer_json(LOG, offset, 1, "string", {})
+        body, _ = encode_json(LOG, offset, 1, "string", {})
         assert orjson.loads(body)["next_offset"] == offset + 1
 
 
 def test_an_answer_of_control_batches_alone_still_moves_on() -> None:
-    assert orjson.loads(answer_json(CONTROL, 12, 1 << 20, "string", {})[0]) == {"next_offset": 13, "records": []}
+    assert orjson.loads(encode_json(CONTROL, 12, 1 << 20, "string", {})[0]) == {"next_offset": 13, "records": []}
 
 
 def test_v2_lists_records_and_refuses_what_it_cannot_show() -> None:
-    body, count = list_v2(LOG, 10, 1 << 20, "binary", "t", 3)
+    body, count = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
     assert count == 3
     assert orjson.loads(body)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
     with pytest.raises(HttpError, match="offset 10 is not json") as refused:
-        list_v2(LOG, 10, 1 << 20, "json", "t", 3)
+        encode_v2(LOG, 10, 1 << 20, "json", "t", 3)
     assert refused.value.error_code == 42203
 
 
 def test_an_event_bears_its_offset_as_id() -> None:
-    text, count, following = events(LOG, 11, 1 << 20, "string")
+    text, count, following = encode_events(LOG, 11, 1 << 20, "string")
     assert (count, following) == (2, 14)
     first, second, rest = text.split(b"\n\n")
     assert first.startswith(b"id: 11\ndata: {") and second.startswith(b"id: 13\ndata: {") and rest == b""

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.openapi import SCHEMAS, document
+from tiered_api.http.server.openapi import SCHEMAS, openapi_document
 from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 
@@ -54,7 +54,7 @@ def test_query_names_are_given_once() -> None:
 
 
 def test_the_document_names_every_operation_once_and_only_schemas_that_exist() -> None:
-    made = document(table().routes)
+    made = openapi_document(table().routes)
     operations = [operation for path in made["paths"].values() for operation in path.values()]
     assert len(operations) == len(table().routes) == len({each["operationId"] for each in operations})
     assert all(each["summary"] for each in operations)

@@ -1,10 +1,10 @@
 import pytest
 
 from tiered.records.batch import encode_batch
-from tiered_api.http.partitions.produce import batches, choose, size_of
-from tiered_api.http.partitions.record_formats import Incoming
+from tiered_api.http.partitions.produce import batches, choose_partition, max_record_size
+from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.v3.streaming import Splitter
+from tiered_api.http.v3.streaming import JsonSplitter
 
 TEXT = b'{"a":"}{"} {"b":[1,{}]}\n\n"c"5 \t{"d":null}'
 VALUES = [b'{"a":"}{"}', b'{"b":[1,{}]}', b'"c"', b"5", b'{"d":null}']
@@ -12,49 +12,49 @@ VALUES = [b'{"a":"}{"}', b'{"b":[1,{}]}', b'"c"', b"5", b'{"d":null}']
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_values_are_the_same_however_the_bytes_come(size: int) -> None:
-    splitter = Splitter(100)
+    splitter = JsonSplitter(100)
     texts = [text for at in range(0, len(TEXT), size) for text in splitter.feed(TEXT[at : at + size])]
-    splitter.check()
+    splitter.raise_fault()
     assert texts + splitter.finish() == VALUES
-    splitter.check()
+    splitter.raise_fault()
 
 
 def test_values_before_garbage_are_given_and_then_the_fault_is_raised() -> None:
-    splitter = Splitter(100)
+    splitter = JsonSplitter(100)
     assert splitter.feed(b'{"a":1} {"b":2} ] {"c":3}') == [b'{"a":1}', b'{"b":2}']
     with pytest.raises(HttpError) as refused:
-        splitter.check()
+        splitter.raise_fault()
     assert refused.value.status == 400
 
 
 def test_a_torn_end_and_a_value_that_is_too_long_are_faults() -> None:
-    torn = Splitter(100)
+    torn = JsonSplitter(100)
     assert torn.feed(b'1 {"a":') == [b"1"]
     assert torn.finish() == []
     with pytest.raises(HttpError, match="ends inside"):
-        torn.check()
-    long = Splitter(10)
+        torn.raise_fault()
+    long = JsonSplitter(10)
     assert long.feed(b'{"a":"0123456789') == []
     with pytest.raises(HttpError) as refused:
-        long.check()
+        long.raise_fault()
     assert refused.value.status == 413
 
 
-def record(key: bytes | None, value: bytes = b"v", partition: int | None = None) -> Incoming:
-    return Incoming(partition, 0, key, value, (("h", b"x"),))
+def record(key: bytes | None, value: bytes = b"v", partition: int | None = None) -> ProducerRecord:
+    return ProducerRecord(partition, 0, key, value, (("h", b"x"),))
 
 
 def test_keys_go_where_kafkas_default_partitioner_sends_them() -> None:
     # Kafka's Utils.murmur2 of these keys, made positive, modulo 100.
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     for key, murmur in known.items():
-        assert choose(record(key), 100, 7) == (murmur & 0x7FFFFFFF) % 100
+        assert choose_partition(record(key), 100, 7) == (murmur & 0x7FFFFFFF) % 100
 
 
 def test_without_a_key_the_turn_decides_and_a_named_partition_always_wins() -> None:
-    assert [choose(record(None), 3, turn) for turn in range(4)] == [0, 1, 2, 0]
-    assert choose(record(b"key", partition=2), 3, 0) == 2
-    assert choose(record(b""), 3, 0) == choose(record(b""), 3, 1)
+    assert [choose_partition(record(None), 3, turn) for turn in range(4)] == [0, 1, 2, 0]
+    assert choose_partition(record(b"key", partition=2), 3, 0) == 2
+    assert choose_partition(record(b""), 3, 0) == choose_partition(record(b""), 3, 1)
 
 
 def test_batches_stay_below_the_limit_and_keep_the_order() -> None:
@@ -63,4 +63,4 @@ def test_batches_stay_below_the_limit_and_keep_the_order() -> None:
     assert [n for run in runs for n in run] == list(range(20))
     for run in runs:
         assert len(run) == 1 or len(encode_batch([records[n][1:5] for n in run])) <= 2000
-    assert size_of(records[9]) >= len(encode_batch([records[9][1:5]])) - 61
+    assert max_record_size(records[9]) >= len(encode_batch([records[9][1:5]])) - 61

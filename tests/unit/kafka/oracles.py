@@ -25,8 +25,8 @@ import kio.serial
 from kafka.protocol.data_container import DataContainer
 from kio.static.constants import EntityType
 
-from tiered.ids import text_id
-from tiered_api.kafka.protocol.schema import OUR_TAGS, ZERO_ID, Message, Row, rows
+from tiered.ids import encode_uuid
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, Message, field_specs
 
 Answer = tuple[Any, bytes]
 """The plain value that was read, and the bytes written for it."""
@@ -41,8 +41,8 @@ def plain(value: Any, version: int) -> Any:
     return value
 
 
-def _rows(table: type[Any], version: int) -> list[Row]:
-    known = (row for row in rows(table) if row.tag < OUR_TAGS)
+def _rows(table: type[Any], version: int) -> list[FieldSpec]:
+    known = (row for row in field_specs(table) if row.tag < FIRST_PRIVATE_TAG)
     return [row for row in known if version in row.versions or version in row.tagged]
 
 
@@ -74,7 +74,7 @@ def _kio_plain(value: Any) -> Any:
         held = [(getattr(value, each.name), each.metadata.get("kafka_type", "")) for each in fields(value)]
         return [KIO_NONE[kind] if each is None and kind in KIO_NONE else _kio_plain(each) for each, kind in held]
     if isinstance(value, UUID):
-        return text_id(value)
+        return encode_uuid(value)
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, datetime):
@@ -121,7 +121,7 @@ def _kafka_python_plain(value: Any, table: type[Any] | None, version: int) -> An
         ]
     if isinstance(value, set):
         return _signed(sum(1 << bit for bit in value))
-    return text_id(value) if isinstance(value, UUID) else value
+    return encode_uuid(value) if isinstance(value, UUID) else value
 
 
 def _signed(bits: int) -> int:
@@ -129,6 +129,6 @@ def _signed(bits: int) -> int:
     return bits - (1 << 32) if bits >> 31 else bits
 
 
-def absent(row: Row, version: int) -> Any:
+def absent(row: FieldSpec, version: int) -> Any:
     """The plain default of a field."""
     return plain(row.of(), version) if row.of and not row.is_array else row.default

@@ -9,7 +9,7 @@ from tiered.errors import Unavailable
 from tiered.ports import Listener, Net, Stream
 from tiered_api.kafka.protocol.apis import APIS
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.headers import decode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
@@ -43,7 +43,7 @@ class Scripted:
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id
         self.script: dict[type[Message], Callable[[Any, int], Answer]] = {ApiVersionsRequest: self._versions}
-        self.offered = {key: (api.request.spec.versions.low, api.high) for key, api in APIS.items()}
+        self.offered = {key: (api.request_type.spec.versions.low, api.high) for key, api in APIS.items()}
         self.asked: list[Asked] = []
         self.connections: list[_Connection] = []
         self._listener: Listener | None = None
@@ -146,9 +146,9 @@ class _Connection:
             self._answer(frame)
 
     def _answer(self, frame: bytes) -> None:
-        header = request_header(frame)
+        header = decode_request_header(frame)
         key, version = header.key, header.version
-        table = APIS[key].request
+        table = APIS[key].request_type
         message = decode(table, version, frame, header.position)
         self._broker.asked.append(Asked(message, version, self._number))
         made = self._broker.script[table](message, version)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
-from tiered_api.kafka.server.advertised_brokers import controller, live, serving
-from tiered_api.kafka.server.handlers.describe_topic_partitions import page
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
+from tiered_api.kafka.server.handlers.describe_topic_partitions import make_page
 
 OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"
 
@@ -28,20 +28,27 @@ def image() -> Image:
 
 
 def test_clients_are_told_of_live_brokers_by_the_listener_they_use() -> None:
-    told = [(each.node_id, host, port) for each, host, port in serving(image(), OUTSIDE)]
+    told = [(each.node_id, host, port) for each, host, port in advertised_brokers(image(), OUTSIDE)]
     assert told == [(1, "host1", 9092)]
-    told = [(each.node_id, host, port) for each, host, port in serving(image(), INSIDE)]
+    told = [(each.node_id, host, port) for each, host, port in advertised_brokers(image(), INSIDE)]
     assert told == [(1, "10.0.0.1", 9093), (4, "fd00::4", 9093)]
-    assert [each.node_id for each, _, _ in serving(image(), OUTSIDE, {2})] == [1, 2]
-    assert live(image()) == {1, 4}
+    assert [each.node_id for each, _, _ in advertised_brokers(image(), OUTSIDE, {2})] == [1, 2]
+    assert live_brokers(image()) == {1, 4}
 
 
 def test_a_controller_that_is_away_is_none() -> None:
-    assert [controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [1, -1, -1, 4, -1, -1]
+    assert [advertised_controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [
+        1,
+        -1,
+        -1,
+        4,
+        -1,
+        -1,
+    ]
 
 
 def test_a_partition_says_who_leads_who_may_and_who_is_away() -> None:
-    unled, led = page(image(), ["t"], "", 0, 10).topics[0].partitions
+    unled, led = make_page(image(), ["t"], "", 0, 10).topics[0].partitions
     assert (unled.error_code, unled.leader_id, unled.leader_epoch) == (5, -1, 7)
     assert (led.error_code, led.leader_id) == (0, 1)
     assert (led.replica_nodes, led.isr_nodes, led.offline_replicas) == ([2, 1, 3], [2], [2, 3])

@@ -15,44 +15,44 @@ KAFKA_4_2 = (
 
 
 def test_the_versions_are_kafkas() -> None:
-    ours = [f"{key}:{low}-{high}" for key, low, high in apis.offered()]
+    ours = [f"{key}:{low}-{high}" for key, low, high in apis.advertised_versions()]
     assert " ".join(ours) == KAFKA_4_2
 
 
-@pytest.mark.parametrize("api", apis.ALL.values(), ids=lambda api: api.name)
+@pytest.mark.parametrize("api", apis.ALL_APIS.values(), ids=lambda api: api.name)
 def test_both_tables_of_an_api_are_one_apis(api: apis.Api) -> None:
-    request, response = api.request.spec, api.response.spec
+    request, response = api.request_type.spec, api.response_type.spec
     assert request.key == response.key == api.key
     assert request.versions == response.versions
     assert request.flexible == response.flexible
-    assert api.response.__name__ == f"{api.name}Response"
+    assert api.response_type.__name__ == f"{api.name}Response"
     assert request.versions.high >= api.high
-    assert api.served == range(max(api.low, request.versions.low), api.high + 1)
+    assert api.served_versions == range(max(api.low, request.versions.low), api.high + 1)
     assert all(api.is_flexible(version) == (version in request.flexible) for version in range(api.high + 1))
 
 
 def test_what_brokers_ask_each_other_is_served_and_not_offered() -> None:
-    for key, api in (apis.AMONG_BROKERS | apis.FOR_OPERATORS).items():
-        assert apis.find(key, 0) is api
+    for key, api in (apis.INTER_BROKER_APIS | apis.OPERATOR_APIS).items():
+        assert apis.find_api(key, 0) is api
         assert key not in apis.APIS
         assert key >= 10_000, "Kafka may come to have smaller ones"
-    assert not (apis.ALL.keys() - apis.APIS.keys()) & {key for key, _, _ in apis.offered()}
+    assert not (apis.ALL_APIS.keys() - apis.APIS.keys()) & {key for key, _, _ in apis.advertised_versions()}
 
 
 def test_what_is_not_served_is_not_found() -> None:
-    assert apis.find(3, 13) is apis.APIS[3]
-    assert apis.find(3, 14) is None
-    assert apis.find(3, -1) is None
-    assert apis.find(2, 0) is None
-    assert apis.find(71, 0) is None
+    assert apis.find_api(3, 13) is apis.APIS[3]
+    assert apis.find_api(3, 14) is None
+    assert apis.find_api(3, -1) is None
+    assert apis.find_api(2, 0) is None
+    assert apis.find_api(71, 0) is None
 
 
 def test_old_produce_versions_are_offered_and_not_served() -> None:
     assert apis.APIS[0].low == 0
-    assert [apis.find(0, version) is not None for version in range(5)] == [False, False, False, True, True]
+    assert [apis.find_api(0, version) is not None for version in range(5)] == [False, False, False, True, True]
 
 
 def test_what_only_newer_tables_know_is_not_served() -> None:
     """InitProducerId 6 belongs to transactions in two phases, which Kafka 4.2 does not offer by default either."""
-    assert 6 in apis.APIS[22].request.spec.versions
-    assert apis.find(22, 6) is None
+    assert 6 in apis.APIS[22].request_type.spec.versions
+    assert apis.find_api(22, 6) is None

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tiered_api.kafka.server.bounded_tasks import AT_ONCE, in_time
+from tiered_api.kafka.server.bounded_tasks import CONCURRENCY, run_bounded
 
 
 async def at_once(number: int) -> str:
@@ -28,15 +28,15 @@ def late(number: int) -> str:
 
 
 def test_answers_come_in_the_order_of_the_work() -> None:
-    found = asyncio.run(in_time([partial(at_once, number) for number in range(200)], 5_000, late))
+    found = asyncio.run(run_bounded([partial(at_once, number) for number in range(200)], 5_000, late))
     assert found == [f"done {number}" for number in range(200)]
-    assert asyncio.run(in_time([], 5_000, late)) == []
+    assert asyncio.run(run_bounded([], 5_000, late)) == []
 
 
 def test_what_is_not_done_in_time_is_given_up_and_holds_up_no_other() -> None:
     cancelled: list[int] = []
     works = [partial(never, cancelled, 0), *(partial(at_once, number) for number in range(1, 100))]
-    assert asyncio.run(in_time(works, 50, late)) == ["late 0", *(f"done {number}" for number in range(1, 100))]
+    assert asyncio.run(run_bounded(works, 50, late)) == ["late 0", *(f"done {number}" for number in range(1, 100))]
     assert cancelled == [0]
 
 
@@ -47,8 +47,8 @@ def test_only_some_are_under_way_at_once() -> None:
         begun.append(number)
         return await never([], number)
 
-    found = asyncio.run(in_time([partial(begin, number) for number in range(500)], 20, late))
-    assert len(begun) == AT_ONCE and found == [late(number) for number in range(500)]
+    found = asyncio.run(run_bounded([partial(begin, number) for number in range(500)], 20, late))
+    assert len(begun) == CONCURRENCY and found == [late(number) for number in range(500)]
 
 
 def test_without_time_nothing_is_begun() -> None:
@@ -58,7 +58,7 @@ def test_without_time_nothing_is_begun() -> None:
         begun.append(1)
         return ""
 
-    assert asyncio.run(in_time([begin], 0, late)) == ["late 0"] and begun == []
+    assert asyncio.run(run_bounded([begin], 0, late)) == ["late 0"] and begun == []
 
 
 def test_a_fault_ends_them_all() -> None:
@@ -68,5 +68,5 @@ def test_a_fault_ends_them_all() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ExceptionGroup, match="unhandled"):
-        asyncio.run(in_time([partial(never, cancelled, 0), fail], 5_000, late))
+        asyncio.run(run_bounded([partial(never, cancelled, 0), fail], 5_000, late))
     assert cancelled == [0]

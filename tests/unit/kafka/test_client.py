@@ -21,8 +21,8 @@ from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.leader_routing import LATEST, ask_coordinator, list_offsets
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.leader_routing import LATEST, list_offsets, send_to_coordinator
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
@@ -58,14 +58,16 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 @asynccontextmanager
-async def cluster(world: World, brokers: int = 1, **options: float) -> AsyncIterator[tuple[Client, list[Scripted]]]:
+async def cluster(
+    world: World, brokers: int = 1, **options: float
+) -> AsyncIterator[tuple[KafkaClient, list[Scripted]]]:
     """Brokers of which the first is known to a client and leads partition 0, the second partition 1, and so on."""
     made = [Scripted(number + 1) for number in range(brokers)]
     for each in made:
         await each.start(world.net, HOST)
     for each in made:
         each.leads(TOPIC, *made)
-    client = Client(world.net, world.clock, [Address(HOST, made[0].port)], **options)  # type: ignore[arg-type]
+    client = KafkaClient(world.net, world.clock, [Address(HOST, made[0].port)], **options)  # type: ignore[arg-type]
     try:
         yield client, made
     finally:
@@ -86,7 +88,7 @@ def test_the_highest_version_that_both_know_is_spoken(world: World) -> None:
     async def test() -> None:
         async with cluster(world) as (client, [broker]):
             broker.offered[MetadataRequest.spec.key] = (0, 5)
-            assert (await client.metadata([])).cluster_id == "cluster"
+            assert (await client.fetch_metadata([])).cluster_id == "cluster"
             assert [(type(each.message), each.version) for each in broker.asked] == [
                 (ApiVersionsRequest, 4),
                 (MetadataRequest, 5),
@@ -112,7 +114,7 @@ def test_a_broker_that_does_not_know_our_apiversions_is_asked_as_it_can(world: W
                 return answer_frame(no, 0, 1)
 
             broker.script[ApiVersionsRequest] = answer
-            await client.metadata([])
+            await client.fetch_metadata([])
             assert [each.version for each in broker.asked] == [4, 2, MetadataRequest.spec.versions.high]
 
     run(world, test)
@@ -123,7 +125,7 @@ def test_what_a_broker_does_not_offer_is_not_sent(world: World) -> None:
         async with cluster(world) as (client, [broker]):
             del broker.offered[ListGroupsRequest.spec.key]
             with pytest.raises(Refused, match="does not offer ListGroups") as refused:
-                await client.ask(ListGroupsRequest(), ListGroupsResponse)
+                await client.send(ListGroupsRequest(), ListGroupsResponse)
             assert refused.value.code is Code.UNSUPPORTED_VERSION and broker.count(ListGroupsRequest) == 0
 
     run(world, test)
@@ -132,7 +134,7 @@ def test_what_a_broker_does_not_offer_is_not_sent(world: World) -> None:
 def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
     async def test() -> None:
         async with cluster(world) as (client, [broker]):
-            await client.metadata([])
+            await client.fetch_metadata([])
             waiting: list[int] = []
 
             def answer(request: HeartbeatRequest, version: int) -> bytes:
@@ -145,7 +147,7 @@ def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
                 return b"".join(frames)
 
             broker.script[HeartbeatRequest] = answer
-            asked = [client.ask(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in (7, 8, 9)]
+            asked = [client.send(HeartbeatRequest(generation_id=n), HeartbeatResponse) for n in (7, 8, 9)]
             assert [got.error_code for got in await asyncio.gather(*asked)] == [7, 8, 9]
             assert len(broker.connections) == 1
 
@@ -155,13 +157,13 @@ def test_requests_are_pipelined_and_answers_told_apart(world: World) -> None:
 def test_an_answer_that_does_not_come_ends_the_connection_not_the_client(world: World) -> None:
     async def test() -> None:
         async with cluster(world, timeout=0.2) as (client, [broker]):
-            await client.metadata([])
+            await client.fetch_metadata([])
             usual = broker.script[MetadataRequest]
             broker.script[MetadataRequest] = lambda request, version: SILENCE
             with pytest.raises(Unavailable, match=r"did not answer Metadata within 0\.2 s"):
-                await client.metadata([])
+                await client.fetch_metadata([])
             broker.script[MetadataRequest] = usual
-            await client.metadata([])
+            await client.fetch_metadata([])
             # Asked twice in vain, each time over a connection that is then given up.
             assert [each.connection for each in broker.asked] == [0, 0, 0, 1, 1, 2, 2]
 
@@ -171,7 +173,7 @@ def test_an_answer_that_does_not_come_ends_the_connection_not_the_client(world: 
 def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
     async def test() -> None:
         async with cluster(world) as (client, [broker]):
-            await client.metadata([])
+            await client.fetch_metadata([])
             half = answer_frame(MetadataResponse(), 0, 2)[:7]
 
             def answer(request: MetadataRequest, version: int) -> bytes:
@@ -181,7 +183,7 @@ def test_a_lost_connection_tells_all_that_wait(world: World) -> None:
             broker.script[MetadataRequest] = answer
             broker.script[ListGroupsRequest] = lambda request, version: SILENCE
             results = await asyncio.gather(
-                client.ask(ListGroupsRequest(), ListGroupsResponse), client.metadata([]), return_exceptions=True
+                client.send(ListGroupsRequest(), ListGroupsResponse), client.fetch_metadata([]), return_exceptions=True
             )
             assert [type(result) for result in results] == [Unavailable, Unavailable], results
 
@@ -204,7 +206,7 @@ def test_strangers_are_told_from_brokers(world: World, data: bytes, words: str) 
         async with cluster(world) as (client, [broker]):
             broker.script[ApiVersionsRequest] = lambda request, version: data
             with pytest.raises(Unavailable, match=words):
-                await client.metadata([])
+                await client.fetch_metadata([])
 
     run(world, test)
 
@@ -212,11 +214,11 @@ def test_strangers_are_told_from_brokers(world: World, data: bytes, words: str) 
 def test_a_length_alone_takes_no_memory(world: World) -> None:
     async def test() -> None:
         async with cluster(world, timeout=0.2) as (client, [broker]):
-            await client.metadata([])
+            await client.fetch_metadata([])
             broker.script[MetadataRequest] = lambda request, version: (200 << 20).to_bytes(4, "big") + b"abcd"
             tracemalloc.start()
             with pytest.raises(Unavailable):
-                await client.metadata([])
+                await client.fetch_metadata([])
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 10 << 20
@@ -227,10 +229,10 @@ def test_a_length_alone_takes_no_memory(world: World) -> None:
 def test_an_answer_that_does_not_parse_is_corrupt(world: World) -> None:
     async def test() -> None:
         async with cluster(world) as (client, [broker]):
-            await client.metadata([])
+            await client.fetch_metadata([])
             broker.script[MetadataRequest] = lambda request, version: b"\0\0\0\x09\0\0\0\x03\0\xff\xff\xff\xff"
             with pytest.raises(Corrupt, match="Metadata does not parse"):
-                await client.metadata([])
+                await client.fetch_metadata([])
 
     run(world, test)
 
@@ -239,9 +241,9 @@ def test_nobody_there_is_said_at_once_with_the_address_and_what_to_check(world: 
     async def test() -> None:
         async with cluster(world) as (_, [broker]):
             port = broker.port
-        client = Client(world.net, world.clock, [Address(HOST, port)], patience=1000)
+        client = KafkaClient(world.net, world.clock, [Address(HOST, port)], retry_seconds=1000)
         with pytest.raises(Unavailable, match=f"no broker answers at {HOST}:{port}.*check --brokers"):
-            await client.metadata([])
+            await client.fetch_metadata([])
 
     run(world, test)
 
@@ -251,8 +253,8 @@ def test_one_broker_of_those_named_is_enough(world: World) -> None:
         async with cluster(world) as (_, [gone]):
             port = gone.port
         async with cluster(world) as (_, [broker]):
-            client = Client(world.net, world.clock, [Address(HOST, port), Address(HOST, broker.port)])
-            assert (await client.metadata([])).cluster_id == "cluster"
+            client = KafkaClient(world.net, world.clock, [Address(HOST, port), Address(HOST, broker.port)])
+            assert (await client.fetch_metadata([])).cluster_id == "cluster"
             await client.close()
 
     run(world, test)
@@ -260,10 +262,10 @@ def test_one_broker_of_those_named_is_enough(world: World) -> None:
 
 def test_a_broker_that_was_there_is_sought_until_it_is_back(world: World) -> None:
     async def test() -> None:
-        async with cluster(world, patience=20) as (client, [broker]):
-            await client.metadata([])
+        async with cluster(world, retry_seconds=20) as (client, [broker]):
+            await client.fetch_metadata([])
             broker.stop()
-            asked = asyncio.ensure_future(client.metadata([]))
+            asked = asyncio.ensure_future(client.fetch_metadata([]))
             await world.clock.sleep(0.3)
             assert not asked.done()
             await broker.start(world.net, HOST, broker.port)
@@ -309,10 +311,10 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
     """Whoever tries again asks the cluster who leads now."""
 
     async def test() -> None:
-        async with cluster(world, 2, patience=0.1) as (client, [first, second]):
+        async with cluster(world, 2, retry_seconds=0.1) as (client, [first, second]):
             first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
-            where = TopicPartition(TOPIC, 1)
-            await client.by_leader([where])
+            tp = TopicPartition(TOPIC, 1)
+            await client.group_by_leader([tp])
             second.stop()
             first.leads(TOPIC, first, first)
             told = first.script[MetadataRequest]
@@ -323,15 +325,15 @@ def test_a_leader_that_is_gone_for_good_is_not_asked_for_again(world: World) -> 
 
             first.script[MetadataRequest] = of_topics
             with pytest.raises(Unavailable):
-                await list_offsets(client, {where: LATEST})
-            assert await list_offsets(client, {where: LATEST}) == {where: (10, -1)}
+                await list_offsets(client, {tp: LATEST})
+            assert await list_offsets(client, {tp: LATEST}) == {tp: (10, -1)}
 
     run(world, test)
 
 
 def test_a_partition_without_a_leader_has_its_own_refusal(world: World) -> None:
     async def test() -> None:
-        async with cluster(world, patience=0.1) as (client, [broker]):
+        async with cluster(world, retry_seconds=0.1) as (client, [broker]):
             broker.script[ListOffsetsRequest] = _offsets(Code.NONE, 3)
             missing = TopicPartition(TOPIC, 5)
             got = await list_offsets(client, {TopicPartition(TOPIC, 0): LATEST, missing: LATEST})
@@ -360,7 +362,7 @@ def test_a_coordinator_that_moved_is_found_again(world: World) -> None:
                 broker.script[FindCoordinatorRequest] = find
             brokers[1].script[HeartbeatRequest] = moved
             brokers[0].script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=0)
-            got = await ask_coordinator(
+            got = await send_to_coordinator(
                 client, "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, lambda got: got.error_code
             )
             assert got.error_code == 0

@@ -12,9 +12,9 @@ import pytest
 from tests.unit.kafka.scripted import answer_frame
 from tiered.errors import Unavailable
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.connection import open_link
+from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.protocol.apis import APIS
-from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.headers import decode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -40,7 +40,7 @@ class Breaking:
 
     def _serve(self) -> None:
         with self._socket, self._socket.accept()[0] as client:
-            header = request_header(memoryview(client.recv(4096))[4:])
+            header = decode_request_header(memoryview(client.recv(4096))[4:])
             known = [ApiVersion(key, api.low, api.high) for key, api in APIS.items()]
             client.sendall(answer_frame(ApiVersionsResponse(api_keys=known), header.version, header.correlation_id))
             self._break.wait(SECONDS)
@@ -48,12 +48,12 @@ class Breaking:
 
 
 def test_a_request_on_a_connection_that_broke_unseen_is_unavailable() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         broker = Breaking()
-        link = await open_link(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
+        link = await open_connection(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
         broker.end()  # the loop does not run meanwhile: nobody has read that the connection is gone
         with pytest.raises(Unavailable):
-            await link.ask(MetadataRequest([]), MetadataResponse, SECONDS)
+            await link.send(MetadataRequest([]), MetadataResponse, SECONDS)
         assert link.closed is not None
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -15,12 +15,12 @@ from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.records.batch import encode_batch, decode_header
+from tiered.records.batch import decode_header, encode_batch
 from tiered.records.model import Codec
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.consumer import Consumer
-from tiered_api.kafka.client.group_member import by_range
-from tiered_api.kafka.client.producer import PENDING_MAX, Delivered, Producer
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.group_member import assign_range
+from tiered_api.kafka.client.producer import PENDING_MAX, DeliveryReport, KafkaProducer
 from tiered_api.kafka.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -38,7 +38,7 @@ from tiered_api.kafka.protocol.messages.produce import (
 
 TOPIC = "t"
 HERE = TopicPartition(TOPIC, 0)
-Test = Callable[[Client, Scripted], Awaitable[None]]
+Test = Callable[[KafkaClient, Scripted], Awaitable[None]]
 
 
 def simulate(test: Test, **options: float) -> None:
@@ -50,7 +50,7 @@ def simulate(test: Test, **options: float) -> None:
         await broker.start(net, "127.0.0.1")
         broker.leads(TOPIC, broker)
         broker.script[InitProducerIdRequest] = lambda *_: InitProducerIdResponse(producer_id=77, producer_epoch=3)
-        client = Client(net, clock, [Address("127.0.0.1", broker.port)], **options)  # type: ignore[arg-type]
+        client = KafkaClient(net, clock, [Address("127.0.0.1", broker.port)], **options)  # type: ignore[arg-type]
         try:
             async with asyncio.timeout(100_000):
                 await test(client, broker)
@@ -77,15 +77,15 @@ def record(value: bytes, key: bytes | None = None) -> Any:
     return (1_700_000_000_000, key, value, [])
 
 
-class Delivery(list[Delivered]):
+class Delivery(list[DeliveryReport]):
     """Takes what is delivered."""
 
-    def producer(self, client: Client, **options: Any) -> Producer:
-        return Producer(client, self.append, random.Random(1), **options)
+    def producer(self, client: KafkaClient, **options: Any) -> KafkaProducer:
+        return KafkaProducer(client, self.append, random.Random(1), **options)
 
 
 def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         answers: Iterator[Answer] = iter(
             [HANG_UP, produced(Code.NOT_LEADER_OR_FOLLOWER), produced(Code.DUPLICATE_SEQUENCE_NUMBER, 40)]
         )
@@ -108,7 +108,7 @@ def test_a_batch_whose_answer_was_lost_is_sent_again_the_same() -> None:
 
 
 def test_without_an_identity_a_lost_answer_is_said_and_nothing_sent_twice() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: HANG_UP
         told = Delivery()
         with pytest.raises(Unavailable, match="1 records for t-0 may be written or not"):
@@ -120,7 +120,7 @@ def test_without_an_identity_a_lost_answer_is_said_and_nothing_sent_twice() -> N
 
 
 def test_a_batch_is_given_up_when_its_time_is_over() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: produced(Code.NOT_ENOUGH_REPLICAS)
         began = client.clock.mono_ns()
         with pytest.raises(Refused, match="2 records were not written: t-0: NOT_ENOUGH_REPLICAS"):
@@ -133,7 +133,7 @@ def test_a_batch_is_given_up_when_its_time_is_over() -> None:
 
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         written: list[int] = []
 
         def answer(request: ProduceRequest, version: int) -> ProduceResponse:
@@ -156,23 +156,23 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
 
 
 def test_a_record_that_is_refused_ends_the_producer() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: produced(Code.INVALID_TIMESTAMP)
         with pytest.raises(Refused, match="a record was not written: t-0: INVALID_TIMESTAMP"):
             async with Delivery().producer(client) as producer:
                 await producer.add(TOPIC, 0, record(b"a"))
                 # Whoever waits for more input is told at once.
-                await producer.unless_it_ends(asyncio.sleep(1e6))
+                await producer.wait_or_fail(asyncio.sleep(1e6))
 
     simulate(test)
 
 
 def test_whoever_adds_faster_than_is_sent_waits() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: SILENCE
         added = 0
 
-        async def add_for_ever(producer: Producer) -> None:
+        async def add_for_ever(producer: KafkaProducer) -> None:
             nonlocal added
             while True:
                 await producer.add(TOPIC, 0, record(b"x" * 100_000))
@@ -214,17 +214,17 @@ def marker(base: int, kind: int, producer_id: int) -> bytes:
     )
 
 
-async def read(consumer: Consumer) -> list[tuple[int, bytes | None]]:
+async def read(consumer: KafkaConsumer) -> list[tuple[int, bytes | None]]:
     return [(each.offset, each.value) for one in await consumer.poll() for each in one.records]
 
 
 def test_reading_begins_inside_a_batch_and_fetches_again_what_was_cut_short() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         log = batch(0, b"a", b"b", b"c", codec=Codec.LZ4)
         following = batch(3, b"d")
         answers = iter([fetched(log + following[:-1]), fetched(following)])
         broker.script[FetchRequest] = lambda *_: next(answers)
-        consumer = Consumer(client)
+        consumer = KafkaConsumer(client)
         consumer.assign({HERE: 1})
         assert await read(consumer) == [(1, b"b"), (2, b"c")]
         assert await read(consumer) == [(3, b"d")]
@@ -235,11 +235,11 @@ def test_reading_begins_inside_a_batch_and_fetches_again_what_was_cut_short() ->
 
 
 def test_a_batch_that_does_not_prove_itself_is_corrupt() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         data = bytearray(batch(0, b"abc"))
         data[-2] ^= 1
         broker.script[FetchRequest] = lambda *_: fetched(bytes(data))
-        consumer = Consumer(client)
+        consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         with pytest.raises(Corrupt, match="batch of t-0 at or after offset 0"):
             await consumer.poll()
@@ -249,7 +249,7 @@ def test_a_batch_that_does_not_prove_itself_is_corrupt() -> None:
 
 @pytest.mark.parametrize("control", [False, True])
 def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         one = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
         log = [
             batch(0, b"kept"),
@@ -261,7 +261,7 @@ def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
         ]
         aborted = [AbortedTransaction(producer_id=1, first_offset=1)]
         broker.script[FetchRequest] = lambda *_: fetched(b"".join(log), aborted=aborted)
-        consumer = Consumer(client, read_committed=True, control=control)
+        consumer = KafkaConsumer(client, read_committed=True, include_control=control)
         consumer.assign({HERE: 0})
         got = await read(consumer)
         values = [value for offset, value in got if offset not in (3, 5)]
@@ -273,12 +273,12 @@ def test_aborted_transactions_are_left_out_and_only_they(control: bool) -> None:
 
 
 def test_reading_goes_on_when_the_broker_is_back() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         answers: Iterator[Answer] = iter(
             [HANG_UP, HANG_UP, fetched(b"", Code.NOT_LEADER_OR_FOLLOWER), fetched(batch(0, b"a"))]
         )
         broker.script[FetchRequest] = lambda *_: next(answers)
-        consumer = Consumer(client)
+        consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         assert [await read(consumer) for _ in range(4)] == [[], [], [], [(0, b"a")]]
 
@@ -288,10 +288,10 @@ def test_reading_goes_on_when_the_broker_is_back() -> None:
 def test_a_partition_that_cannot_be_read_is_asked_for_again_after_pauses_and_given_up_in_time() -> None:
     """A cold read that fails while the bucket is away."""
 
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[FetchRequest] = lambda *_: fetched(b"", Code.KAFKA_STORAGE_ERROR)
         said: list[str] = []
-        consumer = Consumer(client, warn=said.append)
+        consumer = KafkaConsumer(client, warn=said.append)
         consumer.assign({HERE: 0})
         with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: KAFKA_STORAGE_ERROR"):
             while True:
@@ -304,12 +304,12 @@ def test_a_partition_that_cannot_be_read_is_asked_for_again_after_pauses_and_giv
 
 
 def test_a_partition_that_could_not_be_read_for_a_while_goes_on_and_may_fail_again() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         failing = [fetched(b"", Code.KAFKA_STORAGE_ERROR)] * 5
         answers: Iterator[Answer] = iter([*failing, fetched(batch(0, b"a")), *failing, fetched(batch(1, b"b"))])
         broker.script[FetchRequest] = lambda *_: next(answers)
         said: list[str] = []
-        consumer = Consumer(client, warn=said.append)
+        consumer = KafkaConsumer(client, warn=said.append)
         consumer.assign({HERE: 0})
         got: list[tuple[int, bytes | None]] = []
         while len(got) < 2:
@@ -320,9 +320,9 @@ def test_a_partition_that_could_not_be_read_for_a_while_goes_on_and_may_fail_aga
 
 
 def test_a_partition_whose_leader_is_not_known_for_long_is_not_asked_for_without_pauses() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[FetchRequest] = lambda *_: fetched(b"", Code.NOT_LEADER_OR_FOLLOWER)
-        consumer = Consumer(client)
+        consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         with pytest.raises(Unavailable, match="NOT_LEADER_OR_FOLLOWER"):
             while True:
@@ -333,17 +333,17 @@ def test_a_partition_whose_leader_is_not_known_for_long_is_not_asked_for_without
 
 
 def test_reading_ends_when_patience_does() -> None:
-    async def test(client: Client, broker: Scripted) -> None:
-        await client.metadata([TOPIC])
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        await client.fetch_metadata([TOPIC])
         broker.stop()
-        consumer = Consumer(client)
+        consumer = KafkaConsumer(client)
         consumer.assign({HERE: 0})
         with pytest.raises(Unavailable):
             while True:
                 await consumer.poll()
         assert client.clock.mono_ns() >= 10e9
 
-    simulate(test, patience=10)
+    simulate(test, retry_seconds=10)
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------
@@ -351,12 +351,12 @@ def test_reading_ends_when_patience_does() -> None:
 
 def test_the_range_assignor_cuts_each_topic_among_those_who_want_it() -> None:
     wishes = {"c": ["x", "y"], "a": ["x", "y"], "b": ["x"]}
-    assert by_range(wishes, {"x": 4, "y": 3, "z": 9}) == {
+    assert assign_range(wishes, {"x": 4, "y": 3, "z": 9}) == {
         "a": [*_places("x", 0, 1), *_places("y", 0, 1)],
         "b": _places("x", 2),
         "c": [*_places("x", 3), *_places("y", 2)],
     }
-    assert by_range({"a": ["x"], "b": ["x"]}, {"x": 1}) == {"a": _places("x", 0), "b": []}
+    assert assign_range({"a": ["x"], "b": ["x"]}, {"x": 1}) == {"a": _places("x", 0), "b": []}
 
 
 def _places(topic: str, *numbers: int) -> list[TopicPartition]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered_api.kafka.protocol import decoder, encoder, primitives
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsResponse
@@ -227,13 +227,13 @@ def test_a_request_has_a_bounded_number_of_elements() -> None:
     def frame(count: int) -> bytes:
         return primitives.varint(count + 1) + b"\1" * count + b"\0"
 
-    assert len(decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MOST)).groups_names) == primitives.ELEMENTS_MOST
+    assert len(decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MAX)).groups_names) == primitives.ELEMENTS_MAX
     with pytest.raises(Malformed, match="more than 100000 elements"):
-        decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MOST + 1))
+        decode(DeleteGroupsRequest, 2, frame(primitives.ELEMENTS_MAX + 1))
 
 
 def test_elements_of_all_arrays_count_together() -> None:
-    half = primitives.ELEMENTS_MOST // 2
+    half = primitives.ELEMENTS_MAX // 2
     asked = forgetting(half - 1)
     asked.forgotten_topics_data *= 2
     assert decode(FetchRequest, 7, encode(asked, 7)) == asked
@@ -244,8 +244,8 @@ def test_elements_of_all_arrays_count_together() -> None:
 
 def test_an_answer_may_be_large() -> None:
     """It comes from a broker: a cluster's metadata is no attack."""
-    answer = MetadataResponse(brokers=[MetadataResponseBroker(1, "a", 2)] * (primitives.ELEMENTS_MOST + 1))
-    assert len(decode(MetadataResponse, 12, encode(answer, 12)).brokers) == primitives.ELEMENTS_MOST + 1
+    answer = MetadataResponse(brokers=[MetadataResponseBroker(1, "a", 2)] * (primitives.ELEMENTS_MAX + 1))
+    assert len(decode(MetadataResponse, 12, encode(answer, 12)).brokers) == primitives.ELEMENTS_MAX + 1
 
 
 def test_reading_begins_where_it_is_told() -> None:
@@ -261,10 +261,10 @@ def test_varints_come_back(value: int, behind: bytes) -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_ids_are_kafkas_texts(raw: bytes) -> None:
-    assert primitives.id_text(raw) == text_id(UUID(bytes=raw))
+    assert primitives.id_text(raw) == encode_uuid(UUID(bytes=raw))
     assert primitives.id_raw(primitives.id_text(raw)) == raw
 
 
 def test_the_code_that_is_compiled_can_be_looked_at() -> None:
-    assert "m1.group_id = str(data[at:stop]" in decoder.source(HeartbeatRequest, 4)
-    assert "m.generation_id" in encoder.source(HeartbeatRequest, 4)
+    assert "m1.group_id = str(data[at:stop]" in decoder.decoder_source(HeartbeatRequest, 4)
+    assert "m.generation_id" in encoder.encoder_source(HeartbeatRequest, 4)

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.frames import SECONDS_MOST, check, check_header, frames
-from tests.fuzz.mutations import LENGTHS, mutated
+from tests.fuzz.frames import SECONDS_MOST, check, check_header, mutated_frames
+from tests.fuzz.mutations import LENGTHS, mutate
 from tests.unit.kafka.golden_frames import FRAMES
 from tests.unit.kafka.values import TABLES, Drawn, versions
 from tiered_api.kafka.protocol import codec
@@ -50,23 +50,23 @@ def test_a_part_of_a_frame_is_malformed_and_so_is_more_than_one_answer(name: str
 def test_mutated_frames_are_read_or_malformed(name: str) -> None:
     table = TABLES[name]
     for version in versions(table):
-        draw = Random(f"{name} {version}")
+        rng = Random(f"{name} {version}")
         for body in bodies(table, version):
             for _ in range(MUTATED):
-                frame = mutated(draw, body)
+                frame = mutate(rng, body)
                 assert check(table, version, frame) < SECONDS_MOST, (version, frame.hex())
 
 
 def test_frames_of_any_kind_are_read_or_malformed() -> None:
-    for table, version, frame in islice(frames(seed=1), 4000):
+    for table, version, frame in islice(mutated_frames(seed=1), 4000):
         assert check(table, version, frame) < SECONDS_MOST, (table.__name__, version, frame.hex())
 
 
 def test_mutated_headers_are_read_or_malformed() -> None:
-    draw = Random(2)
+    rng = Random(2)
     for _, request, _ in FRAMES:
         for _ in range(100):
-            check_header(mutated(draw, bytes.fromhex(request)[:60]))
+            check_header(mutate(rng, bytes.fromhex(request)[:60]))
 
 
 @pytest.mark.parametrize("name", TABLES)

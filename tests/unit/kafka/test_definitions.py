@@ -10,13 +10,13 @@ import pytest
 from kafka.protocol.schemas import load_json
 
 from tests.unit.kafka.values import KIO_ONLY, TABLES
-from tiered_api.kafka.protocol.schema import OUR_TAGS, ZERO_ID, Kind, Row, Versions, rows
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, ZERO_ID, FieldSpec, FieldType, Versions, field_specs
 
 NEWER = {"DescribeLogDirsRequest": "1-5", "DescribeLogDirsResponse": "1-5"}
 """Tables whose definition there is of a Kafka after 4.2, which has one version more."""
 
 NONE = Versions.parse("")
-PLAIN = {kind.value: kind for kind in Kind if kind is not Kind.STRUCT}
+PLAIN = {kind.value: kind for kind in FieldType if kind is not FieldType.STRUCT}
 
 
 def words(name: str) -> str:
@@ -36,27 +36,27 @@ def said(definition: dict[str, Any], name: str, to: Versions) -> Versions:
     return cut(Versions.parse("" if text == "none" else text), to)
 
 
-def expected_default(field: dict[str, Any], kind: Kind, is_array: bool) -> Any:
+def expected_default(field: dict[str, Any], kind: FieldType, is_array: bool) -> Any:
     """What a definition says is the value of a field that is not sent; `...` for a fresh struct."""
     text = field.get("default")
-    if text == "null" or kind is Kind.RECORDS:
+    if text == "null" or kind is FieldType.RECORDS:
         return None
     if is_array:
         return []
-    if kind is Kind.STRUCT:
+    if kind is FieldType.STRUCT:
         return ...
-    if kind is Kind.BOOL:
+    if kind is FieldType.BOOL:
         return str(text).lower() == "true"
-    if kind is Kind.UUID:
+    if kind is FieldType.UUID:
         return ZERO_ID
-    if kind in (Kind.STRING, Kind.BYTES):
-        return text or ("" if kind is Kind.STRING else b"")
+    if kind in (FieldType.STRING, FieldType.BYTES):
+        return text or ("" if kind is FieldType.STRING else b"")
     return int(str(text or 0), 0)
 
 
 def check_struct(table: type[Any], definition: list[dict[str, Any]], known: Versions, where: str) -> None:
     there = [field for field in definition if cut(Versions.parse(field["versions"]), known) != NONE]
-    ours = [row for row in rows(table) if row.tag < OUR_TAGS]
+    ours = [row for row in field_specs(table) if row.tag < FIRST_PRIVATE_TAG]
     assert [row.name for row in ours] == [words(field["name"]) for field in there], where
     for row, field, made in zip(ours, there, fields(table)[: len(ours)], strict=True):
         check_field(row, field, known, f"{where}.{row.name}")
@@ -66,11 +66,11 @@ def check_struct(table: type[Any], definition: list[dict[str, Any]], known: Vers
         assert (type(default) is row.of) if expected is ... else (default == expected), f"{where}.{row.name}"
 
 
-def check_field(row: Row, field: dict[str, Any], known: Versions, where: str) -> None:
+def check_field(row: FieldSpec, field: dict[str, Any], known: Versions, where: str) -> None:
     element = field["type"].removeprefix("[]")
     there = said(field, "versions", known)
     assert row.is_array == field["type"].startswith("[]"), where
-    assert row.kind is PLAIN.get(element, Kind.STRUCT), where
+    assert row.kind is PLAIN.get(element, FieldType.STRUCT), where
     assert cut(row.versions, known) == there, where
     assert cut(row.nullable, there) == said(field, "nullableVersions", there), where
     assert cut(row.tagged, there) == said(field, "taggedVersions", there), where

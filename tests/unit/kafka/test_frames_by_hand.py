@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.values import Drawn
 from tiered_api.kafka.protocol import headers
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tiered_api.kafka.protocol.primitives import ELEMENTS_MOST, id_raw, skip_tags, varint
+from tiered_api.kafka.protocol.primitives import ELEMENTS_MAX, id_raw, skip_tags, varint
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import request_cache
@@ -53,7 +53,7 @@ def echo(version: int, flexible: int, name: str, topic_id: str) -> bytes:
 
 def framed(key: int, version: int, body: bytes) -> bytes:
     """A whole answer, from its length on."""
-    head = headers.response_header(key, version, 77)
+    head = headers.encode_response_header(key, version, 77)
     return SIZE.pack(len(head) + len(body)) + head + body
 
 
@@ -62,9 +62,9 @@ def test_produce_requests_are_what_the_codec_says(version: int) -> None:
     for seed in SEEDS:
         asked: ProduceRequest = Drawn(seed).message(ProduceRequest, version)
         frame = b"head" + tags(version, 9) + encode(asked, version)
-        read = produce_frames.parse(memoryview(frame), version, 4)
+        read = produce_frames.parse_request(memoryview(frame), version, 4)
         assert read[:3] == (asked.transactional_id, asked.acks, asked.timeout_ms)
-        assert [(topic.echo, topic.name, topic.parts) for topic in read.topics] == [
+        assert [(topic.echo, topic.name, topic.partitions) for topic in read.topics] == [
             (
                 echo(version, 9, topic.name, topic.topic_id),
                 "" if version >= 13 else topic.name,
@@ -79,9 +79,9 @@ def test_the_records_of_one_partition_are_found_again(version: int) -> None:
     records = bytes(range(61)) * 5
     asked = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(3, records)])])
     frame = memoryview(tags(version, 9) + encode(asked, version))
-    head = produce_frames.parse(frame, version, 0).head
-    assert bytes(produce_frames.only_records(frame, version, head) or b"") == records
-    assert produce_frames.only_records(frame[:-1], version, head) is None
+    head = produce_frames.parse_request(frame, version, 0).records_length_at
+    assert bytes(produce_frames.parse_records_only(frame, version, head) or b"") == records
+    assert produce_frames.parse_records_only(frame[:-1], version, head) is None
 
 
 @pytest.mark.parametrize("version", PRODUCE)
@@ -96,7 +96,7 @@ def test_produce_answers_are_what_the_codec_says(version: int) -> None:
             (echo(version, 9, topic.name, topic.topic_id), [outcome(each) for each in topic.partition_responses])
             for topic in answer.responses
         ]
-        assert produce_frames.answer(version, 77, topics) == framed(0, version, encode(answer, version))
+        assert produce_frames.encode_response(version, 77, topics) == framed(0, version, encode(answer, version))
 
 
 def produced(draw: Drawn, version: int, drawn: PartitionProduceResponse) -> PartitionProduceResponse:
@@ -108,17 +108,17 @@ def produced(draw: Drawn, version: int, drawn: PartitionProduceResponse) -> Part
     return PartitionProduceResponse(*fields, errors, drawn.error_message)
 
 
-def outcome(part: PartitionProduceResponse) -> produce_frames.Outcome:
+def outcome(part: PartitionProduceResponse) -> produce_frames.ProduceResult:
     errors = tuple((each.batch_index, each.batch_index_error_message or "") for each in part.record_errors)
     fields = (part.index, part.error_code, part.base_offset, part.log_append_time_ms, part.log_start_offset)
-    return produce_frames.Outcome(*fields, part.error_message, errors)
+    return produce_frames.ProduceResult(*fields, part.error_message, errors)
 
 
 @pytest.mark.parametrize("version", PRODUCE)
 def test_a_template_makes_the_same_answer(version: int) -> None:
     topic = echo(version, 9, "orders", "x" * 21 + "w")
-    whole = produce_frames.answer(version, 77, [(topic, [produce_frames.Outcome(5, 0, 6, 7, 8)])])
-    assert produce_frames.Template(version, topic, 5).fill(77, 6, 7, 8) == whole
+    whole = produce_frames.encode_response(version, 77, [(topic, [produce_frames.ProduceResult(5, 0, 6, 7, 8)])])
+    assert produce_frames.ResponseTemplate(version, topic, 5).fill(77, 6, 7, 8) == whole
 
 
 @pytest.mark.parametrize("version", FETCH)
@@ -126,7 +126,7 @@ def test_fetch_requests_are_what_the_codec_says(version: int) -> None:
     for seed in SEEDS:
         asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
         frame = b"head" + tags(version, 12) + encode(asked, version)
-        read = fetch_frames.parse(memoryview(frame), version, 4)
+        read = fetch_frames.parse_request(memoryview(frame), version, 4)
         session = (asked.session_id, asked.session_epoch)
         limits = (asked.max_wait_ms, asked.min_bytes, asked.max_bytes)
         assert read[:6] == (*limits, asked.isolation_level == 1, *session)
@@ -150,23 +150,25 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
         asked: FetchRequest = Drawn(seed).message(FetchRequest, version)
         del asked.topics[1:]
         frame = b"head" + tags(version, 12) + encode(asked, version)
-        first = fetch_frames.parse(memoryview(frame), version, 4)
-        head = request_cache.learn(memoryview(frame), first)
+        first = fetch_frames.parse_request(memoryview(frame), version, 4)
+        head = request_cache.remember_request(memoryview(frame), first)
         if head is None:
             continue
         for topic in asked.topics:
             for part in topic.partitions:
                 part.fetch_offset, part.partition_max_bytes = part.fetch_offset ^ 77, 5
         moved = b"head" + tags(version, 12) + encode(asked, version)
-        assert moved[: first.rows] == frame[: first.rows]
-        assert request_cache.parse_known(memoryview(moved), head) == fetch_frames.parse(memoryview(moved), version, 4)
+        assert moved[: first.rows_at] == frame[: first.rows_at]
+        assert request_cache.parse_cached(memoryview(moved), head) == fetch_frames.parse_request(
+            memoryview(moved), version, 4
+        )
         chance = Random(seed)
         for _ in range(40):
             behind = bytearray(moved)
-            behind[chance.randrange(first.rows, len(behind))] ^= 1 << chance.randrange(8)
+            behind[chance.randrange(first.rows_at, len(behind))] ^= 1 << chance.randrange(8)
             other = bytes(behind[: len(behind) - chance.choice((0, 0, 0, 1, 5))])
-            again = request_cache.parse_known(memoryview(other), head)
-            assert again is None or again == fetch_frames.parse(memoryview(other), version, 4)
+            again = request_cache.parse_cached(memoryview(other), head)
+            assert again is None or again == fetch_frames.parse_request(memoryview(other), version, 4)
         known += 1
     assert bool(known) == (version >= 12)
 
@@ -174,12 +176,12 @@ def test_a_known_fetch_is_what_the_parser_says_or_not_known(version: int) -> Non
 def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
     asked = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=n) for n in range(1000)])])
     frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
-    head = request_cache.learn(frame, fetch_frames.parse(frame, 12, 4))
+    head = request_cache.remember_request(frame, fetch_frames.parse_request(frame, 12, 4))
     assert head is not None
-    assert head.ask.topics[0].wanted == []
+    assert head.request.topics[0].partitions == []
     asked.rack_id = "r" * request_cache.BYTES_MAX
     frame = memoryview(b"head" + tags(12, 12) + encode(asked, 12))
-    assert request_cache.learn(frame, fetch_frames.parse(frame, 12, 4)) is None
+    assert request_cache.remember_request(frame, fetch_frames.parse_request(frame, 12, 4)) is None
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -187,9 +189,9 @@ def test_long_requests_are_not_remembered_nor_are_their_partitions() -> None:
 def test_the_answer_for_one_partition_is_the_same(version: int, committed: bool) -> None:
     topic = echo(version, 12, "orders", "x" * 21 + "w")
     for data in (b"", b"r" * 10, b"r" * 200, b"r" * 20_000, b"r" * 3_000_000):
-        one = fetch_frames.Found(3, 0, 9, 8, 7, data)
-        whole = fetch_frames.answer(version, 77, [(topic, [one])], 1, read_committed=committed)
-        assert fetch_frames.answer_of_one(version, 77, topic, one, committed) == whole
+        one = fetch_frames.PartitionResult(3, 0, 9, 8, 7, data)
+        whole = fetch_frames.encode_response(version, 77, [(topic, [one])], 1, read_committed=committed)
+        assert fetch_frames.encode_single_response(version, 77, topic, one, committed) == whole
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -203,7 +205,7 @@ def test_fetch_answers_are_what_the_codec_says(version: int, committed: bool) ->
             (echo(version, 12, topic.topic, topic.topic_id), [found(each) for each in topic.partitions])
             for topic in answer.responses
         ]
-        pieces = fetch_frames.answer(
+        pieces = fetch_frames.encode_response(
             version, 77, topics, len(topics), read_committed=committed, code=answer.error_code if version >= 7 else 0
         )
         made = b"".join(piece for piece in pieces if isinstance(piece, bytes))
@@ -227,9 +229,9 @@ def fetched(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicRes
     return FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=parts)
 
 
-def found(part: PartitionData) -> fetch_frames.Found:
+def found(part: PartitionData) -> fetch_frames.PartitionResult:
     offsets = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
-    return fetch_frames.Found(part.partition_index, part.error_code, *offsets, part.records)
+    return fetch_frames.PartitionResult(part.partition_index, part.error_code, *offsets, part.records)
 
 
 def tags(version: int, flexible: int) -> bytes:
@@ -259,8 +261,8 @@ def is_read_by_codec(table: type[Message], version: int, flexible: int, frame: b
 
 
 PARSERS = [
-    *((produce_frames.parse, ProduceRequest, 9, version) for version in PRODUCE),
-    *((fetch_frames.parse, FetchRequest, 12, version) for version in FETCH),
+    *((produce_frames.parse_request, ProduceRequest, 9, version) for version in PRODUCE),
+    *((fetch_frames.parse_request, FetchRequest, 12, version) for version in FETCH),
 ]
 
 
@@ -268,10 +270,10 @@ PARSERS = [
 def test_what_the_codec_reads_is_read_by_hand_and_all_else_is_read_or_malformed(
     parse: Parse, table: type[Message], flexible: int, version: int
 ) -> None:
-    draw = Random(version)
+    rng = Random(version)
     for seed in SEEDS:
         body = tags(version, flexible) + encode(Drawn(seed).message(table, version), version)
-        for frame in [mutated(draw, body) for _ in range(25)]:
+        for frame in [mutate(rng, body) for _ in range(25)]:
             assert is_read(parse, frame, version) or not is_read_by_codec(table, version, flexible, frame), frame.hex()
 
 
@@ -285,11 +287,11 @@ def test_a_part_of_a_request_is_malformed(parse: Parse, table: type[Message], fl
 
 
 def test_topics_without_partitions_are_bounded_too() -> None:
-    empty = SIZE.pack(ELEMENTS_MOST) + bytes(6) * ELEMENTS_MOST
+    empty = SIZE.pack(ELEMENTS_MAX) + bytes(6) * ELEMENTS_MAX
     with pytest.raises(Malformed, match="more than"):
-        produce_frames.parse(memoryview(b"\xff\xff\0\1" + bytes(4) + empty), 7, 0)
+        produce_frames.parse_request(memoryview(b"\xff\xff\0\1" + bytes(4) + empty), 7, 0)
     head = b"\xff" * 4 + bytes(12) + b"\0"
     with pytest.raises(Malformed, match="more than"):
-        fetch_frames.parse(memoryview(head + empty), 4, 0)
+        fetch_frames.parse_request(memoryview(head + empty), 4, 0)
     with pytest.raises(Malformed, match="more than"):
-        fetch_frames.parse(memoryview(head + bytes(8) + bytes(4) + empty), 7, 0)
+        fetch_frames.parse_request(memoryview(head + bytes(8) + bytes(4) + empty), 7, 0)

@@ -28,17 +28,17 @@ class Exchange(NamedTuple):
     @property
     def asked(self) -> Message:
         """What the client asked."""
-        return codec.decode(self.api.request, self.header.version, memoryview(self.request), self.header.position)
+        return codec.decode(self.api.request_type, self.header.version, memoryview(self.request), self.header.position)
 
     @property
     def answered(self) -> Message:
         """What Kafka answered."""
-        _, position = headers.response_position(self.api, self.header.version, self.response)
-        return codec.decode(self.api.response, self.header.version, memoryview(self.response), position)
+        _, position = headers.decode_response_header(self.api, self.header.version, self.response)
+        return codec.decode(self.api.response_type, self.header.version, memoryview(self.response), position)
 
 
 def exchange(client: str, request: str, response: str) -> Exchange:
-    header = headers.request_header(bytes.fromhex(request))
+    header = headers.decode_request_header(bytes.fromhex(request))
     assert header.api is not None
     return Exchange(client, header, header.api, bytes.fromhex(request), bytes.fromhex(response))
 
@@ -49,14 +49,16 @@ EXCHANGES = {f"{each.api.name} {each.header.version}": each for each in (exchang
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_a_clients_request_is_written_again_to_the_byte(name: str) -> None:
     each = EXCHANGES[name]
-    header = headers.request_bytes(each.api, each.header.version, each.header.correlation_id, each.header.client_id)
+    header = headers.encode_request_header(
+        each.api, each.header.version, each.header.correlation_id, each.header.client_id
+    )
     assert header + codec.encode(each.asked, each.header.version) == each.request
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_kafkas_answer_is_written_again_to_the_byte(name: str) -> None:
     each = EXCHANGES[name]
-    header = headers.response_header(each.api.key, each.header.version, each.header.correlation_id)
+    header = headers.encode_response_header(each.api.key, each.header.version, each.header.correlation_id)
     assert header + codec.encode(each.answered, each.header.version) == each.response
 
 
@@ -93,7 +95,7 @@ def test_what_a_java_producer_sent() -> None:
 def test_records_are_views_of_the_frame() -> None:
     each = EXCHANGES["Fetch 18"]
     frame = bytearray(each.response)
-    _, position = headers.response_position(each.api, 18, each.response)
+    _, position = headers.decode_response_header(each.api, 18, each.response)
     answered = codec.decode(FetchResponse, 18, memoryview(frame), position)
     records = answered.responses[0].partitions[0].records
     at = bytes(frame).index(bytes(records))

@@ -10,8 +10,8 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import Scripted
 from tiered.errors import Code
-from tiered_api.kafka.client.client import Address, Client
-from tiered_api.kafka.client.group_member import HEARTBEAT_SECONDS, Member
+from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.group_member import HEARTBEAT_SECONDS, ConsumerGroupMember
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -33,7 +33,7 @@ def test_heartbeats_outlast_a_group_without_a_coordinator() -> None:
     async def test() -> None:
         broker = Scripted()
         await broker.start(net, HOST)
-        client = Client(net, clock, [Address(HOST, broker.port)], patience=0.0)
+        client = KafkaClient(net, clock, [Address(HOST, broker.port)], retry_seconds=0.0)
         found = [Code.NONE, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_NOT_AVAILABLE]
 
         def find(request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
@@ -48,8 +48,8 @@ def test_heartbeats_outlast_a_group_without_a_coordinator() -> None:
         broker.script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=codes.pop(0).number)
         broker.script[LeaveGroupRequest] = lambda request, version: LeaveGroupResponse()
         broker.leads("t", broker)
-        await client.metadata([])
-        member = Member(client, "g", ["t"])
+        await client.fetch_metadata([])
+        member = ConsumerGroupMember(client, "g", ["t"])
         await member.join()
         client.coordinators.clear()  # another one is to be found, and there is none for a while
         async with asyncio.timeout(10 * HEARTBEAT_SECONDS):

@@ -9,51 +9,51 @@ from hypothesis import strategies as st
 from tiered_api.kafka.protocol import apis, headers
 from tiered_api.kafka.protocol.primitives import Malformed
 
-ALL = [(api, version) for api in apis.APIS.values() for version in api.served]
+ALL = [(api, version) for api in apis.APIS.values() for version in api.served_versions]
 METADATA = apis.APIS[3]
 
 
 @pytest.mark.parametrize("client_id", [None, "", "reader-1", "é日", "x" * 300])
 def test_what_is_written_is_read(client_id: str | None) -> None:
     for api, version in ALL:
-        written = headers.request_bytes(api, version, -7, client_id)
-        read = headers.request_header(memoryview(b"\0\0\0\0" + written + b"body"), 4)
+        written = headers.encode_request_header(api, version, -7, client_id)
+        read = headers.decode_request_header(memoryview(b"\0\0\0\0" + written + b"body"), 4)
         assert read == (api.key, version, -7, client_id, 4 + len(written), api)
 
 
 def test_the_bytes_of_request_headers() -> None:
-    assert headers.request_bytes(METADATA, 8, 1, "me") == bytes.fromhex("0003 0008 00000001 0002 6d65")
-    assert headers.request_bytes(METADATA, 9, 1, "me") == bytes.fromhex("0003 0009 00000001 0002 6d65 00")
-    assert headers.request_bytes(METADATA, 9, 1, None) == bytes.fromhex("0003 0009 00000001 ffff 00")
+    assert headers.encode_request_header(METADATA, 8, 1, "me") == bytes.fromhex("0003 0008 00000001 0002 6d65")
+    assert headers.encode_request_header(METADATA, 9, 1, "me") == bytes.fromhex("0003 0009 00000001 0002 6d65 00")
+    assert headers.encode_request_header(METADATA, 9, 1, None) == bytes.fromhex("0003 0009 00000001 ffff 00")
 
 
 def test_the_bytes_of_response_headers() -> None:
-    assert headers.response_header(3, 8, 258) == bytes.fromhex("00000102")
-    assert headers.response_header(3, 9, 258) == bytes.fromhex("00000102 00")
+    assert headers.encode_response_header(3, 8, 258) == bytes.fromhex("00000102")
+    assert headers.encode_response_header(3, 9, 258) == bytes.fromhex("00000102 00")
 
 
 def test_api_versions_is_answered_with_header_0_in_every_version() -> None:
     for version in (0, 3, 4, 99):
-        assert headers.response_header(apis.API_VERSIONS, version, 5) == bytes.fromhex("00000005")
+        assert headers.encode_response_header(apis.API_VERSIONS, version, 5) == bytes.fromhex("00000005")
 
 
 def test_answers_are_read_as_they_are_written() -> None:
     for api, version in ALL:
-        written = headers.response_header(api.key, version, 77)
-        assert headers.response_position(api, version, b"\0\0" + written, 2) == (77, 2 + len(written))
+        written = headers.encode_response_header(api.key, version, 77)
+        assert headers.decode_response_header(api, version, b"\0\0" + written, 2) == (77, 2 + len(written))
 
 
 def test_tagged_fields_of_headers_are_passed_over() -> None:
     tags = bytes.fromhex("02 00 01 aa 8101 02 bbbb")
-    head = headers.request_bytes(METADATA, 12, 1, "me")[:-1]
-    assert headers.request_header(head + tags + b"body").position == len(head + tags)
-    assert headers.response_position(METADATA, 12, bytes.fromhex("00000001") + tags) == (1, 4 + len(tags))
+    head = headers.encode_request_header(METADATA, 12, 1, "me")[:-1]
+    assert headers.decode_request_header(head + tags + b"body").position == len(head + tags)
+    assert headers.decode_response_header(METADATA, 12, bytes.fromhex("00000001") + tags) == (1, 4 + len(tags))
 
 
 def test_what_is_not_served_still_says_who_asks_for_what() -> None:
     frame = bytes.fromhex("0012 0063 00000009 0003 6b6174 00 08")
-    assert headers.request_header(frame)[:4] == (18, 99, 9, "kat")
-    assert headers.request_header(frame).api is None
+    assert headers.decode_request_header(frame)[:4] == (18, 99, 9, "kat")
+    assert headers.decode_request_header(frame).api is None
 
 
 @pytest.mark.parametrize(
@@ -71,19 +71,19 @@ def test_what_is_not_served_still_says_who_asks_for_what() -> None:
 )
 def test_a_broken_request_header_is_malformed(frame: str, why: str) -> None:
     with pytest.raises(Malformed, match=why):
-        headers.request_header(memoryview(bytes.fromhex(frame)))
+        headers.decode_request_header(memoryview(bytes.fromhex(frame)))
 
 
 def test_a_broken_response_header_is_malformed() -> None:
     for frame in (b"\0\0\0", b"\0\0\0\1", b"\0\0\0\1\1\0\5"):
         with pytest.raises(Malformed):
-            headers.response_position(METADATA, 9, frame)
+            headers.decode_response_header(METADATA, 9, frame)
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_header_or_malformed(frame: bytes) -> None:
     try:
-        read = headers.request_header(memoryview(frame))
+        read = headers.decode_request_header(memoryview(frame))
     except Malformed:
         return
     assert 10 <= read.position <= len(frame)

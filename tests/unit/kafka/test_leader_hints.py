@@ -13,7 +13,7 @@ from tiered_api.kafka.protocol.messages import fetch, produce
 from tiered_api.kafka.protocol.primitives import id_raw
 from tiered_api.kafka.protocol.schema import ZERO_ID
 from tiered_api.kafka.server.fetch import frames as fetch_frames
-from tiered_api.kafka.server.leader_hints import ELSEWHERE, NO_TAGS, NewLeaders
+from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.produce import frames as produce_frames
 
 TOPIC_ID = TopicId("A" * 21 + "Q")
@@ -34,18 +34,18 @@ def image() -> Image:
 
 
 def test_the_codes_are_those_of_a_leader_that_changed() -> None:
-    assert {6, 74} == ELSEWHERE
+    assert {6, 74} == NOT_LEADER_CODES
 
 
 @pytest.mark.parametrize("version", range(10, 14))
 def test_a_produce_answer_names_leaders_and_where_they_are(version: int) -> None:
-    leaders = NewLeaders(image(), "L", 0)
-    told = [leaders.by_id(id_raw(TOPIC_ID), n) if n % 2 else leaders.by_name("t", n) for n in range(-1, 6)]
+    leaders = LeaderHints(image(), "L", 0)
+    told = [leaders.tags_by_id(id_raw(TOPIC_ID), n) if n % 2 else leaders.tags_by_name("t", n) for n in range(-1, 6)]
     outcomes = [
-        produce_frames.Outcome(n, MOVED, why="no", tags=tags) for n, tags in zip(range(-1, 6), told, strict=True)
+        produce_frames.ProduceResult(n, MOVED, why="no", tags=tags) for n, tags in zip(range(-1, 6), told, strict=True)
     ]
     topic = echo(version, 9, "t", TOPIC_ID)
-    made = produce_frames.answer(version, 77, [(topic, outcomes)], leaders.endpoints())
+    made = produce_frames.encode_response(version, 77, [(topic, outcomes)], leaders.endpoint_tags())
     parts = [produce.PartitionProduceResponse(n, MOVED, -1, error_message="no") for n in range(-1, 6)]
     parts[2].current_leader = produce.LeaderIdAndEpoch(1, 41)
     parts[3].current_leader = produce.LeaderIdAndEpoch(2, 42)
@@ -59,9 +59,9 @@ def test_a_produce_answer_names_leaders_and_where_they_are(version: int) -> None
 
 @pytest.mark.parametrize("version", range(16, 19))
 def test_a_fetch_answer_names_leaders_and_where_they_are(version: int) -> None:
-    leaders = NewLeaders(image(), "L", 1)
-    founds = [fetch_frames.Found(n, MOVED, tags=leaders.by_id(id_raw(TOPIC_ID), n)) for n in (2, 2, 0)]
-    (made,) = fetch_frames.answer(version, 77, [(id_raw(TOPIC_ID), founds)], 1, tags=leaders.endpoints())
+    leaders = LeaderHints(image(), "L", 1)
+    founds = [fetch_frames.PartitionResult(n, MOVED, tags=leaders.tags_by_id(id_raw(TOPIC_ID), n)) for n in (2, 2, 0)]
+    (made,) = fetch_frames.encode_response(version, 77, [(id_raw(TOPIC_ID), founds)], 1, tags=leaders.endpoint_tags())
     parts = [
         fetch.PartitionData(n, MOVED, -1, aborted_transactions=None, records=b"", current_leader=leader)
         for n, leader in (
@@ -76,8 +76,8 @@ def test_a_fetch_answer_names_leaders_and_where_they_are(version: int) -> None:
 
 
 def test_nothing_is_told_where_nobody_is_known_to_lead() -> None:
-    leaders = NewLeaders(image(), "L", 0)
-    assert [leaders.by_name("t", n) for n in (0, 3, 4, 5, -1)] == [NO_TAGS] * 5
-    assert leaders.by_name("unknown", 1) == NO_TAGS
-    assert NewLeaders(image(), "OTHER", 0).by_name("t", 1) == NO_TAGS
-    assert leaders.endpoints() == NO_TAGS
+    leaders = LeaderHints(image(), "L", 0)
+    assert [leaders.tags_by_name("t", n) for n in (0, 3, 4, 5, -1)] == [NO_TAGS] * 5
+    assert leaders.tags_by_name("unknown", 1) == NO_TAGS
+    assert LeaderHints(image(), "OTHER", 0).tags_by_name("t", 1) == NO_TAGS
+    assert leaders.endpoint_tags() == NO_TAGS

@@ -10,7 +10,7 @@ from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
-from tiered_api.kafka.server.metadata_fragments import TopicFragments, joined, shape
+from tiered_api.kafka.server.metadata_fragments import TopicFragments, join_fragments, make_topic_response
 
 ALL = range(14)
 
@@ -30,53 +30,57 @@ def test_the_parts_are_the_whole(version: int, count: int) -> None:
     head = MetadataResponse(brokers=[MetadataResponseBroker(1, "host", 9092)], cluster_id="c", controller_id=1)
     topics = [topic(f"t{number}", number % 3) for number in range(count)]
     fragments = TopicFragments()
-    fragments.follow(image(1))
-    made = joined(head, version, [fragments.of(each, version, False) for each in topics])
-    whole = replace(head, topics=[shape(each, frozenset({1})) for each in topics])
+    fragments.use_image(image(1))
+    made = join_fragments(head, version, [fragments.get_fragment(each, version, False) for each in topics])
+    whole = replace(head, topics=[make_topic_response(each, frozenset({1})) for each in topics])
     assert made == encode(whole, version)
     assert len(decode(MetadataResponse, version, made).topics) == count
 
 
 def test_a_fragment_is_made_once_for_all_versions_that_write_it_alike() -> None:
     fragments, one = TopicFragments(), topic("t")
-    fragments.follow(image(1))
-    made = [fragments.of(one, version, False) for version in ALL]
+    fragments.use_image(image(1))
+    made = [fragments.get_fragment(one, version, False) for version in ALL]
     assert len({id(each) for each in made}) == len(set(made)) == 7
-    assert all(fragments.of(one, version, False) is made[version] for version in ALL)
+    assert all(fragments.get_fragment(one, version, False) is made[version] for version in ALL)
 
 
 def test_a_topic_that_changed_is_made_anew_and_a_broker_that_went_changes_all() -> None:
     fragments, one, other = TopicFragments(), topic("t"), topic("u")
-    fragments.follow(image(1, 2))
-    before = [fragments.of(each, 12, False) for each in (one, other)]
-    assert fragments.of(replace(one, partitions=one.partitions * 2), 12, False) != before[0]
-    fragments.follow(image(1, 2))
-    assert fragments.of(other, 12, False) is before[1]
-    fragments.follow(image(1))
-    after = fragments.of(other, 12, False)
+    fragments.use_image(image(1, 2))
+    before = [fragments.get_fragment(each, 12, False) for each in (one, other)]
+    assert fragments.get_fragment(replace(one, partitions=one.partitions * 2), 12, False) != before[0]
+    fragments.use_image(image(1, 2))
+    assert fragments.get_fragment(other, 12, False) is before[1]
+    fragments.use_image(image(1))
+    after = fragments.get_fragment(other, 12, False)
     assert after != before[1]
-    answer = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [after]))
+    answer = decode(MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [after]))
     assert answer.topics[0].partitions[0].offline_replicas == [2]
-    fragments.follow(image(2))
-    orphan = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [fragments.of(other, 12, False)]))
+    fragments.use_image(image(2))
+    orphan = decode(
+        MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(other, 12, False)])
+    )
     assert (orphan.topics[0].partitions[0].error_code, orphan.topics[0].partitions[0].leader_id) == (5, -1)
 
 
 def test_a_broker_that_is_not_heard_is_away() -> None:
     fragments, one, heard = TopicFragments(), topic("t"), image(1, 2)
-    fragments.follow(heard)
-    before = fragments.of(one, 12, False)
-    fragments.follow(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
-    answer = decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [fragments.of(one, 12, False)]))
-    assert before != fragments.of(one, 12, False)
+    fragments.use_image(heard)
+    before = fragments.get_fragment(one, 12, False)
+    fragments.use_image(replace(heard, brokers=dict(heard.brokers) | {2: replace(heard.brokers[2], fenced=True)}))
+    answer = decode(
+        MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(one, 12, False)])
+    )
+    assert before != fragments.get_fragment(one, 12, False)
     assert answer.topics[0].partitions[0].offline_replicas == [2]
 
 
 def test_fragments_take_a_bounded_place() -> None:
-    size = len(TopicFragments().of(topic("t000"), 12, False))
+    size = len(TopicFragments().get_fragment(topic("t000"), 12, False))
     fragments = TopicFragments(bytes_max=10 * size)
     for number in range(100):
-        fragments.of(topic(f"t{number:03}"), 12, False)
-        assert len(fragments._kept) <= 10
-    last = fragments.of(topic("t099"), 12, False)
-    assert decode(MetadataResponse, 12, joined(MetadataResponse(), 12, [last])).topics[0].name == "t099"
+        fragments.get_fragment(topic(f"t{number:03}"), 12, False)
+        assert len(fragments._fragments) <= 10
+    last = fragments.get_fragment(topic("t099"), 12, False)
+    assert decode(MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [last])).topics[0].name == "t099"

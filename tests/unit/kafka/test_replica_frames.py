@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutate
 from tests.unit.kafka.test_frames_by_hand import framed
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
-from tiered.peers import Diverging, FetchFrom, ReplicaFetch
-from tiered_api.kafka.client.peers import fetch_request
+from tiered.peers import DivergingEpoch, PartitionFetch, ReplicaFetch
+from tiered_api.kafka.client.peers import make_fetch_request
 from tiered_api.kafka.protocol.codec import Malformed, encode
 from tiered_api.kafka.protocol.messages.fetch import (
     EpochEndOffset,
@@ -38,7 +38,7 @@ def drawn(seed: int) -> ReplicaFetch:
     chance = Random(seed)
     places = [(topic, n) for topic in TOPICS[: seed % 4] for n in range(chance.choice((1, 2, 126, 127, 200)))]
     wanted = [
-        FetchFrom(
+        PartitionFetch(
             topic, n, chance.randint(0, 9), chance.getrandbits(62), chance.randint(-1, 9), chance.getrandbits(62),
             chance.getrandbits(62),
         )
@@ -54,16 +54,16 @@ def frame_of(request: FetchRequest) -> memoryview:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_a_follower_writes_its_leader_reads(seed: int) -> None:
     asked = drawn(seed)
-    frame = frame_of(fetch_request(asked, CREDENTIAL))
-    assert replica_frames.is_replicas(frame)
-    read = replica_frames.parse(frame, 4)
+    frame = frame_of(make_fetch_request(asked, CREDENTIAL))
+    assert replica_frames.is_replica_fetch(frame)
+    read = replica_frames.parse_request(frame, 4)
     assert read is not None
     assert read[:5] == (asked.node_id, asked.incarnation, CREDENTIAL, asked.max_wait_ms, asked.max_bytes)
-    assert read.places == asked.partitions
-    assert read.most == [asked.partition_max_bytes] * len(asked.partitions)
-    assert sum(count for _, count in read.topics) == len(read.places)
+    assert read.partitions == asked.partitions
+    assert read.partition_max_bytes == [asked.partition_max_bytes] * len(asked.partitions)
+    assert sum(count for _, count in read.topics) == len(read.partitions)
     assert [raw for raw, _ in read.topics] == [id_raw(topic) for topic in TOPICS[: seed % 4]]
-    assert frames.parse(frame, VERSION, 4).replica == asked.node_id
+    assert frames.parse_request(frame, VERSION, 4).replica_id == asked.node_id
 
 
 def test_what_a_consumer_writes_is_no_followers() -> None:
@@ -71,8 +71,8 @@ def test_what_a_consumer_writes_is_no_followers() -> None:
         request: FetchRequest = Drawn(seed).message(FetchRequest, VERSION)
         request.replica_state, request.cluster_id = ReplicaState(), None
         frame = frame_of(request)
-        assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
-        assert frames.parse(frame, VERSION, 4).replica == -1
+        assert not replica_frames.is_replica_fetch(frame) or replica_frames.parse_request(frame, 4) is None
+        assert frames.parse_request(frame, VERSION, 4).replica_id == -1
 
 
 def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
@@ -91,49 +91,52 @@ def test_whoever_says_otherwise_to_be_a_broker_is_found_out() -> None:
         ),
     ):
         frame = frame_of(request)
-        assert not replica_frames.is_replicas(frame) or replica_frames.parse(frame, 4) is None
-        assert frames.parse(frame, VERSION, 4).replica == 3
+        assert not replica_frames.is_replica_fetch(frame) or replica_frames.parse_request(frame, 4) is None
+        assert frames.parse_request(frame, VERSION, 4).replica_id == 3
     for version in range(4, 19):
         named = {"replica_state": ReplicaState(5)} if version >= 15 else {"replica_id": 5}
         body = encode(FetchRequest(**named), version)
         frame = memoryview((b"\0" if version >= 12 else b"") + body)
-        assert frames.parse(frame, version, 0).replica == 5
+        assert frames.parse_request(frame, version, 0).replica_id == 5
 
 
 def test_a_leaders_answer_is_what_the_codec_says() -> None:
     rows = [
         (PartitionData(0, 0, 90, log_start_offset=5, local_start_offset=40, cold_end_offset=60), None),
-        (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), Diverging(2, 6)),
-        (PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3), Diverging(-1, 0)),
+        (PartitionData(1, 0, 8, log_start_offset=0, local_start_offset=0, cold_end_offset=0), DivergingEpoch(2, 6)),
+        (
+            PartitionData(2, 109, 20, log_start_offset=1, local_start_offset=12, cold_end_offset=3),
+            DivergingEpoch(-1, 0),
+        ),
         (PartitionData(3, 0, 1 << 40, log_start_offset=7, local_start_offset=8, cold_end_offset=9), None),
     ]
-    founds: list[frames.Found | bytes] = []
+    founds: list[frames.PartitionResult | bytes] = []
     for row, diverging in rows:
         row.aborted_transactions, row.records = None, b"records" if row.partition_index == 0 else b""
         if diverging:
             row.diverging_epoch = EpochEndOffset(*diverging)
-        tags = replica_frames.tags(row.local_start_offset, row.cold_end_offset, diverging)
+        tags = replica_frames.encode_tags(row.local_start_offset, row.cold_end_offset, diverging)
         fields = (row.partition_index, row.error_code, row.high_watermark, -1, row.log_start_offset, row.records, tags)
-        founds.append(frames.Found(*fields))
+        founds.append(frames.PartitionResult(*fields))
     whole = FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPICS[0], partitions=[row for row, _ in rows])])
     theirs = framed(1, VERSION, encode(whole, VERSION))
     for _ in range(2):
-        made = frames.answer(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
+        made = frames.encode_response(VERSION, 77, [(id_raw(TOPICS[0]), founds)], 1)
         assert b"".join(part for part in made if isinstance(part, bytes)) == theirs
-        founds[3] = replica_frames.idle(3, 1 << 40, 7, 8, 9)
+        founds[3] = replica_frames.encode_idle(3, 1 << 40, 7, 8, 9)
 
 
 def test_hostile_bytes_are_malformed_and_nothing_worse() -> None:
     chance = Random(1)
-    seeds = [bytes(frame_of(fetch_request(drawn(seed), CREDENTIAL))) for seed in range(4)]
+    seeds = [bytes(frame_of(make_fetch_request(drawn(seed), CREDENTIAL))) for seed in range(4)]
     for _ in range(3_000):
-        frame = memoryview(mutated(chance, chance.choice(seeds)))
+        frame = memoryview(mutate(chance, chance.choice(seeds)))
         before = time.process_time()
         with suppress(Malformed):
-            replica_frames.parse(frame, 4)
+            replica_frames.parse_request(frame, 4)
         assert time.process_time() - before < SECONDS_MOST, frame.hex()
     many = encode(
         FetchRequest(topics=[FetchTopic()] * 10_001, replica_state=ReplicaState(1, 1), credential=CREDENTIAL), VERSION
     )
     with pytest.raises(Malformed, match="more than"):
-        replica_frames.parse(memoryview(b"\0" + many), 0)
+        replica_frames.parse_request(memoryview(b"\0" + many), 0)

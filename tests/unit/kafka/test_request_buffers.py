@@ -7,7 +7,13 @@ from functools import partial
 
 import pytest
 
-from tiered_api.kafka.server.request_buffers import FIRST_STEP, KEPT_BYTES, SMALLEST, Buffers, Frame
+from tiered_api.kafka.server.request_buffers import (
+    FIRST_BUFFER_BYTES,
+    POOL_BYTES,
+    POOLED_MIN_BYTES,
+    Frame,
+    RequestBuffers,
+)
 
 MIB = 1 << 20
 
@@ -15,7 +21,7 @@ MIB = 1 << 20
 def receive(frame: Frame, size: int, content: bytes = b"x") -> int:
     """Fills in up to `size` bytes as a socket would; how many found room."""
     done = 0
-    while done < size and (room := frame.room()) is not None:
+    while done < size and (room := frame.next_space()) is not None:
         part = min(len(room), size - done)
         room[:part] = content * part
         frame.filled += part
@@ -25,76 +31,76 @@ def receive(frame: Frame, size: int, content: bytes = b"x") -> int:
 
 @pytest.mark.parametrize("size", [33_000, 65_536, 65_537, 300_000, 1 << 20, 5_000_000])
 def test_a_frame_is_whole_when_all_of_it_came(size: int) -> None:
-    buffers = Buffers(16 * MIB)
-    frame = buffers.frame(size, memoryview(b"begun"))
+    buffers = RequestBuffers(16 * MIB)
+    frame = buffers.new_frame(size, memoryview(b"begun"))
     assert receive(frame, size - 5) == size - 5
     assert (frame.filled, len(frame.view)) == (size, size)
     assert bytes(frame.view[:7]) == b"begunxx" and bytes(frame.view[-2:]) == b"xx"
     frame.release()
-    assert buffers.free == 16 * MIB
+    assert buffers.free_bytes == 16 * MIB
 
 
 def test_what_is_announced_holds_little_and_grows_with_what_came() -> None:
-    buffers = Buffers(1000 * MIB)
-    frame = buffers.frame(100 * MIB, memoryview(b""))
+    buffers = RequestBuffers(1000 * MIB)
+    frame = buffers.new_frame(100 * MIB, memoryview(b""))
     receive(frame, 1)
-    assert 1000 * MIB - buffers.free == FIRST_STEP
+    assert 1000 * MIB - buffers.free_bytes == FIRST_BUFFER_BYTES
     receive(frame, MIB)
-    assert 1000 * MIB - buffers.free == 4 * MIB
+    assert 1000 * MIB - buffers.free_bytes == 4 * MIB
 
 
 def test_a_buffer_that_lies_ready_is_taken_whole() -> None:
-    buffers = Buffers(16 * MIB)
-    first = buffers.frame(MIB, memoryview(b""))
+    buffers = RequestBuffers(16 * MIB)
+    first = buffers.new_frame(MIB, memoryview(b""))
     receive(first, MIB)
     first.release()
-    again = buffers.frame(MIB, memoryview(b""))
-    assert again.room() is not None and len(again.view) == MIB
-    assert buffers.kept == SMALLEST * 4  # of the first step
+    again = buffers.new_frame(MIB, memoryview(b""))
+    assert again.next_space() is not None and len(again.view) == MIB
+    assert buffers.pooled_bytes == POOLED_MIN_BYTES * 4  # of the first step
 
 
 def test_who_finds_no_room_is_called_when_there_is_some_and_one_may_go_over() -> None:
-    buffers = Buffers(4 * MIB)
+    buffers = RequestBuffers(4 * MIB)
     called: list[str] = []
-    over, other = (buffers.frame(4 * MIB, memoryview(b""), host) for host in "ab")
+    over, other = (buffers.new_frame(4 * MIB, memoryview(b""), host) for host in "ab")
     assert receive(other, 10) == 10
     assert receive(over, 4 * MIB) == 4 * MIB, "so that frames never block each other for good"
-    assert buffers.free < 0
+    assert buffers.free_bytes < 0
     assert receive(other, MIB) < MIB
     buffers.park(lambda: called.append("other"), "b")
     over.release()
-    assert called == ["other"] and not buffers.waiting
+    assert called == ["other"] and not buffers.has_waiting
     left = 4 * MIB - other.filled
     assert receive(other, left) == left
     other.release()
-    assert buffers.free == 4 * MIB
+    assert buffers.free_bytes == 4 * MIB
 
 
 def test_an_address_holds_its_share_and_one_frame_and_leaves_the_reserve_to_others() -> None:
     """1,500 announced frames of one address took all memory for half a minute."""
-    buffers = Buffers(16 * MIB)
-    flood = [buffers.frame(100 * MIB, memoryview(b""), "flood") for _ in range(1500)]
+    buffers = RequestBuffers(16 * MIB)
+    flood = [buffers.new_frame(100 * MIB, memoryview(b""), "flood") for _ in range(1500)]
     for frame in flood:
         receive(frame, 41_000)
-    held = 16 * MIB - buffers.free
-    assert held <= 8 * MIB + FIRST_STEP
-    more = [buffers.frame(100 * MIB, memoryview(b""), f"flood-{n % 3}") for n in range(1500)]
+    held = 16 * MIB - buffers.free_bytes
+    assert held <= 8 * MIB + FIRST_BUFFER_BYTES
+    more = [buffers.new_frame(100 * MIB, memoryview(b""), f"flood-{n % 3}") for n in range(1500)]
     for frame in more:
         receive(frame, 41_000)
-    honest = buffers.frame(200_000, memoryview(b""), "honest")
+    honest = buffers.new_frame(200_000, memoryview(b""), "honest")
     assert receive(honest, 200_000) == 200_000
     for frame in [*flood, *more, honest]:
         frame.release()
-    assert buffers.free == 16 * MIB
+    assert buffers.free_bytes == 16 * MIB
 
 
 def test_room_goes_first_to_the_address_that_holds_least() -> None:
-    buffers = Buffers(4 * MIB)
+    buffers = RequestBuffers(4 * MIB)
     called: list[str] = []
-    held = {host: buffers.frame(size, memoryview(b""), host) for host, size in (("a", MIB), ("b", MIB // 2))}
+    held = {host: buffers.new_frame(size, memoryview(b""), host) for host, size in (("a", MIB), ("b", MIB // 2))}
     for frame in held.values():
         receive(frame, frame.size)
-    large = buffers.frame(2 * MIB, memoryview(b""), "large")
+    large = buffers.new_frame(2 * MIB, memoryview(b""), "large")
     receive(large, 2 * MIB)
     for host in ("a", "b", "none"):
         buffers.park(partial(called.append, host), host)
@@ -106,9 +112,9 @@ def test_room_goes_first_to_the_address_that_holds_least() -> None:
 def test_frames_of_any_sizes_and_addresses_all_come_to_their_end(seed: int) -> None:
     """Each waits while it gets no room, and none for good."""
     chance = random.Random(seed)
-    buffers = Buffers(8 * MIB)
+    buffers = RequestBuffers(8 * MIB)
     frames = [
-        buffers.frame(chance.choice((40_000, 300_000, 3 * MIB, 9 * MIB)), memoryview(b""), chance.choice("aaabc"))
+        buffers.new_frame(chance.choice((40_000, 300_000, 3 * MIB, 9 * MIB)), memoryview(b""), chance.choice("aaabc"))
         for _ in range(40)
     ]
     waiting: set[int] = set()
@@ -125,17 +131,17 @@ def test_frames_of_any_sizes_and_addresses_all_come_to_their_end(seed: int) -> N
         elif frame.filled == frame.size or chance.random() < 0.02:
             frame.release()
             left.remove(number)
-    assert buffers.free == 8 * MIB and not buffers.waiting
+    assert buffers.free_bytes == 8 * MIB and not buffers.has_waiting
 
 
 def test_ready_buffers_are_bounded_and_forgotten() -> None:
-    buffers = Buffers(1000 * MIB)
-    frames = [buffers.frame(4 * MIB, memoryview(b"")) for _ in range(20)]
+    buffers = RequestBuffers(1000 * MIB)
+    frames = [buffers.new_frame(4 * MIB, memoryview(b"")) for _ in range(20)]
     for frame in frames:
         receive(frame, 4 * MIB)
     for frame in frames:
         frame.release()
-    assert 0 < buffers.kept <= KEPT_BYTES
+    assert 0 < buffers.pooled_bytes <= POOL_BYTES
     for _ in range(10):
         buffers.trim()
-    assert buffers.kept == 0
+    assert buffers.pooled_bytes == 0

@@ -9,48 +9,48 @@ from typing import cast
 
 from tests.unit.kafka.scripted import answer_frame
 from tiered.ports import Stream
-from tiered_api.kafka.client.connection import Link
-from tiered_api.kafka.client.response_buffers import SMALLEST, FrameMemory
+from tiered_api.kafka.client.connection import BrokerConnection
+from tiered_api.kafka.client.response_buffers import POOLED_MIN_BYTES, ResponseBuffers
 from tiered_api.kafka.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 MIB = 1 << 20
 
 
 def test_memory_is_used_again_once_nobody_views_it() -> None:
-    memory = FrameMemory()
-    first = memory.take(MIB)
+    memory = ResponseBuffers()
+    first = memory.acquire(MIB)
     first[:5] = b"first"
     records = first[:5]
     del first
-    second = memory.take(MIB)
+    second = memory.acquire(MIB)
     second[:5] = b"other"
     assert bytes(records) == b"first"
-    assert memory.kept == 2 * MIB
+    assert memory.pooled_bytes == 2 * MIB
     del records, second
-    third, fourth = memory.take(MIB - 7), memory.take(MIB)
-    assert (len(third), len(fourth), memory.kept) == (MIB - 7, MIB, 2 * MIB)
+    third, fourth = memory.acquire(MIB - 7), memory.acquire(MIB)
+    assert (len(third), len(fourth), memory.pooled_bytes) == (MIB - 7, MIB, 2 * MIB)
     assert bytes(third[:5]) != bytes(fourth[:5])
 
 
 def test_no_more_is_kept_than_is_allowed_and_nothing_while_nothing_comes() -> None:
-    memory = FrameMemory(4 * MIB)
-    held = [memory.take(MIB) for _ in range(6)]
-    assert memory.kept == 4 * MIB and all(len(each) == MIB for each in held)
+    memory = ResponseBuffers(4 * MIB)
+    held = [memory.acquire(MIB) for _ in range(6)]
+    assert memory.pooled_bytes == 4 * MIB and all(len(each) == MIB for each in held)
     del held
-    assert len(memory.take(4 * MIB)) == 4 * MIB
-    assert memory.kept == 4 * MIB, "smaller pieces made room"
-    memory.take(SMALLEST - 1)
-    assert memory.kept == 4 * MIB
-    memory.rest()
-    assert memory.kept == 0
-    assert len(FrameMemory(0).take(MIB)) == MIB
+    assert len(memory.acquire(4 * MIB)) == 4 * MIB
+    assert memory.pooled_bytes == 4 * MIB, "smaller pieces made room"
+    memory.acquire(POOLED_MIN_BYTES - 1)
+    assert memory.pooled_bytes == 4 * MIB
+    memory.clear()
+    assert memory.pooled_bytes == 0
+    assert len(ResponseBuffers(0).acquire(MIB)) == MIB
 
 
 class Fed:
     """A stream that gives what it is fed, in pieces of any size."""
 
-    def __init__(self, draw: random.Random) -> None:
-        self._draw = draw
+    def __init__(self, rng: random.Random) -> None:
+        self._draw = rng
         self._read: Callable[[], None] = lambda: None
         self._rest = memoryview(b"")
 
@@ -83,22 +83,22 @@ def answered(number: int, *records: bytes) -> bytes:
 
 
 def test_answers_that_are_still_read_are_left_alone_by_those_that_follow() -> None:
-    async def story() -> None:
-        draw, memory = random.Random(1), FrameMemory()
-        stream = Fed(draw)
-        link = Link(cast(Stream, stream), "there", "test", memory)
+    async def scenario() -> None:
+        rng, memory = random.Random(1), ResponseBuffers()
+        stream = Fed(rng)
+        link = BrokerConnection(cast(Stream, stream), "there", "test", memory)
         held: list[tuple[bytes, FetchResponse]] = []
         for number in range(1, 40):
-            records = draw.randbytes(draw.choice((10, 100_000, MIB, 3 * MIB)))
-            asking = asyncio.create_task(link.ask(FetchRequest(), FetchResponse, 10.0, 17))
+            records = rng.randbytes(rng.choice((10, 100_000, MIB, 3 * MIB)))
+            asking = asyncio.create_task(link.send(FetchRequest(), FetchResponse, 10.0, 17))
             await asyncio.sleep(0)
             stream.feed(answered(number, records, records[:5]))
             held.append((records, await asking))
             for said, answer in held:
                 first, second = answer.responses[0].partitions
                 assert (first.records, second.records) == (said, said[:5])
-            if len(held) > draw.randrange(4):
-                del held[draw.randrange(len(held))]
-        assert memory.kept <= 32 * MIB
+            if len(held) > rng.randrange(4):
+                del held[rng.randrange(len(held))]
+        assert memory.pooled_bytes <= 32 * MIB
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -10,8 +10,8 @@ from typing import Any
 from tiered_api.kafka.server.turns import TURN_SECONDS, Turns
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
 
 
 def busy(seconds: float) -> None:
@@ -28,12 +28,12 @@ async def turns_of(loop_turns: list[int], ended: asyncio.Event) -> None:
 
 
 def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, ended, seen, loop_turns = Turns(), asyncio.Event(), list[int](), [0]
 
         async def work() -> None:
             for _ in range(3):
-                await turns.wait()
+                await turns.wait_turn()
                 busy(TURN_SECONDS)
                 seen.append(loop_turns[0])
 
@@ -43,47 +43,47 @@ def test_others_have_a_turn_between_pieces_that_take_all_the_time_of_one() -> No
         await counting
         assert len(seen) == 12 and len(set(seen)) == 12, "no two pieces in one turn"
 
-    run(story())
+    run(scenario())
 
 
 def test_short_pieces_share_a_turn() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, loop_turns, ended = Turns(), [0], asyncio.Event()
         counting = asyncio.create_task(turns_of(loop_turns, ended))
         await asyncio.sleep(0)
         before = loop_turns[0]
         for _ in range(100):
-            await turns.wait()
+            await turns.wait_turn()
         assert loop_turns[0] == before
         ended.set()
         await counting
 
-    run(story())
+    run(scenario())
 
 
 def test_work_goes_on_in_the_order_in_which_it_came() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns, order = Turns(), list[str]()
-        assert turns.is_free()
+        assert turns.has_time()
         for name in "abc":
-            turns.soon(lambda name=name: order.append(name))  # type: ignore[misc]
-        assert not turns.is_free(), "who comes later does not overtake"
-        await turns.wait()
+            turns.run_later(lambda name=name: order.append(name))  # type: ignore[misc]
+        assert not turns.has_time(), "who comes later does not overtake"
+        await turns.wait_turn()
         assert order == ["a", "b", "c"]
 
-    run(story())
+    run(scenario())
 
 
 def test_work_that_was_cancelled_holds_up_nobody() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         turns = Turns()
-        assert turns.is_free()
+        assert turns.has_time()
         busy(TURN_SECONDS)
-        waits = [asyncio.create_task(turns.wait()) for _ in range(3)]
+        waits = [asyncio.create_task(turns.wait_turn()) for _ in range(3)]
         await asyncio.sleep(0)
         waits[0].cancel()
         async with asyncio.timeout(10):
             await asyncio.gather(*waits[1:])
-        assert turns.is_free()
+        assert turns.has_time()
 
-    run(story())
+    run(scenario())

@@ -11,12 +11,12 @@ from tiered_api.kafka.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.protocol.schema import OUR_TAGS, Kind, Message, Row, rows
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG, FieldSpec, FieldType, Message, field_specs
 
 TABLES: dict[str, type[Message]] = {
     table.__name__: table
     for table in (
-        *(table for api in apis.APIS.values() for table in (api.request, api.response)),
+        *(table for api in apis.APIS.values() for table in (api.request_type, api.response_type)),
         ConsumerProtocolSubscription,
         ConsumerProtocolAssignment,
     )
@@ -26,18 +26,18 @@ KIO_ONLY = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
 """Messages of which kafka-python has no definition."""
 OURS: dict[str, type[Message]] = {
     table.__name__: table
-    for api in (*apis.AMONG_BROKERS.values(), *apis.FOR_OPERATORS.values())
-    for table in (api.request, api.response)
+    for api in (*apis.INTER_BROKER_APIS.values(), *apis.OPERATOR_APIS.values())
+    for table in (api.request_type, api.response_type)
 }
 """Messages among our brokers, and of our command line."""
 
 INTEGERS = {
-    Kind.INT8: (-(2**7), 2**7 - 1),
-    Kind.INT16: (-(2**15), 2**15 - 1),
-    Kind.UINT16: (0, 2**16 - 1),
-    Kind.INT32: (-(2**31), 2**31 - 1),
-    Kind.UINT32: (0, 2**32 - 1),
-    Kind.INT64: (-(2**63), 2**63 - 1),
+    FieldType.INT8: (-(2**7), 2**7 - 1),
+    FieldType.INT16: (-(2**15), 2**15 - 1),
+    FieldType.UINT16: (0, 2**16 - 1),
+    FieldType.INT32: (-(2**31), 2**31 - 1),
+    FieldType.UINT32: (0, 2**32 - 1),
+    FieldType.INT64: (-(2**63), 2**63 - 1),
 }
 TEXTS = ("", "a", "orders", "é日😀", "\0", "x" * 126, "y" * 127, "z" * 300)
 SIZES = (0, 0, 1, 1, 2, 3)
@@ -60,41 +60,41 @@ class Drawn:
     def message(self, table: type[Any], version: int) -> Any:
         """A message or struct; what the version lacks keeps its default."""
         held = {}
-        for row in rows(table):
-            if version not in row.versions or row.tag >= OUR_TAGS:
+        for row in field_specs(table):
+            if version not in row.versions or row.tag >= FIRST_PRIVATE_TAG:
                 continue
             if version in row.tagged and self.random.random() < 0.4:
                 continue
             held[row.name] = self.field(row, version)
         return table(**held)
 
-    def field(self, row: Row, version: int) -> Any:
+    def field(self, row: FieldSpec, version: int) -> Any:
         """A value of one field."""
         if version in row.nullable and self.random.random() < 0.3:
             return None
         if not row.is_array:
             return self.value(row, version)
         long = self.random.random() < 0.03 and (
-            row.kind is not Kind.STRUCT or not any(each.of for each in rows_of(row))
+            row.kind is not FieldType.STRUCT or not any(each.of for each in rows_of(row))
         )
         return [self.value(row, version) for _ in range(self.random.choice(LONG if long else SIZES))]
 
-    def value(self, row: Row, version: int) -> Any:
+    def value(self, row: FieldSpec, version: int) -> Any:
         """One value, or one element of an array."""
-        draw = self.random
-        if row.kind is Kind.STRUCT:
+        rng = self.random
+        if row.kind is FieldType.STRUCT:
             return self.message(row.of or object, version)
-        if row.kind is Kind.BOOL:
-            return draw.random() < 0.5
-        if row.kind is Kind.STRING:
-            return draw.choice(TEXTS)
-        if row.kind is Kind.UUID:
-            return id_text(draw.randbytes(16))
-        if row.kind in (Kind.BYTES, Kind.RECORDS):
-            return draw.randbytes(draw.choice((0, 1, 61, 127, 128)))
+        if row.kind is FieldType.BOOL:
+            return rng.random() < 0.5
+        if row.kind is FieldType.STRING:
+            return rng.choice(TEXTS)
+        if row.kind is FieldType.UUID:
+            return id_text(rng.randbytes(16))
+        if row.kind in (FieldType.BYTES, FieldType.RECORDS):
+            return rng.randbytes(rng.choice((0, 1, 61, 127, 128)))
         return self.integer(row)
 
-    def integer(self, row: Row) -> int:
+    def integer(self, row: FieldSpec) -> int:
         """A number; its bounds are drawn often."""
         low, high = INTEGERS[row.kind]
         if self.gentle and row.name.endswith("error_code"):
@@ -104,6 +104,6 @@ class Drawn:
         return self.random.choice((low, high, 0, -1 if low else 1, self.random.randint(low, high)))
 
 
-def rows_of(row: Row) -> tuple[Row, ...]:
+def rows_of(row: FieldSpec) -> tuple[FieldSpec, ...]:
     """The rows of what a field consists of."""
-    return rows(row.of) if row.of else ()
+    return field_specs(row.of) if row.of else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.change_summary import LOSSES_SHOWN_MAX, NAMES_MAX, summarize_losses, summarize
+from tiered.metadata.change_summary import LOSSES_SHOWN_MAX, NAMES_MAX, summarize, summarize_losses
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.image import Image
 
@@ -78,7 +78,11 @@ def test_losses_are_one_line_with_the_offsets_that_are_new() -> None:
     )
     assert summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 50, 0)], 2)) == "", "less than was said"
     assert "flights-0@30:" in summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 1, 30, 0)], 2))
-    assert "flights-0@99:" in summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), "another one"
+    assert "flights-0@99:" in summarize_losses(two, two.apply([kinds.LossReported(FLIGHTS, 0, 2, 99, 0)], 2)), (
+        "another one"
+    )
     assert summarize_losses(two, two.apply([kinds.LossesAcknowledged(((FLIGHTS, 0, 1),), 0)], 2)) == ""
     many = there.apply([kinds.LossReported(FLIGHTS, p, 1, 0, 0) for p in range(200)], 1)
-    assert summarize_losses(there, many).count("flights-") == LOSSES_SHOWN_MAX and "partitions=200" in summarize_losses(there, many)
+    assert summarize_losses(there, many).count("flights-") == LOSSES_SHOWN_MAX and "partitions=200" in summarize_losses(
+        there, many
+    )

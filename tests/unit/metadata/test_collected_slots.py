@@ -9,15 +9,15 @@ import pytest
 from tests.unit.metadata.test_log_writer import Overtaken, controller, created, run, store, writer
 from tiered.errors import Fenced, Refused
 from tiered.metadata import layout
-from tiered.metadata.log_reader import load_metadata, load_image
-from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
+from tiered.metadata.log_reader import load_image, load_metadata
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 
 
 @pytest.mark.parametrize("beyond", range(3))
 def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
     """Rule M3: the old controller wakes up where its next slot went, as the last or as an earlier one."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
@@ -29,11 +29,11 @@ def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
         with pytest.raises(Fenced, match="was collected"):
             await old.append(created(10))
 
-    run(story())
+    run(scenario())
 
 
 def test_no_slot_goes_before_the_boundary_says_so() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         faults = Faults()
         log, image = await controller(FaultyStore(memory, faults, clock), clock)
@@ -52,11 +52,11 @@ def test_no_slot_goes_before_the_boundary_says_so() -> None:
         assert len(await memory.list(layout.LOG_PREFIX)) < len(before)
         assert await load_image(memory) == image
 
-    run(story())
+    run(scenario())
 
 
 def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_one() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         old, stale = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
@@ -68,11 +68,11 @@ def test_an_older_snapshot_that_comes_late_does_not_take_the_place_of_a_newer_on
         assert (await load_metadata(memory)).boundary == boundary
         assert await load_image(memory) == image
 
-    run(story())
+    run(scenario())
 
 
 def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log = writer(memory, clock)
         await log.load_or_create_format()
@@ -82,11 +82,11 @@ def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
         with pytest.raises(Refused, match="another-cluster"):
             await log.take_over(image, 1, "i1")
 
-    run(story())
+    run(scenario())
 
 
 def test_a_reader_that_the_collection_overtakes_by_its_very_next_slot_starts_over() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
 
@@ -95,9 +95,11 @@ def test_a_reader_that_the_collection_overtakes_by_its_very_next_slot_starts_ove
             await log.write_snapshot(image)
             image = image.apply(created(0), await log.append(created(0)))
             await log.write_snapshot(image)
-            assert (await load_metadata(memory)).boundary.collected == 0, "the first slot, which the reader is about to read"
+            assert (await load_metadata(memory)).boundary.collected == 0, (
+                "the first slot, which the reader is about to read"
+            )
 
         loaded = await load_metadata(Overtaken(memory, overtake()))
         assert loaded.image == image
 
-    run(story())
+    run(scenario())

@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.ids import TopicId
-from tiered.metadata.config_sources import TopicConfigEntries, ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries, topic_config_entries
+from tiered.metadata.config_sources import (
+    ConfigEntry,
+    ConfigSource,
+    TopicConfigEntries,
+    broker_config_entries,
+    cluster_config_entries,
+    topic_config_entries,
+)
 from tiered.metadata.effective_config import broker_settings, overridden_settings, topic_config
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 
@@ -31,19 +38,25 @@ def test_the_narrowest_statement_comes_first() -> None:
     assert trail(shown, "retention.ms") == [("retention.ms", "9", 1), *below]
     assert trail(topic_config_entries(IMAGE, STARTED, topic()), "retention.ms") == below
     assert trail(broker_config_entries(IMAGE, STARTED, 1), "log.retention.ms") == below
-    assert trail(broker_config_entries(IMAGE, STARTED, 2), "log.retention.ms") == [below[1], below[3]], "of others it knows less"
+    assert trail(broker_config_entries(IMAGE, STARTED, 2), "log.retention.ms") == [below[1], below[3]], (
+        "of others it knows less"
+    )
     assert [each.row.name for each in cluster_config_entries(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
 
 
 def test_what_is_shown_is_what_is_in_force() -> None:
     for configs in ({}, {"retention_ms": "9", "segment_bytes": "4096", "min_cleanable_dirty_ratio": "0.25"}):
         in_force = topic_config(topic(**configs), broker_settings(IMAGE, STARTED, 1).topic_defaults()).to_strings()
-        assert {each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(**configs))} == in_force
+        assert {
+            each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(**configs))
+        } == in_force
     assert {each.row.name: each.value for each in broker_config_entries(IMAGE, STARTED, 1)} == broker_settings(
         IMAGE, STARTED, 1
     ).to_strings()
     untiered = replace(STARTED, remote_log_storage_system_enable=False)
-    (tiered,) = [each for each in topic_config_entries(Image(), untiered, topic()) if each.row.name == "remote.storage.enable"]
+    (tiered,) = [
+        each for each in topic_config_entries(Image(), untiered, topic()) if each.row.name == "remote.storage.enable"
+    ]
     assert (tiered.value, tiered.source) == ("false", ConfigSource.STATIC_BROKER_CONFIG)
 
 
@@ -56,9 +69,13 @@ def test_what_a_broker_was_started_with_and_does_not_go_by_is_named() -> None:
 def test_min_insync_replicas_is_never_what_one_broker_was_started_with() -> None:
     started = replace(STARTED, min_insync_replicas=2)
     assert trail(broker_config_entries(Image(), started, 1), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
-    assert trail(topic_config_entries(Image(), started, topic()), "min.insync.replicas") == [("min.insync.replicas", "1", 5)]
+    assert trail(topic_config_entries(Image(), started, topic()), "min.insync.replicas") == [
+        ("min.insync.replicas", "1", 5)
+    ]
     assert broker_settings(Image(), started, 1).min_insync_replicas == 1
-    assert overridden_settings(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, "the broker says so when it starts"
+    assert overridden_settings(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, (
+        "the broker says so when it starts"
+    )
     agreed = Image(broker_configs={-1: {"min.insync.replicas": "2"}})
     assert broker_settings(agreed, STARTED, 1).min_insync_replicas == 2
     assert overridden_settings(agreed, started, 1) == {}

@@ -52,7 +52,7 @@ def test_a_loss_is_heard_of_when_it_is_reported() -> None:
     before, topic_id = shard.image, shard.image.topics["t"].topic_id
     decide(shard, requests.ReportLoss(topic_id, 0, 0, 7))
     found = compute_delta(before, shard.image, 1, "i1")
-    assert [(at, loss.from_offset) for at, loss in found.loss_changes if loss is not None] == [(FIRST, 7)]
+    assert [(tp, loss.from_offset) for tp, loss in found.loss_changes if loss is not None] == [(FIRST, 7)]
     before = shard.image
     decide(shard, requests.AcknowledgeLosses(((topic_id, 0, 0),)))
     assert compute_delta(before, shard.image, 1, "i1") == Delta(loss_changes=((FIRST, None),)), "or acknowledged"
@@ -87,7 +87,9 @@ def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
         (image(broker(2, "before")), old.apply([elected], 1), "another incarnation was in sync"),
         (later, old.apply([elected], 1), "nothing is known of before"),
     ):
-        assert [each.was_in_sync for each in compute_delta(before, after, 2, "i2").leaders if each.at == FIRST] == [False], why
+        assert [each.was_in_sync for each in compute_delta(before, after, 2, "i2").leaders if each.tp == FIRST] == [
+            False
+        ], why
 
 
 def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
@@ -116,7 +118,9 @@ def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
     """Also what the step does not change, and never as if no copy existed."""
     old = image(broker(2, "gone"))
     new = old.apply([broker(1, "new"), led(0, 1, 1, 1)], 1)
-    assert compute_delta(old, new, 1, "new") == Delta(leaders=(Lead(FIRST, T, 1, False),), followers=(Follow(SECOND, T, 2, 0),))
+    assert compute_delta(old, new, 1, "new") == Delta(
+        leaders=(Lead(FIRST, T, 1, False),), followers=(Follow(SECOND, T, 2, 0),)
+    )
     assert compute_delta(old, old.apply([broker(1, "new")], 1), 1, "new").leaders == (Lead(FIRST, T, 0, False),)
 
 

@@ -13,7 +13,7 @@ from tiered.metadata.loader import MetadataLoader
 def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
     """A replica that went elsewhere meanwhile leaves a log here that has to go."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         acted: list[tuple[Image, Image]] = []
 
         async def act(old: Image, new: Image) -> None:
@@ -31,13 +31,13 @@ def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
         assert acted == [(opened, committed.image)] and not committed.image.topics
         task.cancel()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_broker_says_that_it_has_done_what_it_has_done() -> None:
     """Rule M5: it is fenced no more, and a topic is ready, by that word."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         going, may_end = asyncio.Event(), asyncio.Event()
 
         async def act(old: Image, new: Image) -> None:
@@ -54,4 +54,4 @@ def test_a_broker_says_that_it_has_done_what_it_has_done() -> None:
         assert committed.applied_slot == 0
         task.cancel()
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -15,12 +15,12 @@ from tiered.metadata import layout
 from tiered.metadata.changes import Change, TopicCreated
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Format
-from tiered.metadata.log_reader import load_metadata, load_image
+from tiered.metadata.log_reader import load_image, load_metadata
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import FaultRule, Faults, FaultyStore, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
-from tiered.ports import Got, ObjectStore
+from tiered.ports import GetResult, ObjectStore
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class SeededRng:
         return random.Random(f"{self.seed}/{name}")
 
 
-def run(story: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(story)
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(scenario)
 
 
 def store() -> tuple[MemoryStore, InstantClock]:
@@ -74,7 +74,7 @@ def created(number: int) -> list[Change]:
 
 
 def test_what_is_appended_is_loaded_in_order() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(40):
@@ -83,20 +83,20 @@ def test_what_is_appended_is_loaded_in_order() -> None:
         assert list(image.topics) == [f"t{number}" for number in range(40)]
         assert image.slot == 40
 
-    run(story())
+    run(scenario())
 
 
 def test_an_empty_store_holds_no_cluster() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, _ = store()
         with pytest.raises(Refused, match="no cluster"):
             await load_image(memory)
 
-    run(story())
+    run(scenario())
 
 
 def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         first, wrote = await writer(memory, clock, 1).load_or_create_format()
         assert wrote
@@ -106,7 +106,7 @@ def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
             await writer(memory, clock).load_or_create_format()
         assert refused.value.code is Code.UNSUPPORTED_VERSION
 
-    run(story())
+    run(scenario())
 
 
 def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_for_nobody_else() -> None:
@@ -122,9 +122,12 @@ def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_f
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.CONFLICT, FaultKind.LATE_APPLY])
 @pytest.mark.parametrize("seed", range(8))
 def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: FaultKind, seed: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
-        rules = [FaultRule(kind, ("put",), probability=0.4, seconds=0.5), FaultRule(FaultKind.ERROR, ("get",), probability=0.2)]
+        rules = [
+            FaultRule(kind, ("put",), probability=0.4, seconds=0.5),
+            FaultRule(FaultKind.ERROR, ("get",), probability=0.2),
+        ]
         bad = FaultyStore(memory, Faults(rules, random.Random(seed)), clock)
         log = writer(bad, clock, seed)
         await writer(memory, clock).load_or_create_format()
@@ -138,11 +141,11 @@ def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kin
         assert loaded == image
         assert len(await memory.list(layout.LOG_PREFIX)) == 31
 
-    run(story())
+    run(scenario())
 
 
 def test_a_new_controller_fences_the_old_one() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
         await old.append(created(1))
@@ -153,11 +156,11 @@ def test_a_new_controller_fences_the_old_one() -> None:
         await new.append(created(3))
         assert list((await load_image(memory)).topics) == ["t1", "t3"]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
         candidate = writer(memory, clock, 2)
@@ -168,11 +171,11 @@ def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
         assert list(image.topics) == ["t1", "t2"]
         assert image == await load_image(memory)
 
-    run(story())
+    run(scenario())
 
 
 def test_of_two_candidates_one_leads() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         await controller(memory, clock, 1)
         logs = [writer(memory, clock, seed) for seed in (2, 3, 4)]
@@ -183,11 +186,11 @@ def test_of_two_candidates_one_leads() -> None:
         )
         assert sorted(type(each).__name__ for each in found) == ["Fenced", "Fenced", "Image"]
 
-    run(story())
+    run(scenario())
 
 
 def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         faults = Faults([], random.Random(1))
         log = writer(FaultyStore(memory, faults, clock), clock)
@@ -205,11 +208,11 @@ def test_a_candidacy_that_is_given_up_waits_for_nothing() -> None:
         await log.take_over(image, 1, "i1")
         assert not log.stall_reason and not log.last_error
 
-    run(story())
+    run(scenario())
 
 
 def test_snapshots_shorten_the_log_and_nothing_else() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(60):
@@ -221,11 +224,11 @@ def test_snapshots_shorten_the_log_and_nothing_else() -> None:
         assert slots == list(range(51, 61))
         assert len(await memory.list(layout.SNAPSHOT_PREFIX)) == 2
 
-    run(story())
+    run(scenario())
 
 
 def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         stalled, _ = await controller(memory, clock, 1)
         new, image = await controller(memory, clock, 2)
@@ -238,7 +241,7 @@ def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
             await stalled.append(created(99))
         assert await load_image(memory) == image
 
-    run(story())
+    run(scenario())
 
 
 class Overtaken:
@@ -261,7 +264,7 @@ class Overtaken:
 
 
 def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
 
@@ -275,12 +278,12 @@ def test_a_reader_that_the_collection_overtakes_starts_over() -> None:
         loaded = await load_metadata(Overtaken(memory, overtake()))
         assert loaded.image == image
 
-    run(story())
+    run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         rules = [
             FaultRule(FaultKind.LOST_REPLY, ("put",), key="boundary", probability=0.4),
@@ -297,11 +300,11 @@ def test_a_boundary_whose_put_is_lost_or_late_still_only_grows(seed: int) -> Non
             collected = boundary.collected
         assert await load_image(memory) == image
 
-    run(story())
+    run(scenario())
 
 
 def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         number = 0
@@ -312,27 +315,27 @@ def test_a_replay_that_would_be_long_asks_for_a_snapshot() -> None:
         await log.write_snapshot(image)
         assert not log.is_snapshot_due
 
-    run(story())
+    run(scenario())
 
 
 def test_a_garbled_entry_stops_the_reader() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, _ = await controller(memory, clock)
         slot = await log.append(created(1))
         got = await memory.get(layout.slot_key(slot))
-        assert isinstance(got, Got)
+        assert isinstance(got, GetResult)
         await memory.put(layout.slot_key(slot), got.data[:-9] + b"x" + got.data[-8:])
         with pytest.raises(Corrupt, match=layout.slot_key(slot)):
             await load_image(memory)
 
-    run(story())
+    run(scenario())
 
 
 @pytest.mark.parametrize("snapshots", [1, 2, 3])
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_it(snapshots: int, gone: bool) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)
         for number in range(10 * snapshots + 3):
@@ -358,4 +361,4 @@ def test_a_snapshot_that_is_lost_or_garbled_is_made_up_for_by_what_lies_before_i
             await load_image(memory)
         assert corrupt.value.where == keys[-1]
 
-    run(story())
+    run(scenario())

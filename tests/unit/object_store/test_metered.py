@@ -13,13 +13,13 @@ from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
 from tiered.object_store.metered import MeteredStore
-from tiered.ports import Got, NotFound
+from tiered.ports import GetResult, NotFound
 
 
 def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
     loop = SimLoop(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         clock, faults, metrics = SimClock(loop), Faults(), Metrics()
         store = MeteredStore(FaultyStore(MemoryStore(clock), faults, clock), clock, metrics)
         await store.put("a", b"12345")
@@ -40,13 +40,13 @@ def test_an_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
         assert store.outage is None
         assert "tiered_store_unavailable_seconds 0" in metrics.render()
 
-    loop.run(story())
+    loop.run(scenario())
 
 
 def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
     loop = SimLoop(1)
 
-    async def story() -> None:
+    async def scenario() -> None:
         clock, metrics = SimClock(loop), Metrics()
         store = MeteredStore(MemoryStore(clock), clock, metrics)
         await store.put("a", b"12345")
@@ -71,15 +71,15 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
             assert line in text, line
         assert store.request_count() == 7
 
-    loop.run(story())
+    loop.run(scenario())
 
 
 def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
     class Locked(MemoryStore):
-        async def get(self, key: str, start: int = 0, length: int | None = None) -> Got | NotFound:
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             raise Unavailable("AccessDenied", refused=True)
 
-    async def story() -> None:
+    async def scenario() -> None:
         clock = SimClock(loop)
         store = MeteredStore(Locked(clock), clock, Metrics())
         with pytest.raises(Unavailable):
@@ -87,4 +87,4 @@ def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
         assert store.outage is not None and store.outage.refused
 
     loop = SimLoop(1)
-    loop.run(story())
+    loop.run(scenario())

@@ -13,11 +13,11 @@ from tiered.records import native
 from tiered.records.batch import (
     HEADER_BYTES,
     check_batch,
+    decode_header,
+    decode_records,
+    decompressed_max,
     encode_batch,
     first_at_or_after,
-    decode_header,
-    decompressed_max,
-    decode_records,
     open_sections,
     set_append_time,
     stamp,
@@ -190,7 +190,11 @@ def test_records_above_the_last_offset_are_corrupt() -> None:
 
 
 def test_sections_leave_control_batches_out() -> None:
-    log = encode_batch(three()) + encode_batch(three(), control=True, base_offset=3) + encode_batch(three(), base_offset=6)
+    log = (
+        encode_batch(three())
+        + encode_batch(three(), control=True, base_offset=3)
+        + encode_batch(three(), base_offset=6)
+    )
     opened = open_sections(log, native.walk(log).batches)
     assert [base_offset for _, base_offset, *_ in opened] == [0, 6]
 

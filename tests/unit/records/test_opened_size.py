@@ -23,9 +23,9 @@ ZEROS = bytes(20 * MIB)
 
 def honest(size: int) -> bytes:
     """Text that packs some four to one."""
-    draw = random.Random(size)
-    words = [bytes(draw.choices(b"abcdefghij ", k=draw.randint(3, 12))) for _ in range(200)]
-    made = b" ".join(draw.choices(words, k=size // 6))
+    rng = random.Random(size)
+    words = [bytes(rng.choices(b"abcdefghij ", k=rng.randint(3, 12))) for _ in range(200)]
+    made = b" ".join(rng.choices(words, k=size // 6))
     return made[:size]
 
 
@@ -70,19 +70,20 @@ def test_lengths_that_snappy_states_count() -> None:
     assert decompressed_size(Codec.SNAPPY, framed, MIB) > 200 * MIB
     block = bytes(cramjam.snappy.compress_raw(b"x" * 100))
     assert (
-        decompressed_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB) == 3 * BLOCK_BYTES_MIN
+        decompressed_size(Codec.SNAPPY, XERIAL_HEADER + (struct.pack(">i", len(block)) + block) * 3, MIB)
+        == 3 * BLOCK_BYTES_MIN
     )
 
 
 @pytest.mark.parametrize("codec", PACKED)
 def test_any_bytes_are_looked_at_soon_and_without_an_error(codec: Codec) -> None:
-    draw = random.Random(7)
+    rng = random.Random(7)
     whole = compress(codec, honest(200_000))
     for _ in range(500):
-        cut = bytearray(whole[: draw.randint(0, len(whole))])
-        for _ in range(draw.randint(0, 3)):
+        cut = bytearray(whole[: rng.randint(0, len(whole))])
+        for _ in range(rng.randint(0, 3)):
             if cut:
-                cut[draw.randrange(min(len(cut), 40))] = draw.randrange(256)
+                cut[rng.randrange(min(len(cut), 40))] = rng.randrange(256)
         assert decompressed_size(codec, cut, MIB) >= 0
 
 

@@ -15,7 +15,7 @@ from tiered.records.model import Codec, ProducerRecord
 
 pa = pytest.importorskip("pyarrow")
 
-from tiered.records.arrow import to_arrays, record_batch, arrow_types  # noqa: E402
+from tiered.records.arrow import arrow_types, record_batch, to_arrays  # noqa: E402
 
 COLUMNS = list(arrow_types())
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,9 +8,17 @@ from tests.transcript import Command
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH, TopicId
-from tiered.peers import Diverging, FetchedPart, FetchFrom
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
-from tiered.replication.follower_step import Append, FollowerLog, RestartAtLogStart, FollowerStep, Truncate, next_high_watermark, decide_step
+from tiered.replication.follower_step import (
+    Append,
+    FollowerLog,
+    FollowerStep,
+    RestartAtLogStart,
+    Truncate,
+    decide_step,
+    next_high_watermark,
+)
 
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 
@@ -33,16 +41,16 @@ class ModelReplica:
         self.epochs.assign(epoch, self.end)
         self.records.append((epoch, value))
 
-    def build_fetch(self) -> FetchFrom:
-        return FetchFrom(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start, self.start)
+    def build_fetch(self) -> PartitionFetch:
+        return PartitionFetch(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start, self.start)
 
-    def reply(self, request: FetchFrom, cold_end: int = 0, log_start: int | None = None) -> FetchedPart:
+    def reply(self, request: PartitionFetch, cold_end: int = 0, log_start: int | None = None) -> FetchedPartition:
         """As the leader."""
         low = self.start if log_start is None else log_start
         leader_log = LeaderLog(self.leader_epoch, low, self.start, self.end, self.epochs)
         verdict = validate_offset_and_epoch(request, leader_log)
         records = request.offset.to_bytes(8, "big") if verdict is Code.NONE and request.offset < self.end else b""
-        return FetchedPart(
+        return FetchedPartition(
             TOPIC_ID,
             0,
             verdict.number if isinstance(verdict, Code) else 0,
@@ -50,7 +58,7 @@ class ModelReplica:
             low,
             self.start,
             cold_end,
-            verdict if isinstance(verdict, Diverging) else None,
+            verdict if isinstance(verdict, DivergingEpoch) else None,
             records,
         )
 
@@ -66,7 +74,7 @@ class ModelReplica:
             self._truncate(found.offset)
         elif isinstance(found, RestartAtLogStart):
             self.start, self.records, self.epochs = found.offset, [], LeaderEpochs()
-        if part.diverging is None:
+        if part.diverging_epoch is None:
             self.high_watermark = next_high_watermark(self.high_watermark, part.high_watermark, self.end)
         return found
 
@@ -115,13 +123,17 @@ class ReplicaTranscript:
 
     @staticmethod
     def _fetch(replica: ModelReplica, leader: ModelReplica) -> str:
-        request_text = f"asks for {replica.end} after epoch {replica.epochs.latest}" if replica.epochs.latest != NO_EPOCH else "asks"
+        request_text = (
+            f"asks for {replica.end} after epoch {replica.epochs.latest}"
+            if replica.epochs.latest != NO_EPOCH
+            else "asks"
+        )
         try:
             part = leader.reply(replica.build_fetch())
         except Refused as refused:
             return f"{request_text}: {refused.code.name}"
         found = replica.fetch_from(leader)
         parted = ""
-        if part.diverging is not None:
-            parted = f"parted, epoch {part.diverging.leader_epoch} ends at {part.diverging.end_offset}: "
+        if part.diverging_epoch is not None:
+            parted = f"parted, epoch {part.diverging_epoch.leader_epoch} ends at {part.diverging_epoch.end_offset}: "
         return f"{request_text}: {parted}{found}\n{replica}"

@@ -27,20 +27,20 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
-    FetchedPart,
-    FetchFrom,
-    FollowAnswer,
-    FollowAsk,
-    HeardAnswer,
+    ControllerView,
+    FetchedPartition,
+    ForwardReply,
+    MetadataFetch,
+    MetadataFetchReply,
+    PartitionFetch,
     ReplicaFetch,
-    SubmitAnswer,
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.replica_fetcher import FetcherSettings, ReplicaFetchers, FetcherPorts
+from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
@@ -84,14 +84,14 @@ class BrokerRig:
             Collector(self.store, manifests, uploader.keys_in_flight, self.clock, self.metrics, grace_ms=1000),
         )
 
-    async def open_log(self, at: TopicPartition = TP) -> DiskLog:
+    async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
         """Its log, opened once."""
-        if at not in self.logs:
-            self.logs[at] = await DiskLog.open(
-                self.disk, self.clock, f"log/{at}", self.config,
-                same_boot=True, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(at),
+        if tp not in self.logs:
+            self.logs[tp] = await DiskLog.open(
+                self.disk, self.clock, f"log/{tp}", self.config,
+                same_boot=True, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(tp),
             )  # fmt: skip
-        return self.logs[at]
+        return self.logs[tp]
 
     async def save_offsets(self) -> None:
         """As the data directory does."""
@@ -100,19 +100,24 @@ class BrokerRig:
             hot.checkpointed_start_offset = hot.start_offset
 
     async def lead(
-        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, at: TopicPartition = TP,
+        self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, pid = await self.open_log(at), LeaderReplica.id_of(at, TOPIC_ID)
-        start = LeaderStart(None, None) if previous_leader is PreviousLeader.NONE else await prepare_leader_log(hot, self.cold, pid, at.topic, epoch, previous_leader)
+        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        start = (
+            LeaderStart(None, None)
+            if previous_leader is PreviousLeader.NONE
+            else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader)
+        )
         state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
         return LeaderReplica(
-            at, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
-            on_segment_closed=self.with_closed_segments.append, on_follower_caught_up=self.with_caught_up_followers.append,
-            has_controller_contact=lambda: True, save_offsets=self.save_offsets,
+            tp, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
+            on_segment_closed=self.with_closed_segments.append,
+            on_follower_caught_up=self.with_caught_up_followers.append, has_controller_contact=lambda: True,
+            save_offsets=self.save_offsets,
         )  # fmt: skip
 
 
@@ -172,20 +177,24 @@ class DirectPeers:
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
 
-    async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+    async def fetch(self, address: str, request: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         self.requests.append(request)
         await asyncio.sleep(self.latency_seconds)
         if address in self.unreachable:
             await asyncio.sleep(timeout)
             raise Unavailable(f"{address} does not answer")
         progress = _ProgressEvent()
-        replicas = [found for each in request.partitions if (found := self.find_replica(address, request, each)) is not None]
+        replicas = [
+            found for each in request.partitions if (found := self.find_replica(address, request, each)) is not None
+        ]
         for replica in replicas:
             if not replica.is_stopped:
                 replica.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
-                while not any(part.records or part.code or part.diverging for part in self._parts(address, request)):
+                while not any(
+                    part.records or part.code or part.diverging_epoch for part in self._parts(address, request)
+                ):
                     progress.event.clear()
                     await progress.event.wait()
         except TimeoutError:
@@ -197,41 +206,43 @@ class DirectPeers:
         await asyncio.sleep(self.latency_seconds)
         return parts
 
-    def find_replica(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> LeaderReplica | None:
+    def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
         """The replica at that address, where it is led."""
         return self.replicas.get(address, {}).get((partition.topic_id, partition.partition))
 
-    def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPart]:
+    def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPartition]:
         return [self._part(address, request, each) for each in request.partitions]
 
-    def _part(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> FetchedPart:
+    def _part(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> FetchedPartition:
         replica = self.find_replica(address, request, partition)
-        nothing = FetchedPart(
+        nothing = FetchedPartition(
             partition.topic_id, partition.partition, Code.NOT_LEADER_OR_FOLLOWER.number, -1, -1, -1, -1, None, b""
         )
         if replica is None:
             return nothing
         try:
-            found = replica.handle_follower_fetch(request.node_id, request.incarnation, partition, request.partition_max_bytes)
+            found = replica.handle_follower_fetch(
+                request.node_id, request.incarnation, partition, request.partition_max_bytes
+            )
         except Refused as refused:
             return nothing._replace(code=refused.code.number)
-        return FetchedPart(
+        return FetchedPartition(
             partition.topic_id, partition.partition, found.code.number, found.high_watermark, found.log_start_offset,
             found.local_start_offset, found.cold_end_offset, found.diverging, read_bytes(found.data),
         )  # fmt: skip
 
-    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
+    async def fetch_metadata(self, address: str, ask: MetadataFetch, timeout: float) -> MetadataFetchReply:
         raise AssertionError("not asked here")
 
-    async def submit(
-        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
-    ) -> SubmitAnswer:
+    async def forward(
+        self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
+    ) -> ForwardReply:
         raise AssertionError("not asked here")
 
-    async def heard(self, address: str, timeout: float) -> HeardAnswer:
+    async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
         raise AssertionError("not asked here")
 
-    async def reach(self, address: str, timeout: float) -> None:
+    async def check_listening(self, address: str, timeout: float) -> None:
         raise AssertionError("not asked here")
 
     async def is_gone(self, address: str, timeout: float) -> bool:
@@ -257,17 +268,21 @@ class RunningFetchers:
         self.contact_events: list[tuple[str, int]] = []
         ports = FetcherPorts(
             peers, lambda node: f"{node}:0", broker.cold, rig.clock, lambda *broken: self.broken_logs.append(broken),
-            lambda node: self.contact_events.append(("lost", node)), lambda node: self.contact_events.append(("heard", node)),
+            lambda node: self.contact_events.append(("lost", node)),
+            lambda node: self.contact_events.append(("heard", node)),
         )  # fmt: skip
         made = FetcherSettings(broker.node_id, INCARNATIONS[broker.node_id], **settings)
         self._fetchers = ReplicaFetchers(lambda: made, ports, broker.rng, broker.metrics)
         self._task = rig.loop.create_task(self._fetchers.run(), name=f"fetchers-of-{broker.node_id}")
 
-    async def follow(self, leader: int, epoch: int, at: TopicPartition = TP, *, high_watermark: int = 0) -> FollowerReplica:
-        hot = await self._broker.open_log(at)
+    async def follow(
+        self, leader: int, epoch: int, tp: TopicPartition = TP, *, high_watermark: int = 0
+    ) -> FollowerReplica:
+        hot = await self._broker.open_log(tp)
         replica = FollowerReplica(
-            at, TOPIC_ID, hot, leader, epoch,
-            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state, save_offsets=self._broker.save_offsets,
+            tp, TOPIC_ID, hot, leader, epoch,
+            high_watermark=high_watermark, clock=self._broker.clock, disk=self._broker.state,
+            save_offsets=self._broker.save_offsets,
         )  # fmt: skip
         self._fetchers.follow(replica)
         return replica

@@ -16,7 +16,7 @@ from tiered.replication.leader_replica import LeaderReplica
 async def upload(leader: LeaderReplica) -> None:
     """All that it has is cold, named under its epoch."""
     leader.roll()
-    manifest = await leader.cold.manifests.take_over(leader.pid, leader.topic, leader.leader_epoch)
+    manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     end = leader.log.end_offset
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
     assert written is not None and written.cold_end_offset == end
@@ -30,7 +30,7 @@ def large() -> ReplicationRig:
 def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_it_serves() -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(10):
             append_batch(first, number)
@@ -38,15 +38,15 @@ def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_
         heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, 0)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serves() -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(10):
             append_batch(first, number)
@@ -55,14 +55,16 @@ def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serve
         assert heir.log.local_start_offset == heir.log.end_offset == 10
         assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
 
-    rig.run(story)
+    rig.run(scenario)
 
 
-@pytest.mark.parametrize("past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.STOPPED_CLEANLY])
+@pytest.mark.parametrize(
+    "past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.STOPPED_CLEANLY]
+)
 def test_what_was_deleted_stays_deleted_under_the_next_leader(past: PreviousLeader) -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
         for number in range(10):
             append_batch(first, number)
@@ -72,13 +74,13 @@ def test_what_was_deleted_stays_deleted_under_the_next_leader(past: PreviousLead
         heir = await rig.brokers[2].lead(1, [2], previous_leader=past)
         assert heir.log.start_offset == heir.log_start_offset == 7
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here() -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await rig.brokers[1].lead(3, [1])
         for number in range(10):
             append_batch(first, number)
@@ -92,13 +94,13 @@ def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here()
         text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
         assert b"3 0" in text.pread(0, text.size())
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await rig.brokers[1].lead(1, [1]), await rig.brokers[2].lead(2, [2])
         for number in range(10):
             append_batch(first, number)
@@ -109,13 +111,13 @@ def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
         assert heir.restarted_at_cold_end and heir.log.local_start_offset == heir.log.end_offset == 10
         assert heir.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> None:
     rig = large()
 
-    async def story() -> None:
+    async def scenario() -> None:
         for epoch in (0, 1, 2, 5):
             leader = await rig.brokers[1].lead(epoch, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
             append_batch(leader, leader.log.end_offset)
@@ -124,7 +126,7 @@ def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> No
         heir = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 5) and not heir.restarted_at_cold_end
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("past", [PreviousLeader.NONE, PreviousLeader.STOPPED_CLEANLY, PreviousLeader.MAY_STILL_WRITE])
@@ -132,7 +134,7 @@ def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: PreviousLeader
     """What it held before is below the high watermark soon, and acknowledged by then."""
     rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         log = await rig.brokers[1].open_log()
         log.append(batch(0, 10), leader_epoch=0, now_ms=NOW)
         leader = await rig.brokers[1].lead(1, [1], previous_leader=past)
@@ -140,4 +142,4 @@ def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: PreviousLeader
         leader.append_now(batch(10), 1)
         assert leader.high_watermark == log.flushed_offset, "an append alone counts for nothing"
 
-    rig.run(story)
+    rig.run(scenario)

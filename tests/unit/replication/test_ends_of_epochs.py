@@ -11,7 +11,7 @@ from tiered.replication.offset_lookup import end_offset_for_epoch
 def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker, ends = rig.brokers[1], [0]
         for epoch in (0, 2, 3):
             replica = await broker.lead(epoch, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
@@ -26,4 +26,4 @@ def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> No
             (0, ends[1]), (0, ends[1]), (2, ends[2]), (3, ends[3]), (4, ends[3]), (-1, -1),
         ]  # fmt: skip
 
-    rig.run(story)
+    rig.run(scenario)

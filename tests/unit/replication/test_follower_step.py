@@ -11,35 +11,35 @@ from hypothesis import strategies as st
 from tests.unit.replication.follower_rig import TOPIC_ID, ModelReplica
 from tiered.errors import Code, Refused
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.peers import Diverging, FetchedPart, FetchFrom
+from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.follower_step import (
     Append,
-    RestoreFromBucket,
     FollowerLog,
-    NoAction,
-    Retry,
-    RestartAtLogStart,
     FollowerStep,
+    NoAction,
+    RestartAtLogStart,
+    RestoreFromBucket,
+    Retry,
     Truncate,
-    next_high_watermark,
     decide_step,
+    next_high_watermark,
 )
 
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
 
 
-def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> FetchFrom:
-    return FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0, 0)
+def asks(offset: int, last_epoch: int = 5, leader_epoch: int = 6) -> PartitionFetch:
+    return PartitionFetch(TOPIC_ID, 0, leader_epoch, offset, last_epoch, 0, 0)
 
 
 def does(
-    asked: FetchFrom, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0, base: int = -1,
-    diverging: Diverging | None = None,
+    asked: PartitionFetch, held: FollowerLog, code: Code = Code.NONE, *, cold_end: int = 0, log_start: int = 0,
+    base: int = -1, diverging: DivergingEpoch | None = None,
 ) -> FollowerStep:  # fmt: skip
     records = base.to_bytes(8, "big") + bytes(60) if base >= 0 else b""
     return decide_step(
-        asked, FetchedPart(TOPIC_ID, 0, code.number, 0, log_start, log_start, cold_end, diverging, records), held
+        asked, FetchedPartition(TOPIC_ID, 0, code.number, 0, log_start, log_start, cold_end, diverging, records), held
     )
 
 
@@ -60,7 +60,7 @@ def test_a_leader_that_has_no_history_left_is_followed_from_its_end_on() -> None
     bare = led(end=300, local_start=300, epochs=[])
     assert validate_offset_and_epoch(asks(300), bare) is Code.NONE
     told = validate_offset_and_epoch(asks(310), bare)
-    assert isinstance(told, Diverging)
+    assert isinstance(told, DivergingEpoch)
     assert does(asks(310), holds(0, 310), diverging=told) == Truncate(300)
 
 
@@ -74,27 +74,29 @@ def test_who_shares_the_history_goes_on() -> None:
 @pytest.mark.parametrize(
     ("offset", "last_epoch", "parted"),
     [
-        (301, 5, Diverging(5, 300)),
-        (101, 0, Diverging(0, 100)),
-        (200, 1, Diverging(0, 100)),
-        (200, 3, Diverging(2, 250)),
-        (300, 6, Diverging(5, 300)),
+        (301, 5, DivergingEpoch(5, 300)),
+        (101, 0, DivergingEpoch(0, 100)),
+        (200, 1, DivergingEpoch(0, 100)),
+        (200, 3, DivergingEpoch(2, 250)),
+        (300, 6, DivergingEpoch(5, 300)),
     ],
 )
-def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, parted: Diverging) -> None:
+def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, parted: DivergingEpoch) -> None:
     assert validate_offset_and_epoch(asks(offset, last_epoch), led()) == parted
 
 
 def test_what_is_not_here_is_told_apart() -> None:
     assert validate_offset_and_epoch(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
-    assert validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    assert (
+        validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
+    )
     assert validate_offset_and_epoch(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
 
 
 def test_an_epoch_below_all_that_is_known_here_ends_where_the_known_begins() -> None:
     """The local log began anew behind what is cold: what the follower has of older epochs is not judged here."""
     short = led(local_start=280, epochs=[(5, 250)])
-    assert validate_offset_and_epoch(asks(290, 4), short) == Diverging(4, 250)
+    assert validate_offset_and_epoch(asks(290, 4), short) == DivergingEpoch(4, 250)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_records_follow_the_end() -> None:
 
 def test_an_answer_to_an_earlier_question_is_nothing() -> None:
     assert does(asks(299), holds(0, 300), base=299) == NoAction()
-    assert does(asks(299), holds(0, 300), diverging=Diverging(2, 5)) == NoAction()
+    assert does(asks(299), holds(0, 300), diverging=DivergingEpoch(2, 5)) == NoAction()
 
 
 def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -> None:
@@ -131,12 +133,12 @@ def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -
     [(5, 280, 280), (2, 200, 200), (2, 260, 250), (3, 260, 250), (3, 220, 220), (-1, 30, 30), (0, 20, 20)],
 )
 def test_it_cuts_where_the_first_of_both_ends_the_epoch(named: int, end: int, cut: int) -> None:
-    assert does(asks(300), holds(0, 300), diverging=Diverging(named, end)) == Truncate(cut)
+    assert does(asks(300), holds(0, 300), diverging=DivergingEpoch(named, end)) == Truncate(cut)
 
 
 def test_it_never_cuts_beyond_its_end() -> None:
-    assert isinstance(does(asks(300), holds(0, 300), diverging=Diverging(5, 400)), Retry)
-    assert isinstance(does(asks(300), holds(0, 300), diverging=Diverging(9, 100)), Retry)
+    assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(5, 400)), Retry)
+    assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(9, 100)), Retry)
 
 
 def test_what_the_leader_has_in_the_bucket_only_is_taken_from_there() -> None:
@@ -165,7 +167,7 @@ def test_other_codes_are_for_later(code: Code) -> None:
 
 
 def test_a_code_without_a_name_is_told_by_its_number() -> None:
-    strange = FetchedPart(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
+    strange = FetchedPartition(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
     assert decide_step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
 
 

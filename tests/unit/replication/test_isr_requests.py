@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import TP, TOPIC_ID, ReplicationRig, append_batch
-from tiered.broker.isr_updater import InSyncSets
+from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
+from tiered.broker.isr_updater import IsrUpdater
 from tiered.config.settings import Settings
 from tiered.errors import Code, Unavailable
-from tiered.ids import incarnation_number, text_id
+from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.changes import BrokerRegistered
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 
-INCARNATIONS = {node: text_id(uuid.UUID(int=node << 64, version=4)) for node in (1, 2)}
+INCARNATIONS = {node: encode_uuid(uuid.UUID(int=node << 64, version=4)) for node in (1, 2)}
 
 
 class Asked:
@@ -31,7 +31,7 @@ class Asked:
         self.requests: list[Any] = []
         self.answer: asyncio.Future[tuple[Code, ...]] = asyncio.get_running_loop().create_future()
         image = Image().apply([BrokerRegistered(node, name, "d", "", "", 0) for node, name in INCARNATIONS.items()], 0)
-        self.sets = InSyncSets(
+        self.sets = IsrUpdater(
             self._ask, lambda: [replica], lambda: untold, lambda: image, lambda: Settings(node_id=1), INCARNATIONS[1],
             rig.clock, Metrics(),
         )  # fmt: skip
@@ -44,7 +44,7 @@ class Asked:
     async def caught_up(self) -> None:
         """The follower has all that there is."""
         number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
-        asked = FetchFrom(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
+        asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
         self.replica.handle_follower_fetch(2, number, asked, 0)
         self.sets.wake(self.replica)
         await asyncio.sleep(0.1)
@@ -61,7 +61,7 @@ class Asked:
 def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
         asked = Asked(rig, replica)
@@ -76,14 +76,14 @@ def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable 
         assert replica.high_watermark == committed
         asked.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
     """Who joined could lead next, and would know of no loss."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
         untold = [replica]
@@ -95,4 +95,4 @@ def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
         assert len(asked.requests) == 1
         asked.stop()
 
-    rig.run(story)
+    rig.run(scenario)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, ReplicationRig, read_bytes, append_batch, read_log
+from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, ReplicationRig, append_batch, read_bytes, read_log
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.replication.read_result import FollowerReadResult
 
@@ -19,10 +19,16 @@ MIB = 1 << 20
 
 
 def fetch(
-    replica: LeaderReplica, broker: int, offset: int, last_epoch: int = 0, *, max_bytes: int = MIB, epoch: int | None = None
+    replica: LeaderReplica,
+    broker: int,
+    offset: int,
+    last_epoch: int = 0,
+    *,
+    max_bytes: int = MIB,
+    epoch: int | None = None,
 ) -> FollowerReadResult:
     leader_epoch = replica.leader_epoch if epoch is None else epoch
-    asked = FetchFrom(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
+    asked = PartitionFetch(TOPIC_ID, 0, leader_epoch, offset, last_epoch if offset else -1, 0, 0)
     return replica.handle_follower_fetch(broker, INCARNATIONS[broker], asked, max_bytes)
 
 
@@ -37,7 +43,7 @@ class RecordedProgress:
 def test_a_follower_gets_what_is_not_committed_yet() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         end = append_batch(replica, 0, 3)
         copied = fetch(replica, 2, 0)
@@ -46,13 +52,13 @@ def test_a_follower_gets_what_is_not_committed_yet() -> None:
         assert fetch(replica, 2, end).high_watermark == end
         assert replica.high_watermark == end
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         end = append_batch(replica, 0)
         assert fetch(replica, 2, end, max_bytes=0).size == 0
@@ -61,23 +67,23 @@ def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
         assert fetch(replica, 2, end, max_bytes=0).size == 0
         assert fetch(replica, 2, end, max_bytes=1).size > 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         log = await rig.brokers[1].open_log()
         log.append(batch(0, 5), leader_epoch=0, now_ms=rig.clock.wall_ms())
         replica = await rig.brokers[1].lead(2, [1, 2])
         end = append_batch(replica, 5, 5)
         copied = fetch(replica, 2, end, last_epoch=1)
-        assert copied.diverging == Diverging(0, 5)
+        assert copied.diverging == DivergingEpoch(0, 5)
         assert copied.size == 0
         assert replica.high_watermark == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -92,27 +98,27 @@ def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
 def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: int, code: Code) -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(4, [1, 2])
         fetch(replica, 2, 0)
         end = append_batch(replica, 0)
         with pytest.raises(Refused) as refused:
-            replica.handle_follower_fetch(broker, incarnation, FetchFrom(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
+            replica.handle_follower_fetch(broker, incarnation, PartitionFetch(TOPIC_ID, 0, epoch, end, 4, 0, 0), MIB)
         assert refused.value.code is code
         assert replica.high_watermark == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(60):
             append_batch(replica, number)
         fetch(replica, 2, 60)
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
@@ -121,13 +127,13 @@ def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
         assert copied.local_start_offset == copied.cold_end_offset == manifest.cold_end_offset > 10
         assert copied.log_start_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_acks_all_waits_for_the_followers() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         task = asyncio.create_task(replica.append(batch(0, 3)))
         await asyncio.sleep(0.1)
@@ -135,13 +141,13 @@ def test_acks_all_waits_for_the_followers() -> None:
         fetch(replica, 2, 3)
         assert (await task).last_offset == 2
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         task = asyncio.create_task(replica.append(batch(0, 3)))
         await asyncio.sleep(0.1)
@@ -155,13 +161,13 @@ def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None
         assert replica.high_watermark == 0
         assert replica.append_now(batch(3), 1).base_offset == 3
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_readers_go_on_waiting_where_too_few_are_in_sync() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         append_batch(replica, 0)
         task = asyncio.create_task(replica.read(0, MIB, max_wait_ms=5000))
@@ -173,13 +179,13 @@ def test_readers_go_on_waiting_where_too_few_are_in_sync() -> None:
         replica.apply_isr([1, 2], [1, 2], 2)
         assert (await task).size > 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_another_minimum_counts_at_once() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
         assert replica.high_watermark == 0
@@ -187,13 +193,13 @@ def test_another_minimum_counts_at_once() -> None:
         replica.on_config_changed()
         assert replica.high_watermark == 1
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_callers_hear_that_it_is_led_elsewhere() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         woken = RecordedProgress()
         replica.add_end_listener(woken, 7)
@@ -207,13 +213,13 @@ def test_callers_hear_that_it_is_led_elsewhere() -> None:
         with pytest.raises(Refused):
             fetch(replica, 2, 1)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_end_is_watched_apart_from_what_is_committed() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         end, committed = RecordedProgress(), RecordedProgress()
         replica.add_end_listener(end, 1)
@@ -226,13 +232,13 @@ def test_the_end_is_watched_apart_from_what_is_committed() -> None:
         append_batch(replica, 1)
         assert end.places == [1]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_that_has_enough_is_told_of() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1], [1, 2])
         append_batch(replica, 0, 4)
@@ -244,13 +250,13 @@ def test_a_follower_that_has_enough_is_told_of() -> None:
         fetch(replica, 2, 4)
         assert broker.with_caught_up_followers == [replica]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
     rig = ReplicationRig(config=TopicConfig(flush="ack"))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         appended = replica.append_now(batch(0, 3), ACKS_ALL)
         assert fetch(replica, 2, 0).size > 0
@@ -259,14 +265,14 @@ def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
         await replica.wait_committed(appended.last_offset + 1, 1000)
         assert replica.high_watermark == 3
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_who_hears_no_controller_acknowledges_nothing() -> None:
     """Rule R6: another broker may lead by now. Alone there is nobody who could."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         for replicas, code in (([1, 2], Code.NOT_LEADER_OR_FOLLOWER), ([1, 2, 3], Code.NOT_LEADER_OR_FOLLOWER)):
             replica = await rig.brokers[1].lead(0, [1], replicas)
             replica._has_controller_contact = lambda: False
@@ -277,26 +283,26 @@ def test_who_hears_no_controller_acknowledges_nothing() -> None:
         alone._has_controller_contact = lambda: False
         assert append_batch(alone, 0, acks=ACKS_ALL) == 1
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_after_a_disk_failed_nothing_is_taken() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         rig.brokers[1].state.mark_dead("an fsync of another log failed")
         with pytest.raises(Refused) as refused:
             append_batch(replica, 0)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR and replica.log.end_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
     rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
         broker.disk.faults.append(DiskFault("sync", ".log", "EIO"))
         with pytest.raises(Refused) as refused:
@@ -304,25 +310,25 @@ def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR
         assert broker.disk_failures and replica.high_watermark == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and_for_no_others() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(20):
             append_batch(replica, number)
         replica.roll()
         disk = rig.brokers[1].disk
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         cold = await replica.cold.uploader.upload_next(replica.log, manifest, 0, 20)
         for number in range(20, 40):
             append_batch(replica, number)
         for name in disk.list("log/t-0"):
             if name.endswith(".log"):
-                disk.flip(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be
+                disk.flip_bit(f"log/t-0/{name}", 8 * 8 + 7)  # the first batch has a length that cannot be
         with pytest.raises(Refused) as refused:
             fetch(replica, 2, 1)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
@@ -333,4 +339,4 @@ def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and
         with pytest.raises(Refused):
             fetch(replica, 2, 21)
 
-    rig.run(story)
+    rig.run(scenario)

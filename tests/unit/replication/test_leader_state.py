@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.errors import Fenced
-from tiered.replication.leader_state import ColdLog, KeepLocalLog, LeaderState, RestartAtColdEnd, ProposedIsr, reconcile
+from tiered.replication.leader_state import ColdLog, KeepLocalLog, LeaderState, ProposedIsr, RestartAtColdEnd, reconcile
 
 LAG = 10
 LIVE = {1: 11, 2: 22, 3: 33}
@@ -212,7 +212,9 @@ def test_a_new_incarnation_does_not_join_by_what_the_one_before_had() -> None:
     assert wish.isr == {1, 2}
     partition.isr_change_unknown(wish)
     later = {**LIVE, 2: 222}
-    assert partition.next_isr_change(0, LAG, later) == ProposedIsr(7, ((1, 11),)), "said again, for who may have been granted"
+    assert partition.next_isr_change(0, LAG, later) == ProposedIsr(7, ((1, 11),)), (
+        "said again, for who may have been granted"
+    )
     partition.record_fetch(2, 222, 6, log_end=10, now_ns=0, min_isr=1)
     assert partition.next_isr_change(0, LAG, later) == ProposedIsr(7, ((1, 11),))
     assert partition.high_watermark == 10
@@ -395,7 +397,9 @@ def test_after_a_commit_nothing_is_wished_without_need() -> None:
     partition = led([1], [1, 2])
     partition.begin_isr_change(ProposedIsr(7, ((1, 11), (2, 22))))
     partition.isr_change_unknown(ProposedIsr(7, ((1, 11), (2, 22))))
-    assert partition.next_isr_change(0, LAG, LIVE) is not None, "only another change tells that the first is not granted any more"
+    assert partition.next_isr_change(0, LAG, LIVE) is not None, (
+        "only another change tells that the first is not granted any more"
+    )
     granted(partition, [1])
     assert partition.next_isr_change(0, LAG, LIVE) is None
 

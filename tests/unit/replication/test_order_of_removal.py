@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, BrokerRig, ReplicationRig, append_batch, read_log
-from tiered.broker.retention_clock import Ages
+from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -22,7 +22,13 @@ RECORDS = 60
 def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
     """The loop of one broker, to be asked for one pass at a time."""
     return Tiering(
-        Settings(), lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        Settings(),
+        lambda: [replica],
+        lambda *_: None,
+        RetentionClock(broker.clock),
+        broker.clock,
+        broker.rng,
+        broker.metrics,
     )
 
 
@@ -41,28 +47,28 @@ def check_all_is_there(replica: LeaderReplica) -> None:
 def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_says_so() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=3000))
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).at, TOPIC_ID), "t", 0)
+        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).tp, TOPIC_ID), "t", 0)
         replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         fill(replica)
         segments = replica.log.segment_count
         broker.faults.outage = True
         with pytest.raises(Unavailable):
-            await tiering(broker, replica).tier(replica)
+            await tiering(broker, replica).run_steps(replica)
         check_all_is_there(replica)
         assert replica.log.segment_count == segments
         broker.faults.outage = False
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         assert replica.manifest is not None and 0 < replica.manifest.log_start_offset == replica.log.start_offset
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1])
         fill(replica)
@@ -73,16 +79,16 @@ def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> Non
         broker.faults.outage = False
         assert await replica.delete_records(30) == replica.log.start_offset == 30
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_is_done() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         fill(replica)
-        replica.handle_follower_fetch(2, INCARNATIONS[2], FetchFrom(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
+        replica.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
         deleting = asyncio.create_task(replica.delete_records(30))
         while not replica.pending_deletions:
             await asyncio.sleep(0.01)
@@ -90,13 +96,13 @@ def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_i
         with pytest.raises(Refused, match="another one leads it"):
             await deleting
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_records_that_are_not_committed_are_not_deleted() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         fill(replica)
         with pytest.raises(Refused) as refused:
@@ -104,53 +110,53 @@ def test_records_that_are_not_committed_are_not_deleted() -> None:
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE and replica.log_start_offset == 0
         assert await replica.delete_records(-1) == 0, "the high watermark"
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1, 2])
         fill(replica)
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         check_all_is_there(replica)
         assert replica.cold_end_offset == 0 and not [key for key in rig.bucket.objects if key.endswith(".segment")]
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_change() -> None:
     """What is cold by then counts too, and would make more of it go than the limit asks for."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         fill(replica)
         replica.state.high_watermark = replica.log.end_offset
         broker.faults.outage = True
         with pytest.raises(Unavailable):
-            await tiering(broker, replica).tier(replica)
+            await tiering(broker, replica).run_steps(replica)
         assert replica.takeover_pending
         check_all_is_there(replica)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_before() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         fill(replica)
         replica.state.high_watermark = replica.log.end_offset
         other = rig.brokers[2].cold
-        manifest = await other.manifests.take_over(replica.pid, replica.topic, 0)
+        manifest = await other.manifests.take_over(replica.partition_id, replica.topic, 0)
         await other.collector.advance_start(manifest, 0, 20)
-        await tiering(broker, replica).tier(replica)
+        await tiering(broker, replica).run_steps(replica)
         assert replica.log_start_offset == replica.log.start_offset == 20
 
-    rig.run(story)
+    rig.run(scenario)

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import ReplicationRig, read_bytes, append_batch
+from tests.unit.replication.rig import ReplicationRig, append_batch, read_bytes
 from tests.unit.replication.test_roles import led, until
 from tests.unit.replication.three_brokers import ThreeBrokers
-from tiered.broker.retention_clock import Ages
+from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Fenced, Refused
@@ -21,12 +21,12 @@ from tiered.replication.leader_replica import ACKS_ALL
 def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_leader_before_harms_nothing() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
-        manifest = await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+        manifest = await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
         await until(lambda: first.is_stopped)
         second = await led(town)
@@ -34,29 +34,29 @@ def test_an_heir_serves_before_it_writes_to_the_bucket_and_a_late_upload_of_the_
         await second.append(batch(40), acks=ACKS_ALL)
         late = await first.cold.uploader.upload_next(first.log, manifest, first.leader_epoch, 40)
         assert late is not None and 0 < late.cold_end_offset <= 40
-        taken = await second.cold.manifests.take_over(second.pid, second.topic, second.leader_epoch)
+        taken = await second.cold.manifests.take_over(second.partition_id, second.topic, second.leader_epoch)
         assert taken.cold_end_offset == late.cold_end_offset
-        cold = await second.cold.reader.read(second.pid, taken, 0, 1)
+        cold = await second.cold.reader.read(second.partition_id, taken, 0, 1)
         hot = second.log.read(0, 1, end_offset=41)
         assert hot is not None and bytes(cold)[:61] == read_bytes(hot)[:61]
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
 
-    town.run(story)
+    town.run(scenario)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
 def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_its_first_pass(known: bool) -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
-        cold, pid, epoch = first.cold, first.pid, first.leader_epoch
+        cold, partition_id, epoch = first.cold, first.partition_id, first.leader_epoch
         if known:
-            await cold.manifests.take_over(pid, first.topic, epoch)
+            await cold.manifests.take_over(partition_id, first.topic, epoch)
         await town.fence(first.state.node_id)
         second = await led(town)
         assert (second.manifest is not None) == known
@@ -65,15 +65,21 @@ def test_what_the_leader_before_still_does_to_the_manifest_an_heir_knows_after_i
             await first.delete_records(30)  # it is done all the same, and nobody may rely on that
         broker = town.members[second.state.node_id].broker
         tiering = Tiering(
-            Settings(), lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            Settings(),
+            lambda: [second],
+            lambda *_: None,
+            RetentionClock(broker.clock),
+            broker.clock,
+            broker.rng,
+            broker.metrics,
         )
-        await tiering.tier(second)
+        await tiering.run_steps(second)
         assert second.log_start_offset == 30 and second.manifest is not None
         assert second.manifest.leader_epoch == second.leader_epoch
         with pytest.raises(Fenced):
-            await cold.manifests.take_over(pid, first.topic, epoch)
+            await cold.manifests.take_over(partition_id, first.topic, epoch)
 
-    town.run(story)
+    town.run(scenario)
 
 
 @pytest.mark.parametrize("tiered", ["true", "false"], ids=["tiered", "untiered"])
@@ -83,14 +89,14 @@ def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deleti
     """The next leader has read the manifest before, and serves what would be said to be gone."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(segment_bytes="2000", remote_storage_enable=tiered)
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
         if tiered == "true":
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
-        monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
+        monkeypatch.setattr(town.members[town.partition.leader], "receive_image", lambda image: None)
         await town.fence(first.state.node_id)
         second = await led(town)
         with pytest.raises(TimeoutError):
@@ -99,40 +105,40 @@ def test_deposed_leader_that_still_hears_the_controller_does_not_answer_a_deleti
         assert second.log_start_offset == 0, "so nobody may have been told of the deletion"
         assert first.pending_deletions == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_who_hears_no_controller_deletes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one may lead by then, which has read the manifest before, and would serve what is said to be gone."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(segment_bytes="2000")
         first = await led(town)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
-        monkeypatch.setattr(town.members[town.partition.leader], "hear", lambda image: None)
-        monkeypatch.setattr(first, "_in_touch", lambda: False)
+        monkeypatch.setattr(town.members[town.partition.leader], "receive_image", lambda image: None)
+        monkeypatch.setattr(first, "_has_controller_contact", lambda: False)
         await town.fence(first.state.node_id)
         with pytest.raises(Refused, match="no controller is heard"):
             await first.delete_records(30)
         assert (await led(town)).log_start_offset == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
     """Its segments ended elsewhere: one of the heir's lies across the cold end."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
         for number in range(20):
             for each in (first, second):
                 append_batch(each, number)
             if number == 9:
                 first.roll()
-        manifest = await first.cold.manifests.take_over(first.pid, first.topic, 0)
+        manifest = await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
         written = await first.cold.uploader.upload_next(first.log, manifest, 0, first.log.end_offset)
         assert written is not None and written.cold_end_offset == 10
         second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
@@ -140,7 +146,7 @@ def test_bytes_that_an_earlier_leader_made_cold_do_not_count_twice() -> None:
         second.roll()
         assert append_batch(second, 20) and second.bytes_above_cold == len(batch(20))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["some of it was cold", "nothing was cold"])
@@ -148,26 +154,32 @@ def test_an_heir_with_nothing_to_upload_takes_the_manifest_over_within_a_tick(kn
     """No segment is closed here, nothing expires: the manifest is its own all the same."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         first = await led(town)
         await first.append(batch(0), acks=ACKS_ALL)
         if known:
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
         await town.fence(first.state.node_id)
         await until(lambda: first.is_stopped)
         second = await led(town)
         assert not second.waiting_segments and (second.manifest is not None) == known
         broker, settings = town.members[second.state.node_id].broker, Settings()
         tiering = Tiering(
-            settings, lambda: [second], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            settings,
+            lambda: [second],
+            lambda *_: None,
+            RetentionClock(broker.clock),
+            broker.clock,
+            broker.rng,
+            broker.metrics,
         )
         task = town.rig.loop.create_task(tiering.run())
         await asyncio.sleep(settings.remote_log_manager_task_interval_ms / 1000 + 1)
         task.cancel()
-        there = await second.cold.manifests.load(second.pid)
+        there = await second.cold.manifests.load(second.partition_id)
         assert there is not None and there.leader_epoch == second.leader_epoch
         with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.pid, first.topic, first.leader_epoch)
+            await first.cold.manifests.take_over(first.partition_id, first.topic, first.leader_epoch)
 
-    town.run(story)
+    town.run(scenario)

@@ -8,12 +8,22 @@ import pytest
 
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.hot.test_transactions_in_log import data, marker
-from tests.unit.replication.rig import TP, INCARNATIONS, TOPIC_ID, DirectPeers, RunningFetchers, ReplicationRig, read_bytes, append_batch, read_log
+from tests.unit.replication.rig import (
+    INCARNATIONS,
+    TOPIC_ID,
+    TP,
+    DirectPeers,
+    ReplicationRig,
+    RunningFetchers,
+    append_batch,
+    read_bytes,
+    read_log,
+)
 from tests.unit.replication.test_roles import until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
-from tiered.peers import FetchFrom
+from tiered.peers import PartitionFetch
 from tiered.replication import offset_lookup
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
@@ -22,7 +32,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 def heard(replica: LeaderReplica, offset: int) -> None:
     """The follower has all below."""
-    asked = FetchFrom(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
+    asked = PartitionFetch(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
@@ -32,7 +42,7 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
         append_batch(replica, number)
-    replica.handle_follower_fetch(3, INCARNATIONS[3], FetchFrom(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
+    replica.handle_follower_fetch(3, INCARNATIONS[3], PartitionFetch(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
     peers.add_leader(replica)
     copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
     await until(lambda: copy.high_watermark == 5)
@@ -45,7 +55,7 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
 def test_a_leader_shows_what_is_committed() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(10):
             append_batch(replica, number)
@@ -59,13 +69,13 @@ def test_a_leader_shows_what_is_committed() -> None:
             replica.read_now(11, 1 << 20)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_committed() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
-    async def story() -> None:
+    async def scenario() -> None:
         log = await rig.brokers[1].open_log()
         for one in (batch(0), data(1, 0, 7)):
             log.append_as_follower(one, now_ms=NOW)
@@ -86,17 +96,17 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
         heard(replica, 3)
         assert replica.last_stable_offset == 3 and shown(True) == log.size_bytes
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_from_nowhere() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         for number in range(60):
             append_batch(replica, number)
-        manifest = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
             replica.manifest = manifest = written
         await replica.log.drop_local_below(manifest.cold_end_offset)
@@ -107,43 +117,46 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
             replica.read_now(9, 1)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
-        older = await replica.cold.manifests.take_over(replica.pid, "t", 0)
+        older = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         newer = replace(older, sequence=older.sequence + 1)
         replica.manifest = newer
         replica.manifest = older
         assert replica.manifest is newer
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         for number in range(3):
             append_batch(replica, number)
         heard(replica, 2)
-        assert (await offset_lookup.find_by_timestamp(replica, NOW + 1, replica.high_watermark, TimeLookups())).offset == 1
         assert (
-            await offset_lookup.find_by_timestamp(replica, NOW + 2, replica.high_watermark, TimeLookups()) == offset_lookup.OFFSET_NOT_FOUND
+            await offset_lookup.find_by_timestamp(replica, NOW + 1, replica.high_watermark, TimeLookups())
+        ).offset == 1
+        assert (
+            await offset_lookup.find_by_timestamp(replica, NOW + 2, replica.high_watermark, TimeLookups())
+            == offset_lookup.OFFSET_NOT_FOUND
         )
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         _, copy = await behind(rig)
         in_sync = True
         source = FollowerReads(copy, lambda: in_sync)
@@ -154,7 +167,7 @@ def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() ->
             source.read_now(0, 1 << 20)
         assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +178,11 @@ def test_what_is_committed_and_on_its_way_is_not_out_of_range(offset: int, code:
     """Else a consumer that was sent here would begin anew somewhere else."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         _, copy = await behind(rig)
         copy.leader_high_watermark = 12
         with pytest.raises(Refused) as refused:
             FollowerReads(copy, lambda: True).read_now(offset, 1)
         assert refused.value.code is code
 
-    rig.run(story)
+    rig.run(scenario)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import TP, DirectPeers, RunningFetchers, ReplicationRig, append_batch, read_log
+from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers, append_batch, read_log
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
@@ -39,7 +39,7 @@ async def fill(replica: LeaderReplica, count: int) -> None:
 
 async def upload(replica: LeaderReplica) -> int:
     """All closed segments are cold; the cold end."""
-    manifest = await replica.cold.manifests.take_over(replica.pid, "t", replica.leader_epoch)
+    manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", replica.leader_epoch)
     while True:
         stable = replica.last_stable_offset
         written = await replica.cold.uploader.upload_next(replica.log, manifest, replica.leader_epoch, stable)
@@ -51,7 +51,7 @@ async def upload(replica: LeaderReplica) -> int:
 def test_what_is_produced_is_copied_and_committed() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2, 3])
         peers.add_leader(replica)
@@ -64,13 +64,13 @@ def test_what_is_produced_is_copied_and_committed() -> None:
             assert same(copy, replica)
             assert copy.log.epochs.lineage == replica.log.epochs.lineage
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_question_waits_at_the_leader() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2])
         peers.add_leader(replica)
@@ -81,16 +81,16 @@ def test_a_question_waits_at_the_leader() -> None:
         await replica.append(batch(0), acks=ACKS_ALL)
         assert rig.clock.mono_ns() - started < 10_000_000
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         busy = await rig.brokers[1].lead(0, [1, 2])
-        quiet = await rig.brokers[1].lead(0, [1, 2], at=TopicPartition("t", 1))
+        quiet = await rig.brokers[1].lead(0, [1, 2], tp=TopicPartition("t", 1))
         peers.add_leader(busy)
         peers.add_leader(quiet)
         following = RunningFetchers(rig, rig.brokers[2], peers)
@@ -105,13 +105,13 @@ def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> N
         await quiet.append(batch(0), acks=ACKS_ALL)
         assert rig.clock.mono_ns() - started < 10_000_000
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goes_on() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         first = await two.lead(0, [1, 2])
         await fill(first, 3)
@@ -132,13 +132,13 @@ def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goe
         assert again.end_offset >= 3
         assert read_log(replica.log).startswith(read_log(again))
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         first = await two.lead(0, [1, 2])
         await fill(first, 3)
@@ -150,17 +150,19 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
         await asyncio.sleep(1.0)
         assert copy.log.end_offset == 0
         assert [ask.partitions[0].offset for ask in peers.requests] == [3]
-        assert copy.log.truncations.checkpointed < copy.log.truncations.made, "and until the point up to which it is durable is noted anew"
+        assert copy.log.truncations.checkpointed < copy.log.truncations.made, (
+            "and until the point up to which it is durable is noted anew"
+        )
         await until(lambda: same(copy, replica))
         assert copy.log.truncations.checkpointed == copy.log.truncations.made == 1
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
     rig = ReplicationRig(config=TopicConfig(flush="ack"))
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1, 2])
         peers.add_leader(replica)
@@ -173,13 +175,13 @@ def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
         await task
         assert copy.log.flushed_offset == 1
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_new_follower_begins_behind_what_is_cold() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for number in range(100):
@@ -194,13 +196,13 @@ def test_a_new_follower_begins_behind_what_is_cold() -> None:
         ours, theirs = copy.log.producers.get(7), replica.log.producers.get(7)
         assert ours is not None and theirs is not None and ours.batches == theirs.batches
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         peers.add_leader(replica)
@@ -217,13 +219,13 @@ def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
         assert copy.log.local_start_offset == cold_end
         assert read_log(copy.log) == read_log(replica.log)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_the_bucket_is_asked_again_until_it_answers() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         await fill(replica, 100)
@@ -237,13 +239,13 @@ def test_the_bucket_is_asked_again_until_it_answers() -> None:
         await until(lambda: copy.log.end_offset == 100)
         assert not copy.fetch_error
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_below_the_log_start_there_is_nothing_to_copy() -> None:
     rig = ReplicationRig(config=TopicConfig(remote_storage_enable=False, segment_bytes=2000))
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         for first in range(0, 100, 5):
@@ -258,7 +260,7 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
         await replica.delete_records(71)
         await until(lambda: copy.log.start_offset == 71)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
@@ -266,7 +268,7 @@ def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copi
     """Its leader was elected uncleanly, and never had what the follower had let go."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         old = await rig.brokers[2].lead(0, [2])
         await fill(old, 30)
@@ -282,13 +284,13 @@ def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copi
         begun = await rig.brokers[2].lead(2, [2])
         assert append_batch(begun, 10) == 11 and begun.log_start_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_an_earlier_copy_changes_nothing_any_more() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         peers.add_leader(replica)
@@ -300,13 +302,13 @@ def test_an_earlier_copy_changes_nothing_any_more() -> None:
         assert copy.log.end_offset == 0
         assert replica.high_watermark == 5
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         first = await rig.brokers[1].lead(0, [1, 2, 3])
         peers.add_leader(first)
@@ -318,7 +320,9 @@ def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
         await asyncio.sleep(1.0)
         await fill(first, 3)  # nobody hears of it
         old.is_stopped = other.is_stopped = True
-        second = await rig.brokers[2].lead(1, [2, 3], [1, 2, 3], high_watermark=old.high_watermark, previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        second = await rig.brokers[2].lead(
+            1, [2, 3], [1, 2, 3], high_watermark=old.high_watermark, previous_leader=PreviousLeader.MAY_STILL_WRITE
+        )
         peers.add_leader(second)
         assert second.epoch_start == 20
         await three.follow(2, 1)
@@ -328,13 +332,13 @@ def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
         await until(lambda: same(back, second))
         assert read_log(await rig.brokers[3].open_log()) == read_log(second.log)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)  # it does not lead yet
@@ -346,13 +350,13 @@ def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
         await until(lambda: same(copy, replica))
         assert not copy.fetch_error
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_full_disk_stops_copying_until_there_is_room() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         peers.add_leader(replica)
@@ -367,13 +371,13 @@ def test_a_full_disk_stops_copying_until_there_is_room() -> None:
         assert two.state.full is None and copy.lag == 0
         assert not two.disk_failures
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         peers.add_leader(replica)
@@ -383,13 +387,13 @@ def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
         await fill(replica, 3)
         await until(lambda: two.disk_failures)
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_follower_drops_only_what_is_cold() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, local_retention_bytes=1))
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         peers.add_leader(replica)
@@ -404,14 +408,14 @@ def test_a_follower_drops_only_what_is_cold() -> None:
         assert 0 < copy.log.local_start_offset <= cold_end
         assert copy.log.end_offset == 100
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_large_history_arrives_in_pieces(seed: int) -> None:
     rig = ReplicationRig(seed)
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         await fill(replica, 300)
@@ -420,4 +424,4 @@ def test_a_large_history_arrives_in_pieces(seed: int) -> None:
         await until(lambda: same(copy, replica))
         assert len(peers.requests) > 5
 
-    rig.run(story)
+    rig.run(scenario)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, read_log
+from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, read_log
 from tests.unit.replication.test_replica_fetcher import fill, same, until, upload
 from tiered.errors import Unavailable
 
@@ -15,7 +15,7 @@ from tiered.errors import Unavailable
 def test_what_is_cut_is_not_committed_any_more() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers, two = DirectPeers(rig), rig.brokers[2]
         first = await two.lead(0, [2])
         await fill(first, 5)
@@ -27,14 +27,14 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
         await until(lambda: same(copy, replica))
         assert copy.high_watermark == 3
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["led by now", "grown by now"])
 def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(gone: bool) -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await rig.brokers[1].lead(0, [1])
         await fill(first, 100)
         cold_end = await upload(first)
@@ -49,13 +49,13 @@ def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(go
         await restoring
         assert copy.log.end_offset == (0 if gone else 1) < cold_end
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_log_never_goes_for_a_bucket_that_has_less() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         first = await rig.brokers[1].lead(0, [1])
         await fill(first, 100)
         cold_end = await upload(first)
@@ -66,4 +66,4 @@ def test_a_log_never_goes_for_a_bucket_that_has_less() -> None:
             await copy.restore_from_bucket(rig.brokers[2].cold)
         assert copy.log.end_offset == 100 and copy.log.local_start_offset == 0
 
-    rig.run(story)
+    rig.run(scenario)

@@ -8,25 +8,25 @@ from functools import partial
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, append_batch
+from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, append_batch
 from tests.unit.replication.test_replica_fetcher import same, until
 from tiered.ids import TopicPartition
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered.replication.replica_fetcher import LAST_FETCH_WAIT_MS, IN_FLIGHT_MAX, FetcherSettings
+from tiered.replication.replica_fetcher import IN_FLIGHT_MAX, LAST_FETCH_WAIT_MS, FetcherSettings
 
 
 def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_for_the_questions_of_others() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
-        first = await rig.brokers[1].lead(0, [1, 2], at=places[0])
+        first = await rig.brokers[1].lead(0, [1, 2], tp=places[0])
         peers.add_leader(first)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        copies = [await two.follow(1, 0, at) for at in places]  # the other seven it does not lead yet
+        copies = [await two.follow(1, 0, tp) for tp in places]  # the other seven it does not lead yet
         await asyncio.sleep(0.02)
-        led = [first, *[await rig.brokers[1].lead(0, [1, 2], at=at) for at in places[1:]]]
+        led = [first, *[await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places[1:]]]
         for each in led:
             peers.add_leader(each)
             append_batch(each, 0)
@@ -39,29 +39,29 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
             await each.append(batch(turn), acks=ACKS_ALL)
             assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000, turn
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 async def opened(rig: ReplicationRig, places: list[TopicPartition]) -> None:
     """The logs of broker 2 are there: to follow them takes no time."""
-    for at in places:
-        await rig.brokers[2].open_log(at)
+    for tp in places:
+        await rig.brokers[2].open_log(tp)
 
 
 def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_them_is_answered() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 1)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
         append_batch(led[-1], 0)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places[:-1]:
-            await two.follow(1, 0, at)
+        for tp in places[:-1]:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         assert [len(each.partitions) for each in peers.requests] == [1] * IN_FLIGHT_MAX, "each waits alone"
         copy = await two.follow(1, 0, places[-1])
@@ -69,21 +69,21 @@ def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_
         await until(lambda: same(copy, led[-1]))
         assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
-        for at in places:
-            peers.add_leader(await rig.brokers[1].lead(0, [1, 2], at=at))
+        for tp in places:
+            peers.add_leader(await rig.brokers[1].lead(0, [1, 2], tp=tp))
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places:
-            await two.follow(1, 0, at)
+        for tp in places:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         await asyncio.sleep(5)
         before = len(peers.requests)
@@ -91,27 +91,27 @@ def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
         assert len(peers.requests) - before <= IN_FLIGHT_MAX * 30 / (FetcherSettings(0, 0).max_wait_ms / 1000)
         await two.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_for_long() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 2)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places[:IN_FLIGHT_MAX]:
-            await two.follow(1, 0, at)
+        for tp in places[:IN_FLIGHT_MAX]:
+            await two.follow(1, 0, tp)
             await asyncio.sleep(0.005)
         for each in led[IN_FLIGHT_MAX:]:
             await asyncio.sleep(30.1)
             append_batch(each, 0)
-            copy = await two.follow(1, 0, each.at)
+            copy = await two.follow(1, 0, each.tp)
             started = rig.clock.mono_ns()
             await until(partial(same, copy, each))
             assert rig.clock.mono_ns() - started <= 10_000_000
@@ -119,7 +119,7 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
             assert rig.clock.mono_ns() - started < 1.5 * LAST_FETCH_WAIT_MS * 1_000_000
         await two.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize("new", [2, 3, 40])
@@ -128,49 +128,49 @@ def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) ->
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + new)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
-        led = [await rig.brokers[1].lead(0, [1, 2], at=at) for at in places]
+        led = [await rig.brokers[1].lead(0, [1, 2], tp=tp) for tp in places]
         for each in led:
             peers.add_leader(each)
             append_batch(each, 0)
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
         copies = []
-        for at in places[:IN_FLIGHT_MAX]:
-            copies.append(await two.follow(1, 0, at))
+        for tp in places[:IN_FLIGHT_MAX]:
+            copies.append(await two.follow(1, 0, tp))
             await asyncio.sleep(0.005)
         await asyncio.sleep(30.1)
-        for at in places[IN_FLIGHT_MAX:]:
-            copies.append(await two.follow(1, 0, at))
+        for tp in places[IN_FLIGHT_MAX:]:
+            copies.append(await two.follow(1, 0, tp))
             await asyncio.sleep(0)
         await asyncio.sleep(1)
         assert all(same(copy, each) for copy, each in zip(copies, led, strict=True))
         await two.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_partitions_that_fail_together_ask_together_again() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)  # nobody leads
         await opened(rig, places)
         two = RunningFetchers(rig, rig.brokers[2], peers)
-        for at in places:
-            await two.follow(1, 0, at)
+        for tp in places:
+            await two.follow(1, 0, tp)
         await asyncio.sleep(5)
         assert len(peers.requests) > 3 and {len(each.partitions) for each in peers.requests} == {len(places)}
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_that_a_leader_answers_no_more_is_told_once() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         peers.add_leader(await rig.brokers[1].lead(0, [1], [1, 2]))
         two = RunningFetchers(rig, rig.brokers[2], peers)
@@ -182,4 +182,4 @@ def test_that_a_leader_answers_no_more_is_told_once() -> None:
         await asyncio.sleep(20)
         assert two.contact_events == [("heard", 1), ("lost", 1), ("heard", 1)]
 
-    rig.run(story)
+    rig.run(scenario)

@@ -7,21 +7,28 @@ import random
 
 import pytest
 
-from tests.unit.replication.rig import DirectPeers, RunningFetchers, ReplicationRig, append_batch
+from tests.unit.replication.rig import DirectPeers, ReplicationRig, RunningFetchers, append_batch
 from tests.unit.replication.test_replica_fetcher import same, until
 from tiered.config.settings import TopicConfig
 from tiered.ids import TopicPartition
-from tiered.replication.replication_quota import PAUSE_MAX_NS, BURST_NS, UNLIMITED, ThrottledReplicas, ReplicationQuota, list_throttled_replicas
+from tiered.replication.replication_quota import (
+    BURST_NS,
+    PAUSE_MAX_NS,
+    UNLIMITED,
+    ReplicationQuota,
+    ThrottledReplicas,
+    list_throttled_replicas,
+)
 
 SECOND = 1_000_000_000
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it(seed: int) -> None:
-    draw = random.Random(seed)
-    rate = draw.choice([1_000, 77_777, 10**9])
-    lump = rate * draw.choice([1, 10, 5_000]) // 100
-    throttle, now_ns, copied = ReplicationQuota().set_rate(rate, 0), draw.randrange(10**15), 0
+    rng = random.Random(seed)
+    rate = rng.choice([1_000, 77_777, 10**9])
+    lump = rate * rng.choice([1, 10, 5_000]) // 100
+    throttle, now_ns, copied = ReplicationQuota().set_rate(rate, 0), rng.randrange(10**15), 0
     began_ns, largest = now_ns, 0
     while now_ns - began_ns < 60 * SECOND:
         pause_ns = throttle.pause_ns(now_ns)
@@ -29,11 +36,11 @@ def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it
         if pause_ns:
             now_ns += pause_ns
         else:
-            count = draw.randint(1, lump)
+            count = rng.randint(1, lump)
             largest = max(largest, count)
             throttle.record(count, now_ns)
             copied += count
-            now_ns += draw.randrange(1_000)
+            now_ns += rng.randrange(1_000)
     seconds = (now_ns - began_ns) / SECOND
     assert copied <= rate * (seconds + BURST_NS / SECOND) + largest
     if lump < rate:
@@ -73,17 +80,19 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
     listed = TopicConfig(segment_bytes=1 << 20, follower_replication_throttled_replicas=("0:2",))
     rig = ReplicationRig(config=listed)
 
-    async def story() -> None:
+    async def scenario() -> None:
         peers = DirectPeers(rig)
         held = await rig.brokers[1].lead(0, [1], [1, 2])
-        free = await rig.brokers[1].lead(0, [1], [1, 2], at=TopicPartition("t", 1))
+        free = await rig.brokers[1].lead(0, [1], [1, 2], tp=TopicPartition("t", 1))
         for number in range(200):
             for replica in (held, free):
                 append_batch(replica, number)
         peers.add_leader(held)
         peers.add_leader(free)
         size = held.log.size_bytes
-        following = RunningFetchers(rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40)
+        following = RunningFetchers(
+            rig, rig.brokers[2], peers, throttled_rate=size // 10, partition_max_bytes=size // 40
+        )
         slow = await following.follow(1, 0)
         quick = await following.follow(1, 0, TopicPartition("t", 1))
         await until(lambda: same(quick, free))
@@ -97,4 +106,4 @@ def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> No
         await until(lambda: same(slow, held))
         assert rig.clock.mono_ns() - began_ns < SECOND // 2, "who has all is not held"
 
-    rig.run(story)
+    rig.run(scenario)

@@ -18,7 +18,7 @@ from tests.unit.replication.three_brokers import CLUSTER, BrokerProcess, ThreeBr
 from tiered.broker.data_directory import DataDirectory
 from tiered.controller import requests
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import text_id
+from tiered.ids import encode_uuid
 from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
 from tiered.replication.follower_replica import FollowerReplica
@@ -52,19 +52,19 @@ async def written(town: ThreeBrokers) -> LeaderReplica:
 
 def nobody_found(town: ThreeBrokers) -> contextlib.AbstractContextManager[object]:
     """No broker finds another one: nothing is copied meanwhile."""
-    return patch.object(town.peers, "find", lambda *_: None)
+    return patch.object(town.peers, "find_replica", lambda *_: None)
 
 
 def alike(town: ThreeBrokers, *nodes: int) -> bool:
     """Whether these have the same log, led or followed."""
-    logs = [held.log for node in nodes for held in town.members[node].partitions.held()]
+    logs = [held.log for node in nodes for held in town.members[node].partitions.list_replicas()]
     return len(logs) == len(nodes) and len({read_log(log) for log in logs}) == 1
 
 
 def test_all_copies_of_a_new_topic_are_in_sync() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(min_insync_replicas="3")
         leader = await led(town)
         for number in range(20):
@@ -72,13 +72,13 @@ def test_all_copies_of_a_new_topic_are_in_sync() -> None:
         assert set(town.partition.isr) == {1, 2, 3}
         assert alike(town, 1, 2, 3)
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_dead_follower_leaves_and_comes_back() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
@@ -92,13 +92,13 @@ def test_a_dead_follower_leaves_and_comes_back() -> None:
         await until(lambda: gone in town.partition.isr)
         await until(lambda: alike(town, 1, 2, 3))
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(min_insync_replicas="2")
         first = await led(town)
         for number in range(20):
@@ -116,14 +116,14 @@ def test_another_one_leads_when_the_leader_dies_and_has_everything() -> None:
         await until(lambda: old in town.partition.isr)
         await until(lambda: alike(town, 1, 2, 3))
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_new_leader_knows_at_once_what_was_committed() -> None:
     """Readers that ask for the end may not be told an earlier one than before (KIP-207)."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await written(town)
         await asyncio.sleep(1)  # followers hear of it with their next question
         heir = next(node for node in (1, 2, 3) if node != town.partition.leader)
@@ -134,19 +134,19 @@ def test_a_new_leader_knows_at_once_what_was_committed() -> None:
         leader = town.leader()
         assert leader is not None and leader.high_watermark == 10, heir
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         first = await led(town)
         await first.append(batch(0), acks=ACKS_ALL)
         node = town.partition.leader
         town.metadata_delay_seconds = 0.0
-        await town.members[node].partitions.settled()
+        await town.members[node].partitions.wait_applied()
         await town.fence(node)
         second = await led(town)
         await until(lambda: first.is_stopped)
@@ -161,7 +161,7 @@ def test_leadership_that_goes_and_comes_back_is_another_one() -> None:
         await third.append(batch(2), acks=ACKS_ALL)
         assert third.log.end_offset == 3
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
@@ -169,7 +169,7 @@ def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
     wait for it for ever, nor go on before it is sure that it did not join."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
@@ -192,23 +192,23 @@ def test_an_unanswered_wish_does_not_stop_what_is_committed() -> None:
         await leader.append(batch(1), acks=ACKS_ALL)
         assert town.rig.clock.mono_ns() - started < 20e9
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_deleted_topic_is_neither_led_nor_followed() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start()
         leader = await led(town)
         await leader.append(batch(0), acks=ACKS_ALL)
         await town.submit(requests.DeleteTopic("t"))
-        await until(lambda: all(not member.partitions.held() for member in town.members.values()))
+        await until(lambda: all(not member.partitions.list_replicas() for member in town.members.values()))
         with pytest.raises(Refused) as refused:
             leader.append_now(batch(1), ACKS_ALL)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
 
-    town.run(story)
+    town.run(scenario)
 
 
 class Storm:
@@ -216,7 +216,7 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.town = ThreeBrokers(seed)
-        self.draw = random.Random(f"{seed}/storm")
+        self.rng = random.Random(f"{seed}/storm")
         self.acked: list[int] = []
         self.working = True
 
@@ -224,9 +224,9 @@ class Storm:
         town = self.town
         await town.start(min_insync_replicas="2")
         task = town.rig.loop.create_task(self._produce())
-        town.lost_message = lambda: self.draw.choice(["", "", "", "ask", "answer"])
+        town.lost_message = lambda: self.rng.choice(["", "", "", "ask", "answer"])
         for _ in range(12):
-            await asyncio.sleep(self.draw.uniform(0.5, 4.0))
+            await asyncio.sleep(self.rng.uniform(0.5, 4.0))
             await self._trouble()
         town.lost_message = lambda: ""
         town.peers.unreachable.clear()
@@ -253,19 +253,19 @@ class Storm:
                 with contextlib.suppress(Refused):
                     await leader.append(batch(number), acks=ACKS_ALL, timeout_ms=2000)
                     self.acked.append(number)
-            await asyncio.sleep(self.draw.uniform(0, 0.1))
+            await asyncio.sleep(self.rng.uniform(0, 0.1))
 
     async def _trouble(self) -> None:
         town = self.town
         running = [node for node, member in town.members.items() if member.running]
-        node = self.draw.choice(running)
-        match self.draw.choice(["kill", "kill", "fence", "cut", "heal", "start"]):
+        node = self.rng.choice(running)
+        match self.rng.choice(["kill", "kill", "fence", "cut", "heal", "start"]):
             case "kill" if len(running) > 1:
                 await town.members[node].kill()
                 await self._settle(town.fence(node))
             case "fence":
                 await self._settle(town.fence(node))
-                await asyncio.sleep(self.draw.uniform(0, 1))
+                await asyncio.sleep(self.rng.uniform(0, 1))
                 await self._settle(town.submit(requests.UnfenceBroker(node, town.members[node].incarnation)))
             case "cut":
                 town.peers.unreachable.add(f"{node}:0")
@@ -294,52 +294,52 @@ def test_what_was_acknowledged_survives(seed: int) -> None:
 def test_a_new_leader_settles_what_it_cut_as_a_follower_before_it_writes() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         old = leader.state.node_id
         await town.members[old].kill()
         for member in town.members.values():
-            for held in member.partitions.held() if member.running else ():
+            for held in member.partitions.list_replicas() if member.running else ():
                 held.log.truncations.made += 1
         await town.fence(old)
         await led(town)
         assert town.partition.leader != old
         assert not (await led(town)).log.truncations.is_unsettled
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_what_a_copy_cut_is_settled_also_by_the_copy_after_it() -> None:
     """The cut is noted with those of all logs, and was not durable when the leader changed."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
-        (copy,) = (each for each in town.members[other_than(leader)].partitions.held())
+        (copy,) = (each for each in town.members[other_than(leader)].partitions.list_replicas())
         assert isinstance(copy, FollowerReplica) and copy.is_durable
         copy.log.truncate_to(5)
         await town.members[other_than(leader)].partitions.save_offsets()
         copy.stop()
         after = FollowerReplica(
-            copy.at, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
+            copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1, high_watermark=0,
             clock=town.rig.clock, disk=town.members[other_than(leader)].broker.state, save_offsets=nothing,
         )  # fmt: skip
         assert not after.is_durable
         await after.make_durable()
         assert after.is_durable
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
     """The point up to which it was durable would vouch for records that were copied since and never synced."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, disk = member.partitions, member.broker.disk
-        (copy,) = there.held()
+        (copy,) = there.list_replicas()
         assert isinstance(copy, FollowerReplica)
         await copy.log.flush()
         await there.save_offsets()
@@ -347,18 +347,18 @@ def test_a_log_whose_cut_failed_half_way_is_durable_before_it_grows() -> None:
             disk.faults.append(DiskFault("append", ".snapshot", "ENOSPC"))
             with pytest.raises(Unavailable):
                 copy.log.truncate_to(0)
-            there._broken(copy, final=False)
-            await there.open_missing(lambda: town.controller.image)
-            assert [held.log.end_offset for held in there.held()] == [0]
+            there._on_truncation_failed(copy, final=False)
+            await there.retry_unopened(lambda: town.controller.image)
+            assert [held.log.end_offset for held in there.list_replicas()] == [0]
         await until(lambda: alike(town, leader.state.node_id, member.node_id))
-        (again,) = there.held()
+        (again,) = there.list_replicas()
         assert again.log.flushed_offset == 0
         await member.kill()
         directory = DataDirectory(member.broker.disk)
-        found = await directory.open(CLUSTER, member.node_id, text_id(uuid.UUID(int=member.node_id, version=4)))
+        found = await directory.open(CLUSTER, member.node_id, encode_uuid(uuid.UUID(int=member.node_id, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def nothing() -> None:
@@ -373,47 +373,47 @@ def test_a_log_that_left_and_comes_back_empty_has_nothing_noted_of_it() -> None:
     """A point up to which the old one was durable would vouch for what a kill tears in the new one."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         other = next(node for node in (2, 3) if node != leader.state.node_id)
         there = town.members[other].partitions
-        for held in there.held():
+        for held in there.list_replicas():
             await held.log.flush()
         await there.save_offsets()
         stay = tuple(node for node in (1, 2, 3) if node != other)
         assert await move(town, *stay) == (None,)
-        await until(lambda: not there.held())
+        await until(lambda: not there.list_replicas())
         with nobody_found(town):
             assert await move(town, *stay, other) == (None,)
-            await until(there.held)
-            assert [held.log.end_offset for held in there.held()] == [0]
+            await until(there.list_replicas)
+            assert [held.log.end_offset for held in there.list_replicas()] == [0]
             await town.members[other].kill()
         directory = DataDirectory(town.members[other].broker.disk)
-        found = await directory.open(CLUSTER, other, text_id(uuid.UUID(int=other, version=4)))
+        found = await directory.open(CLUSTER, other, encode_uuid(uuid.UUID(int=other, version=4)))
         assert found.recovery_points.get(TP, 0) == 0
 
-    town.run(story)
+    town.run(scenario)
 
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_clean_stop_settles_the_past_only_of_what_nobody_else_can_have_led(copies: int) -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(copies)
         member = town.members[(await led(town)).state.node_id]
         await stop(town, member)
         epoch = town.partition.leader_epoch
         await member.start()
-        assert member.partitions.is_settled(TP, epoch + 1) is (copies == 1)
+        assert member.partitions.has_clean_predecessor(TP, epoch + 1) is (copies == 1)
 
-    town.run(story)
+    town.run(scenario)
 
 
 def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         await town.start(1)
         leader = await led(town)
         member, other = town.members[leader.state.node_id], town.members[other_than(leader)]
@@ -421,11 +421,11 @@ def test_a_clean_stop_says_what_is_cold_only_as_the_last_leader() -> None:
         later = town.partition.leader_epoch + 1
         changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
         town.controller.apply((changed,), town.controller.image.slot + 1)
-        cold = await other.broker.cold.manifests.take_over(leader.pid, leader.topic, later)
+        cold = await other.broker.cold.manifests.take_over(leader.partition_id, leader.topic, later)
         await member.start()
         assert (await led(town)).manifest == cold
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def stop(town: ThreeBrokers, member: BrokerProcess) -> None:
@@ -439,21 +439,21 @@ async def stop(town: ThreeBrokers, member: BrokerProcess) -> None:
 def test_a_log_in_doubt_stays_so_until_there_is_a_leader_to_copy_from() -> None:
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         member = town.members[other_than(leader)]
         there, before = member.partitions, member.image
-        there.doubtful = frozenset({TP})
+        there.suspect_partitions = frozenset({TP})
         now = town.partition
         nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
         image = before.apply((nobody,), before.slot + 1)
-        await there.follow(before, image, member.settings)
-        assert there.doubtful == {TP}
+        await there.apply_image(before, image, member.settings)
+        assert there.suspect_partitions == {TP}
         somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
-        await there.follow(image, image.apply((somebody,), image.slot + 1), member.settings)
-        assert not there.doubtful
+        await there.apply_image(image, image.apply((somebody,), image.slot + 1), member.settings)
+        assert not there.suspect_partitions
 
-    town.run(story)
+    town.run(scenario)
 
 
 async def move(town: ThreeBrokers, *target: int) -> object:
@@ -465,14 +465,14 @@ def test_a_leadership_that_is_over_is_not_begun_late() -> None:
     """What could not be opened when it was due is tried again, and the image may have gone on by then."""
     town = ThreeBrokers()
 
-    async def story() -> None:
+    async def scenario() -> None:
         leader = await written(town)
         node, epoch = leader.state.node_id, leader.leader_epoch
         await town.fence(node)
         await until(lambda: leader.is_stopped)
         partitions = town.members[node].partitions
-        partitions.unopened[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
-        await partitions.open_missing(lambda: town.controller.image)
-        assert partitions.get(TP) is None
+        partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+        await partitions.retry_unopened(lambda: town.controller.image)
+        assert partitions.find_leader(TP) is None
 
-    town.run(story)
+    town.run(scenario)

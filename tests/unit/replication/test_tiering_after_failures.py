@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from tests.unit.replication.rig import BrokerRig, ReplicationRig, append_batch
-from tiered.broker.retention_clock import Ages
-from tiered.broker.tiering import UNDER_WAY_MS, Tiering
+from tiered.broker.retention_clock import RetentionClock
+from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
 from tiered.errors import Fenced
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
 
 INTERVAL = 3_000.0
 """Between two ticks: what happens within it, a failure set off."""
-SETTLED = UNDER_WAY_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
+SETTLED = UPLOAD_IN_FLIGHT_MS / 1000 + Settings().tiered_object_delete_delay_ms / 1000
 
 
 class Passes:
@@ -27,7 +27,13 @@ class Passes:
         self.fenced: list[LeaderReplica] = []
         settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
         self.tiering = Tiering(
-            settings, lambda: [replica], self._note, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            settings,
+            lambda: [replica],
+            self._note,
+            RetentionClock(broker.clock),
+            broker.clock,
+            broker.rng,
+            broker.metrics,
         )
         self._broker = broker
         self._replica = replica
@@ -59,7 +65,7 @@ def segments(rig: ReplicationRig) -> set[str]:
 
 
 async def named(replica: LeaderReplica) -> set[str]:
-    manifest = await replica.cold.manifests.load(replica.pid)
+    manifest = await replica.cold.manifests.load(replica.partition_id)
     assert manifest is not None
     return {key async for key in replica.cold.manifests.list_keys(manifest)}
 
@@ -67,7 +73,7 @@ async def named(replica: LeaderReplica) -> set[str]:
 def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         fill(replica)
         rig.brokers[1].faults.outage = True
@@ -79,19 +85,22 @@ def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> 
         assert replica.cold_end_offset == 30 and not replica.upload_problem
         passes.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize(
     "fault",
-    [FaultRule(FaultKind.LOST_REPLY, ("upload",), times=1), FaultRule(FaultKind.LATE_APPLY, ("upload",), times=1, seconds=110)],
+    [
+        FaultRule(FaultKind.LOST_REPLY, ("upload",), times=1),
+        FaultRule(FaultKind.LATE_APPLY, ("upload",), times=1, seconds=110),
+    ],
     ids=["landed at once", "lands late"],
 )
 def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
     """After the sweep that every epoch makes once: a failure sets off another one."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1])
         fill(replica)
@@ -106,19 +115,19 @@ def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
         assert fault.times == 0 and segments(rig) == await named(replica)
         passes.stop()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_who_finds_a_later_leader_in_the_manifest_is_told_of() -> None:
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         fill(replica)
-        await rig.brokers[2].cold.manifests.take_over(replica.pid, replica.topic, 1)
+        await rig.brokers[2].cold.manifests.take_over(replica.partition_id, replica.topic, 1)
         passes = Passes(rig.brokers[1], replica)
         await asyncio.sleep(10)
         assert passes.fenced == [replica] and replica.cold_end_offset == 0
         passes.stop()
 
-    rig.run(story)
+    rig.run(scenario)

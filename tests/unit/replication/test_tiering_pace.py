@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import TP, TOPIC_ID, ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
 from tiered.broker import tiering
-from tiered.broker.retention_clock import Ages
-from tiered.broker.tiering import UNDER_WAY_MS, Tiering
+from tiered.broker.retention_clock import RetentionClock
+from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold import uploader
 from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
 from tiered.ids import TopicPartition
-from tiered.object_store.faulty import FaultRule, FaultKind
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -26,7 +26,13 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     broker = rig.brokers[1]
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
     runs = Tiering(
-        settings, lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+        settings,
+        lambda: [replica],
+        lambda *_: None,
+        RetentionClock(broker.clock),
+        broker.clock,
+        broker.rng,
+        broker.metrics,
     )
     task = asyncio.create_task(runs.run())
     await asyncio.sleep(0.5)
@@ -34,7 +40,7 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     for number in range(3):
         while replica.waiting_segments <= number and replica.cold_end_offset == 0:
             replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
-        runs.closed(replica)
+        runs.on_segment_closed(replica)
         await asyncio.sleep(1)
     while replica.cold_end_offset == 0:
         await asyncio.sleep(0.1)
@@ -46,50 +52,60 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
     """A broker that died led ten thousand partitions: what is to be uploaded does not wait for their manifests."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         heirs = []
         for number in range(6):
-            heirs.append(await broker.lead(1, [1, 2], at=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
-        busy = await broker.lead(1, [1], at=TopicPartition("busy", 6))
+            heirs.append(
+                await broker.lead(
+                    1, [1, 2], tp=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
+                )
+            )
+        busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
         while busy.waiting_segments < 2:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [*heirs, busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
+            settings, lambda: [*heirs, busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
-        assert all(each.owes for each in heirs)
+        assert all(each.takeover_pending for each in heirs)
         task = asyncio.create_task(runs.run())
         while busy.cold_end_offset == 0:
             await asyncio.sleep(0)
-        assert sum(each.owes for each in heirs) >= 5
-        while any(each.owes for each in heirs):
+        assert sum(each.takeover_pending for each in heirs) >= 5
+        while any(each.takeover_pending for each in heirs):
             await asyncio.sleep(0.01)
         task.cancel()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None:
     """Its first upload was never named: every epoch looks once."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         await broker.cold.manifests.take_over(LeaderReplica.id_of(TP, TOPIC_ID), TP.topic, 0)
         heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        left = segment_key(heir.pid, 0, 0, "ab" * 16)
+        left = segment_key(heir.partition_id, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
-            Settings(), lambda: [heir], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            Settings(),
+            lambda: [heir],
+            lambda *_: None,
+            RetentionClock(broker.clock),
+            broker.clock,
+            broker.rng,
+            broker.metrics,
         )
         task = asyncio.create_task(runs.run())
-        await asyncio.sleep(UNDER_WAY_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
+        await asyncio.sleep(UPLOAD_IN_FLIGHT_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
         task.cancel()
         assert left not in rig.bucket.objects
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_due(
@@ -98,13 +114,15 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
     monkeypatch.setattr(uploader, "TOGETHER_BYTES", 4000)
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
-        heir = await broker.lead(1, [1, 2], at=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        busy = [await broker.lead(1, [1], at=TopicPartition("busy", number)) for number in range(3)]
+        heir = await broker.lead(
+            1, [1, 2], tp=TopicPartition("idle", 0), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
+        )
+        busy = [await broker.lead(1, [1], tp=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [heir, *busy], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng,
+            settings, lambda: [heir, *busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
         broker.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "upload"), seconds=0.05))
@@ -114,7 +132,7 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
                 closed = each.log.segment_count
                 while each.log.segment_count == closed:
                     each.state.high_watermark = append_batch(each, each.log.end_offset)
-                runs.closed(each)
+                runs.on_segment_closed(each)
 
         fill()
         task = asyncio.create_task(runs.run())
@@ -124,27 +142,33 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
                 fill()
         task.cancel()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> None:
     """The manifest change names those before it, and the pass counts as good."""
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         broker = rig.brokers[1]
         replica = await broker.lead(0, [1])
         settings = Settings()
         runs = Tiering(
-            settings, lambda: [replica], lambda *_: None, Ages(broker.clock), broker.clock, broker.rng, broker.metrics
+            settings,
+            lambda: [replica],
+            lambda *_: None,
+            RetentionClock(broker.clock),
+            broker.clock,
+            broker.rng,
+            broker.metrics,
         )
-        swept = (2 * UNDER_WAY_MS + 2 * settings.tiered_object_delete_delay_ms) / 1000 + 2 * INTERVAL
+        swept = (2 * UPLOAD_IN_FLIGHT_MS + 2 * settings.tiered_object_delete_delay_ms) / 1000 + 2 * INTERVAL
         task = asyncio.create_task(runs.run())
 
         async def cold(segments: int) -> None:
             while replica.waiting_segments < segments:
                 replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
-            runs.closed(replica)
+            runs.on_segment_closed(replica)
             while replica.waiting_segments:
                 await asyncio.sleep(0.1)
 
@@ -165,7 +189,7 @@ def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> N
         assert not await orphans()
         task.cancel()
 
-    rig.run(story)
+    rig.run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +203,8 @@ def test_a_closed_segment_waits_for_others_where_other_brokers_have_it_too(
     monkeypatch.setattr(tiering, "TOGETHER_BYTES", together)
     rig = ReplicationRig()
 
-    async def story() -> None:
+    async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, in_sync, [1, 2])
         assert soonest <= await cold_after(rig, replica) <= latest
 
-    rig.run(story)
+    rig.run(scenario)

@@ -14,18 +14,18 @@ from typing import Any
 
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
-from tiered.broker.hosted_replicas import Partitions
-from tiered.broker.isr_updater import InSyncSets
-from tiered.broker.suspects import Doubts
+from tiered.broker.hosted_replicas import HostedReplicas
+from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import incarnation_number, text_id
+from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metrics import Metrics
-from tiered.peers import FetchFrom, ReplicaFetch
+from tiered.peers import PartitionFetch, ReplicaFetch
 from tiered.ports import World
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -48,36 +48,43 @@ class BrokerProcess:
     async def start(self) -> None:
         """Registers a new incarnation, and runs."""
         cluster, broker = self._cluster, self.broker
-        self.incarnation = text_id(uuid.UUID(int=cluster.rng.getrandbits(128), version=4))
+        self.incarnation = encode_uuid(uuid.UUID(int=cluster.rng.getrandbits(128), version=4))
         self.settings = Settings(node_id=self.node_id, replica_lag_time_max_ms=3_000, replica_fetch_wait_max_ms=200)
         rng = broker.rng
         world = World(broker.clock, rng, broker.disk, broker.store, cluster.rig.network.host(str(self.node_id)))
         directory = DataDirectory(broker.disk)
         self.metrics = Metrics()
         self.image = cluster.controller.image
-        self.partitions = Partitions(
+        self.partitions = HostedReplicas(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
-            cold=broker.cold, images=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics), peers=cluster.peers,
-            begun=lambda replica: None, closed=lambda replica: None, configured=lambda replica: None,
-            forgotten=lambda replica: None, joinable=lambda replica: self.isr_updater.wake(replica), in_touch=lambda: True,
-            heard=lambda: cluster.controller.image, doubts=Doubts(broker.clock, lambda: self.image, lambda node_id: None),
+            cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
+            peers=cluster.peers, on_lead=lambda replica: None, on_segment_closed=lambda replica: None,
+            on_config_changed=lambda replica: None, on_resign=lambda replica: None,
+            on_follower_caught_up=lambda replica: self.isr_updater.wake(replica), has_controller_contact=lambda: True,
+            newest_image=lambda: cluster.controller.image,
+            suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
-        self.isr_updater = InSyncSets(
-            cluster.submit, self.partitions.led, lambda: (), lambda: self.image, lambda: self.settings, self.incarnation,
-            broker.clock, self.metrics,
+        self.isr_updater = IsrUpdater(
+            cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings,
+            self.incarnation, broker.clock, self.metrics,
         )  # fmt: skip
-        found = await directory.open(CLUSTER, self.node_id, text_id(uuid.UUID(int=self.node_id, version=4)))
+        found = await directory.open(CLUSTER, self.node_id, encode_uuid(uuid.UUID(int=self.node_id, version=4)))
         await self.partitions.recover(self.image, found)
         self._image_queue: asyncio.Queue[Image] = asyncio.Queue(maxsize=10_000)
         self.running = True
         await cluster.submit(
             requests.RegisterBroker(
-                self.node_id, self.incarnation, "d", "", whole=found.whole, listeners={"PLAINTEXT": f"{self.node_id}:0"}
+                self.node_id,
+                self.incarnation,
+                "d",
+                "",
+                whole=found.is_intact,
+                listeners={"PLAINTEXT": f"{self.node_id}:0"},
             )
         )
-        for run in (self._apply_images, self.partitions.copy, self.isr_updater.run):
+        for run in (self._apply_images, self.partitions.run_fetchers, self.isr_updater.run):
             self._tasks.append(cluster.rig.loop.create_task(run(), name=f"{self.node_id}-{run.__name__}"))
-        await directory.trust()
+        await directory.write_boot_mark()
 
     def receive_image(self, image: Image) -> None:
         """What is committed, on its way."""
@@ -89,7 +96,7 @@ class BrokerProcess:
             image = await self._image_queue.get()
             await asyncio.sleep(self._cluster.rng.uniform(0, self._cluster.metadata_delay_seconds))
             old, self.image = self.image, image
-            await self.partitions.follow(old, image, self.settings)
+            await self.partitions.apply_image(old, image, self.settings)
 
     async def kill(self) -> None:
         """The process dies; the page cache lives."""
@@ -112,12 +119,12 @@ class RoutedPeers(DirectPeers):
         super().__init__(cluster.rig)
         self._cluster = cluster
 
-    def find(self, address: str, request: ReplicaFetch, partition: FetchFrom) -> LeaderReplica | None:
+    def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
         member = self._cluster.members[int(address.split(":")[0])]
         known = member.image.brokers.get(request.node_id)
         if not member.running or known is None or incarnation_number(known.incarnation) != request.incarnation:
             return None
-        return member.partitions.get(TP)
+        return member.partitions.find_leader(TP)
 
 
 class ThreeBrokers:
@@ -130,7 +137,7 @@ class ThreeBrokers:
         self.lost_message: Callable[[], str] = lambda: ""
         """What is lost of a question to the controller: "ask", "answer" or nothing."""
         ids = iter(range(1, 1 << 30))
-        self.controller = Controller(Image(), Settings(), lambda: text_id(uuid.UUID(int=next(ids))))
+        self.controller = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
         self.members = {node: BrokerProcess(self, node) for node in NODES}
         self.peers = RoutedPeers(self)
 
@@ -145,7 +152,7 @@ class ThreeBrokers:
         await self.submit(requests.CreateTopic("t", 1, replication_factor, configs=given))
 
     async def submit(self, request: Any, timeout: float = 10.0) -> Any:
-        """As `Node.submit`."""
+        """As `Broker.submit`."""
         lost_message = self.lost_message()
         await asyncio.sleep(self.rng.uniform(0, 0.05))
         if lost_message == "ask":
@@ -174,5 +181,5 @@ class ThreeBrokers:
     def leader(self) -> LeaderReplica | None:
         """Who leads by the controller's word, and knows it."""
         member = self.members.get(self.partition.leader)
-        replica = member.partitions.get(TP) if member is not None and member.running else None
+        replica = member.partitions.find_leader(TP) if member is not None and member.running else None
         return replica if replica is not None and replica.leader_epoch == self.partition.leader_epoch else None

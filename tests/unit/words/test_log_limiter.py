@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from tests.unit.hot.fixtures import FixedClock
-from tiered.log_limiter import Quiet, Waning
+from tiered.log_limiter import LogLimiter, StateLogLimiter
 
 
 def test_those_that_follow_soon_are_counted_and_told_with_the_next() -> None:
     clock = FixedClock()
-    quiet = Quiet(clock)
-    assert [quiet.unsaid("a") for _ in range(4)] == [0, None, None, None]
+    quiet = LogLimiter(clock)
+    assert [quiet.admit("a") for _ in range(4)] == [0, None, None, None]
     clock.wall += 9_999
-    assert quiet.unsaid("a") is None
+    assert quiet.admit("a") is None
     clock.wall += 1
-    assert [quiet.unsaid("a"), quiet.unsaid("a")] == [4, None]
+    assert [quiet.admit("a"), quiet.admit("a")] == [4, None]
     clock.wall += 60_000
-    assert quiet.unsaid("a") == 1
+    assert quiet.admit("a") == 1
 
 
 def test_kinds_are_apart() -> None:
-    quiet = Quiet(FixedClock())
-    assert [quiet.unsaid(kind) for kind in ("a", "b", "a", "b")] == [0, 0, None, None]
+    quiet = LogLimiter(FixedClock())
+    assert [quiet.admit(kind) for kind in ("a", "b", "a", "b")] == [0, 0, None, None]
 
 
 def test_a_state_that_lasts_is_said_ever_more_seldom_and_at_once_when_it_begins_again() -> None:
     clock, said = FixedClock(), list[int]()
-    waning = Waning(clock)
+    waning = StateLogLimiter(clock)
     for second in range(7200):
-        seconds = waning.lasts(begins=second == 0)
+        seconds = waning.admit(is_start=second == 0)
         said += [] if seconds is None else [seconds]
         clock.wall += 1000
     assert said == [0, 10, 30, 70, 150, 310, 630, *range(1230, 7200, 600)]
-    assert (waning.lasts(begins=True), waning.lasts(begins=False)) == (0, None)
+    assert (waning.admit(is_start=True), waning.admit(is_start=False)) == (0, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.metrics import OTHERS, Metrics, by_topic
+from tiered.metrics import OTHERS, Metrics, limit_topics
 
 
 def test_counters_grow_per_label_values() -> None:
@@ -42,9 +42,9 @@ def test_gauges_are_set_read_and_removed() -> None:
     size.remove("a")
     assert (size.value("a"), size.value("b")) == (0, 6)
     level = metrics.gauge("level", "Level.")
-    level.read(lambda: 0.25)
+    level.set_function(lambda: 0.25)
     assert level.value() == 0.25
-    size.read(lambda: {("c",): 1})
+    size.set_function(lambda: {("c",): 1})
     assert (size.value("b"), size.value("c")) == (0, 1)
 
 
@@ -74,7 +74,7 @@ def test_no_metrics_are_no_text() -> None:
 def test_a_counter_may_be_kept_where_it_is_counted() -> None:
     taken = [0, 7]
     counter = Metrics().counter("taken_total", "Taken.", ("what",))
-    counter.read(lambda: {("second",): taken[1]})
+    counter.set_function(lambda: {("second",): taken[1]})
     taken[1] += 1
     assert (counter.value("second"), counter.value("first"), counter.total()) == (8, 0, 8)
     assert list(counter.lines()) == ['taken_total{what="second"} 8']
@@ -82,9 +82,9 @@ def test_a_counter_may_be_kept_where_it_is_counted() -> None:
 
 def test_topics_that_are_too_many_share_one_sample() -> None:
     values = {"a": 1.0, "b": 5.0, "c": 2.0, "d": 2.0}
-    assert by_topic(values, 4) == {("a",): 1, ("b",): 5, ("c",): 2, ("d",): 2}
-    assert by_topic(values, 2) == {("b",): 5, ("c",): 2, (OTHERS,): 3}
-    assert by_topic(values, 0) == {(OTHERS,): 10}
+    assert limit_topics(values, 4) == {("a",): 1, ("b",): 5, ("c",): 2, ("d",): 2}
+    assert limit_topics(values, 2) == {("b",): 5, ("c",): 2, (OTHERS,): 3}
+    assert limit_topics(values, 0) == {(OTHERS,): 10}
 
 
 def test_a_series_counts_for_its_histogram() -> None:
@@ -107,7 +107,7 @@ def test_a_series_counts_for_its_histogram() -> None:
 def test_histogram_counts_in_parts_and_shows_whole_units() -> None:
     metrics = Metrics()
     whole = metrics.histogram("whole_seconds", "h", (0.0005, 0.25, 30))
-    parts = metrics.histogram("parts_seconds", "h", (0.0005, 0.25, 30), parts=1_000_000_000)
+    parts = metrics.histogram("parts_seconds", "h", (0.0005, 0.25, 30), scale=1_000_000_000)
     for ns in (1, 500_000, 500_001, 250_000_000, 30_000_000_001):
         whole.observe(ns / 1e9)
         parts.observe(ns)

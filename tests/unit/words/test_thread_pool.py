@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tiered.errors import Unavailable
-from tiered.thread_pool import Workers
+from tiered.thread_pool import ThreadPool
 
 
 def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
@@ -26,7 +26,7 @@ def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
             running -= 1
 
     async def main() -> None:
-        workers = Workers("test", 3)
+        workers = ThreadPool("test", 3)
         await asyncio.gather(*(workers.run(call, 10) for _ in range(9)))
         workers.close()
 
@@ -39,7 +39,7 @@ def test_results_and_errors_come_back() -> None:
         raise KeyError("inside")
 
     async def main() -> None:
-        workers = Workers("test", 1)
+        workers = ThreadPool("test", 1)
         assert await workers.run(lambda: 42, 10) == 42
         with pytest.raises(KeyError, match="inside"):
             await workers.run(fails, 10)
@@ -56,7 +56,7 @@ def test_a_call_over_its_deadline_goes_on_and_keeps_its_place() -> None:
         landed.set()
 
     async def main() -> None:
-        workers = Workers("test", 1)
+        workers = ThreadPool("test", 1)
         with pytest.raises(TimeoutError):
             await workers.run(slow, 0.02)
         with pytest.raises(TimeoutError):  # the only place is taken
@@ -72,7 +72,7 @@ def test_a_caller_that_is_cancelled_while_it_waits_takes_no_place() -> None:
     release = threading.Event()
 
     async def main() -> None:
-        workers = Workers("test", 1)
+        workers = ThreadPool("test", 1)
         first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(workers.run(lambda: True, 10))
@@ -91,7 +91,7 @@ def test_calls_that_wait_have_a_bound_and_are_cancelled_when_the_threads_are_clo
     release = threading.Event()
 
     async def main() -> None:
-        workers = Workers("test", 1, waiting=1)
+        workers = ThreadPool("test", 1, waiting_max=1)
         running = asyncio.ensure_future(workers.run(release.wait, 10))
         while not (threads := named("tiered-test")) or workers._jobs.qsize():
             await asyncio.sleep(0)

@@ -39,8 +39,8 @@ static int take(const char *module_name, const char *name, PyObject **place) {
 
 PyMODINIT_FUNC PyInit__native(void) {
     if (take("tiered.records.model", "Record", &Record_type) < 0 ||
-        take("tiered.records.model", "Walked", &Walked_type) < 0 ||
-        take("tiered.records.model", "Batches", &Batches_type) < 0 ||
+        take("tiered.records.model", "WalkedBatch", &Walked_type) < 0 ||
+        take("tiered.records.model", "WalkResult", &Batches_type) < 0 ||
         take("tiered.records.model", "ArrowColumns", &ArrowColumns_type) < 0 ||
         take("tiered.errors", "Corrupt", &Corrupt_type) < 0)
         return NULL;

@@ -16,7 +16,7 @@ from tiered_api.cli.main import main
 PR_SET_PDEATHSIG = 1
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Asks for SIGTERM at the parent's death; ends here when that was before."""
     if sys.platform != "linux":
         return
@@ -26,5 +26,5 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
+    exit_with_parent(int(sys.argv[1]))
     sys.exit(main(sys.argv[2:]))

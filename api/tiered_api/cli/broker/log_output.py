@@ -14,7 +14,7 @@ INDENT = "  "
 """Before each line of a traceback: no line but that of an event begins at the margin."""
 
 
-class OneLine(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """Escapes what is not printable. The lines of a traceback stay lines, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -27,7 +27,7 @@ class OneLine(logging.Formatter):
 def log_to_stderr(level: str, others: int = logging.WARNING) -> None:
     """Begins the log: our events from `level` on, those of the libraries below us from `others` on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(LOG_FORMAT))
+    handler.setFormatter(OneLineFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=others)
     set_log_level(level)
 

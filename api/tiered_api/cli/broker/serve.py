@@ -16,18 +16,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tiered.broker.broker import Node
-from tiered.broker.process_metrics import process_metrics
+from tiered.broker.broker import Broker
+from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
-from tiered.config.settings import Settings, address
+from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.system.local_disk import LockFile
-from tiered_api.cli.broker.directories import LOCK, claim, refuse_that_of_a_cluster
+from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
 from tiered_api.cli.broker.log_output import log_to_stderr, set_log_level
-from tiered_api.cli.broker.sources import settings
+from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import say_error
+from tiered_api.cli.output import print_error
 from tiered_api.http.server.server import HttpServer, is_loopback, serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import serve_kafka
@@ -39,10 +39,10 @@ GC_STARTING = 200_000
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningBroker:
     """A broker that serves."""
 
-    node: Node
+    broker: Broker
     url: str
     kafka: tuple[str, ...]
     """HOST:PORT of each listener."""
@@ -52,14 +52,14 @@ def serve(args: Namespace) -> NoReturn:
     """Runs a broker until it is told to stop."""
     # What a start makes stays: to look through it again and again would only take time. But a start may wait for days.
     gc.set_threshold(GC_STARTING, 50, 1000)
-    chosen, warnings = settings(args.config, os.environ, args.pairs, given_by(args))
+    chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args))
     log_to_stderr(chosen.log_level)
     for warning in warnings:
         log.warning("%s", warning)
-    asyncio.run(_until_stopped(chosen))
+    asyncio.run(_run_until_stopped(chosen))
 
 
-def given_by(args: Namespace) -> dict[str, str]:
+def option_settings(args: Namespace) -> dict[str, str]:
     """The settings that have options of their own."""
     options = {
         "data.dir": args.data_dir,
@@ -72,45 +72,45 @@ def given_by(args: Namespace) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def broker(chosen: Settings) -> AsyncIterator[Running]:
+async def run_broker(chosen: Settings) -> AsyncIterator[RunningBroker]:
     """A broker that is ready; at the end it stops cleanly. Refused, Unavailable or Corrupt when it cannot start."""
-    refuse_that_of_a_cluster(chosen.data_dir)
-    claim(chosen.data_dir)
+    refuse_cluster_directory(chosen.data_dir)
+    claim_data_directory(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
         world = real_world(chosen)
         peers = KafkaPeers(world.net, client_id=f"broker-{chosen.node_id}")
         metrics = Metrics()
-        process_metrics(metrics)
-        node = Node(chosen, world, metrics, peers=peers, log_level=set_log_level)
+        add_process_metrics(metrics)
+        node = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
         try:
-            async with _http(node, chosen) as http:
-                await _refuse_taken(node, chosen)
+            async with _serve_http(node, chosen) as http:
+                await _check_addresses_free(node, chosen)
                 await node.start()
-                async with _kafka(node, chosen, http) as running:
+                async with _serve_kafka(node, chosen, http) as running:
                     yield running
         finally:
             await node.stop()
 
 
-async def _refuse_taken(node: Node, chosen: Settings) -> None:
+async def _check_addresses_free(node: Broker, chosen: Settings) -> None:
     """`Refused` where an address of the Kafka protocol cannot be had, `Unavailable` where somebody else has it: before
     the cluster hears of the broker."""
-    for each in chosen.listeners_in_force():
+    for each in chosen.effective_listeners():
         try:
             (await node.world.net.listen(each.host, each.port, lambda stream: stream.close())).close()
         except Unavailable as error:
-            raise _no_address(error) from None
+            raise _address_error(error) from None
 
 
-def _no_address(error: Unavailable) -> Refused | Unavailable:
+def _address_error(error: Unavailable) -> Refused | Unavailable:
     """An address that somebody else has may be free soon; to try another one again would not help."""
     return Refused(Code.INVALID_CONFIG, str(error)) if error.final else error
 
 
 @contextlib.asynccontextmanager
-async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
+async def _serve_http(node: Broker, chosen: Settings) -> AsyncIterator[HttpServer]:
     """HTTP, from before the start on: that a broker waits for its bucket can be asked."""
-    host, port = address(chosen.http, "http")
+    host, port = parse_address(chosen.http, "http")
     try:
         http = await serve_http(node, host, port)
     except OSError as error:
@@ -120,7 +120,7 @@ async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
         else:
             why = error.strerror or str(error)
         final = error.errno != errno.EADDRINUSE
-        raise _no_address(Unavailable(f"cannot listen on {chosen.http}: {why}", final=final)) from None
+        raise _address_error(Unavailable(f"cannot listen on {chosen.http}: {why}", final=final)) from None
     try:
         yield http
     finally:
@@ -128,47 +128,49 @@ async def _http(node: Node, chosen: Settings) -> AsyncIterator[HttpServer]:
 
 
 @contextlib.asynccontextmanager
-async def _kafka(node: Node, chosen: Settings, http: HttpServer) -> AsyncIterator[Running]:
+async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
     """The Kafka protocol of a node that serves; the cluster hears where both are."""
     try:
-        kafka = await serve_kafka(node, held=True)
+        kafka = await serve_kafka(node, paused=True)
     except Unavailable as error:
-        raise _no_address(error) from None
+        raise _address_error(error) from None
     try:
         bound = tuple(kafka.addresses.values())
         for each in bound:
             if not is_loopback(each.host):
                 log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
-        told = {each.name: each.address for each in chosen.advertised(bound, socket.gethostname())}
-        where = chosen.http if address(chosen.http, "http")[1] else http.url.removeprefix("http://")
-        await node.announce(where, told, chosen.advertised_origin(address(where, "http")[1]))
-        kafka.release()
-        yield Running(node, http.url, tuple(each.address for each in bound))
+        advertised = {
+            each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
+        }
+        where = chosen.http if parse_address(chosen.http, "http")[1] else http.url.removeprefix("http://")
+        await node.announce(where, advertised, chosen.resolve_advertised_http(parse_address(where, "http")[1]))
+        kafka.start_serving()
+        yield RunningBroker(node, http.url, tuple(each.address for each in bound))
         await node.hand_over()
     finally:
         await kafka.close()
 
 
-async def _until_stopped(chosen: Settings) -> NoReturn:
-    told = asyncio.Event()
+async def _run_until_stopped(chosen: Settings) -> NoReturn:
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
 
-    def tell() -> None:
+    def request_stop() -> None:
         """A start may take minutes (long recoveries, a slow bucket): it is given up. A stop goes on to its end."""
-        if starting is not None and not told.is_set():
+        if starting is not None and not stop_requested.is_set():
             starting.cancel()
-        told.set()
+        stop_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, tell)
+        loop.add_signal_handler(number, request_stop)
     try:
-        async with broker(chosen) as running, asyncio.TaskGroup() as group:
+        async with run_broker(chosen) as running, asyncio.TaskGroup() as group:
             starting = None
-            _keep_what_stays()
-            warn_of_store(running.node.world.store.url)
+            _freeze_gc()
+            warn_about_store(running.broker.world.store.url)
             print(ready_line(running), flush=True)
-            ends = [group.create_task(event.wait()) for event in (told, running.node.ended)]
+            ends = [group.create_task(event.wait()) for event in (stop_requested, running.broker.ended)]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
                 each.cancel()
@@ -177,13 +179,13 @@ async def _until_stopped(chosen: Settings) -> NoReturn:
         if starting is None:
             raise
         log.info("told to stop before it served")
-        leave(Exit.OK)
-    if not told.is_set():
-        say_error(running.node.health().problems[0])
-    leave(Exit.OK if told.is_set() else Exit.FAILED)
+        exit_process(Exit.OK)
+    if not stop_requested.is_set():
+        print_error(running.broker.health().problems[0])
+    exit_process(Exit.OK if stop_requested.is_set() else Exit.FAILED)
 
 
-def leave(code: Exit) -> NoReturn:
+def exit_process(code: Exit) -> NoReturn:
     """Ends the process, now that all is closed. A busy thread would hold up the end: for minutes one that asks a bucket
     which says nothing, for seconds one that decompresses a body."""
     logging.shutdown()
@@ -192,7 +194,7 @@ def leave(code: Exit) -> NoReturn:
     os._exit(code)
 
 
-def _keep_what_stays() -> None:
+def _freeze_gc() -> None:
     """From now on the collector looks at what came after the start, and less often: a full look takes 50 ms with ten
     thousand partitions, and everybody waits for it."""
     gc.freeze()
@@ -200,7 +202,7 @@ def _keep_what_stays() -> None:
     gc.enable()
 
 
-def warn_of_store(url: str) -> None:
+def warn_about_store(url: str) -> None:
     """Says what the bucket is worth when it is not one."""
     if url.startswith("memory:"):
         log.warning("the bucket is memory: everything ends with this process")
@@ -208,8 +210,8 @@ def warn_of_store(url: str) -> None:
         log.info("the bucket is a directory: what is in it is worth what that disk is worth store=%s", url)
 
 
-def ready_line(running: Running) -> str:
+def ready_line(running: RunningBroker) -> str:
     """What a person needs to go on, in one line."""
-    url, node = running.url, running.node
+    url, node = running.url, running.broker
     kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
     return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={node.world.store.url}"

@@ -13,25 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from tiered.config.kafka_aliases import WITHOUT_EFFECT
-from tiered.config.setting import unknown
+from tiered.config.setting import unknown_setting
 from tiered.config.settings import Settings, broker_rows
 from tiered.errors import Code, Refused
 
 PREFIX = "TIERED_"
 NOT_SETTINGS = {"TIERED_BROKERS", "TIERED_PURE", "TIERED_JARS", "TIERED_PEER"}
 """Variables of the same prefix that other parts read."""
-OF_KUBERNETES = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
+KUBERNETES_VARIABLE = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\w+)?=\w+://.*|PORT_\d+_\w+=.*)")
 """Variables that Kubernetes sets in every pod beside a service named `tiered`."""
 
-Given = dict[str, tuple[str, str]]
+SourcedTexts = dict[str, tuple[str, str]]
 """By name: the text, and where it was written."""
 
 
-def settings(
+def load_settings(
     file: str | None, environment: Mapping[str, str], pairs: Sequence[str], options: Mapping[str, str]
 ) -> tuple[Settings, list[str]]:
     """The settings, and a warning for each that is taken and has no effect. Refused(INVALID_CONFIG) names the place."""
-    given: Given = {}
+    given: SourcedTexts = {}
     if file is not None:
         given.update((name, (text, file)) for name, text in _read(file).items())
     given.update(_from_environment(environment))
@@ -50,23 +50,23 @@ def settings(
     ]
 
 
-def variable(name: str) -> str:
+def environment_variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.removeprefix("tiered.").upper().replace(".", "_")
 
 
-def _from_environment(environment: Mapping[str, str]) -> Given:
-    names = {variable(name): name for name in broker_rows()}
+def _from_environment(environment: Mapping[str, str]) -> SourcedTexts:
+    names = {environment_variable(name): name for name in broker_rows()}
     given = {}
     for key, text in environment.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not OF_KUBERNETES.fullmatch(f"{key}={text}"):
+        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not KUBERNETES_VARIABLE.fullmatch(f"{key}={text}"):
             if key not in names:
-                raise unknown(key, names, "environment")
+                raise unknown_setting(key, names, "environment")
             given[names[key]] = (text, key)
     return given
 
 
-def _from_pairs(pairs: Sequence[str]) -> Given:
+def _from_pairs(pairs: Sequence[str]) -> SourcedTexts:
     given = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -84,19 +84,19 @@ def _read(file: str) -> dict[str, str]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Refused(Code.INVALID_CONFIG, f"--config {file}: cannot be read: {reason}") from None
     if path.suffix != ".toml":
-        return dict(properties(text))
+        return dict(parse_properties(text))
     try:
-        return dict(_flat(tomllib.loads(text), ""))
+        return dict(_flatten(tomllib.loads(text), ""))
     except tomllib.TOMLDecodeError as error:
         raise Refused(Code.INVALID_CONFIG, f"--config {file}: {error}") from None
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     """TOML's tables as dotted names, its values as text."""
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict):
-            yield from _flat(value, f"{name}.")
+            yield from _flatten(value, f"{name}.")
         elif isinstance(value, bool):
             yield name, str(value).lower()
         elif isinstance(value, list):
@@ -105,13 +105,13 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def properties(text: str) -> Iterator[tuple[str, str]]:
+def parse_properties(text: str) -> Iterator[tuple[str, str]]:
     """The pairs of a Java properties file: comments, continued lines, `=`, `:` or blanks between, backslash escapes."""
     for line in _logical_lines(text):
         # The key ends at the first unescaped separator; blanks around one = or : belong to neither.
         found = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
         assert found is not None
-        yield _unescaped(found[1]), _unescaped(found[2])
+        yield _unescape(found[1]), _unescape(found[2])
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -131,11 +131,11 @@ def _logical_lines(text: str) -> Iterator[str]:
         yield begun
 
 
-_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     def character(found: re.Match[str]) -> str:
-        return chr(int(found[1][1:], 16)) if len(found[1]) == 5 else _NAMED.get(found[1], found[1])
+        return chr(int(found[1][1:], 16)) if len(found[1]) == 5 else _ESCAPES.get(found[1], found[1])
 
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", character, text)

@@ -7,11 +7,11 @@ from argparse import Namespace
 from collections import Counter
 
 from tiered.errors import Refused, Unavailable
-from tiered_api.cli.cluster.view import LIVE, View, look
+from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, say
-from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.cli.output import Row, print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -34,31 +34,31 @@ def unregister(args: Namespace) -> int:
     if args.format == "json":
         print_json({"id": args.broker, "status": "OK"})
     else:
-        say([f"broker {args.broker} is unregistered"])
+        print_lines([f"broker {args.broker} is unregistered"])
     return Exit.OK
 
 
 async def _unregister(args: Namespace) -> None:
-    async with cluster(args) as client:
-        await forget(client, args.broker)
+    async with open_client(args) as client:
+        await unregister_broker(client, args.broker)
 
 
-async def forget(client: Client, node: int) -> None:
+async def unregister_broker(client: KafkaClient, node: int) -> None:
     """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
-    got = await client.ask(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
+    got = await client.send(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
-        raise refused(got.error_code, f"unregister {node}", got.error_message)
+        raise to_refused(got.error_code, f"unregister {node}", got.error_message)
 
 
 async def _brokers(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
-        seen = await look(client)
+    async with open_client(args) as client:
+        seen = await fetch_cluster_view(client)
         live = [each.node_id for each in seen.brokers.values() if each.state == LIVE]
-        told = await asyncio.gather(*(_lags(client, node) for node in live))
-    return rows(seen, dict(zip(live, told, strict=True)))
+        lags = await asyncio.gather(*(_lags(client, node) for node in live))
+    return broker_rows(seen, dict(zip(live, lags, strict=True)))
 
 
-def rows(seen: View, lags: Lags) -> list[Row]:
+def broker_rows(seen: ClusterView, lags: Lags) -> list[Row]:
     """What is printed. The lag is that of all replicas of a broker in sum, null where it does not tell of each."""
     leaders, in_sync = Counter[int](), Counter[int]()
     held: dict[int, list[tuple[str, int]]] = {}
@@ -78,22 +78,22 @@ def rows(seen: View, lags: Lags) -> list[Row]:
             "leaders": leaders[broker.node_id],
             "replicas": len(held.get(broker.node_id, ())),
             "in_sync": in_sync[broker.node_id],
-            "lag": _sum(held.get(broker.node_id, []), lags.get(broker.node_id)),
+            "lag": _total_lag(held.get(broker.node_id, []), lags.get(broker.node_id)),
         }
         for broker in seen.brokers.values()
     ]
 
 
-def _sum(held: list[tuple[str, int]], told: dict[tuple[str, int], int] | None) -> int | None:
-    if told is None or not all(at in told for at in held):
+def _total_lag(held: list[tuple[str, int]], lags: dict[tuple[str, int], int] | None) -> int | None:
+    if lags is None or not all(at in lags for at in held):
         return None
-    return sum(told[at] for at in held)
+    return sum(lags[at] for at in held)
 
 
-async def _lags(client: Client, node: int) -> dict[tuple[str, int], int]:
+async def _lags(client: KafkaClient, node: int) -> dict[tuple[str, int], int]:
     """What one broker says of its replicas; nothing when it does not answer, or does not say that."""
     try:
-        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
     except (Refused, Unavailable):
         return {}
     return {

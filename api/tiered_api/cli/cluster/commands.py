@@ -7,12 +7,20 @@ from argparse import Namespace
 from typing import Any
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import ALL_BROKERS, BROKER, DELETE, SET, altered, config_rows, described
+from tiered_api.cli.cluster.configs import (
+    ALL_BROKERS,
+    BROKER,
+    DELETE,
+    SET,
+    alter_configs,
+    config_rows,
+    describe_configs,
+)
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, say
-from tiered_api.cli.reach import cluster, pairs
-from tiered_api.cli.topic.topics import status
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.cli.output import Row, print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client, parse_pairs
+from tiered_api.cli.topic.topics import format_status
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
@@ -43,7 +51,7 @@ def info(args: Namespace) -> int:
         whole: dict[str, Any] = {"cluster_id": got.cluster_id, "controller": got.controller_id, "brokers": brokers}
         print_json({**whole, "topics": topics} if args.topics else whole)
         return Exit.OK
-    say(["CLUSTER", "=======", got.cluster_id or "-", "", "BROKERS", "======="])
+    print_lines(["CLUSTER", "=======", got.cluster_id or "-", "", "BROKERS", "======="])
     rows = [{name: value for name, value in row.items() if name != "controller"} for row in brokers]
     marked = [
         {**row, "id": f"{row['id']}*" if broker["controller"] else str(row["id"])}
@@ -51,7 +59,7 @@ def info(args: Namespace) -> int:
     ]
     print_rows(marked, "text")
     if args.topics:
-        say(["", "TOPICS", "======"])
+        print_lines(["", "TOPICS", "======"])
         print_rows(topics, "text")
     return Exit.OK
 
@@ -73,7 +81,7 @@ def config_get(args: Namespace) -> int:
     if args.format == "json" or len(found) > 1:
         print_rows(found, args.format)
     else:
-        say(["" if found[0]["value"] is None else str(found[0]["value"])])
+        print_lines(["" if found[0]["value"] is None else str(found[0]["value"])])
     return Exit.OK
 
 
@@ -82,41 +90,41 @@ def config_set(args: Namespace) -> int:
     if len(args.settings) == 2 and "=" not in args.settings[0]:
         changes: list[tuple[str, str | None]] = [(args.settings[0], args.settings[1])]
     else:
-        changes = list(pairs(args.settings, "config set"))
-    return _altered(args, changes)
+        changes = list(parse_pairs(args.settings, "config set"))
+    return _alter_and_print(args, changes)
 
 
 def config_reset(args: Namespace) -> int:
     """Gives settings back their defaults."""
-    return _altered(args, [(name, None) for name in args.keys])
+    return _alter_and_print(args, [(name, None) for name in args.keys])
 
 
-def _altered(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
+def _alter_and_print(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
     rows = asyncio.run(_alter(args, changes))
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
 
 async def _metadata(args: Namespace) -> MetadataResponse:
-    async with cluster(args) as client:
-        return await client.metadata(None if args.topics else [])
+    async with open_client(args) as client:
+        return await client.fetch_metadata(None if args.topics else [])
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
 async def _configs(args: Namespace, keys: list[str] | None) -> list[Row]:
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         node = await _node(client, args)
-        (result,) = await described(client, BROKER, [str(node)], keys, node=node)
+        (result,) = await describe_configs(client, BROKER, [str(node)], keys, node=node)
     if result.error_code:
-        raise refused(result.error_code, f"settings of broker {node}", result.error_message)
+        raise to_refused(result.error_code, f"settings of broker {node}", result.error_message)
     return config_rows(result.configs)
 
 
-async def _node(client: Client, args: Namespace) -> int:
+async def _node(client: KafkaClient, args: Namespace) -> int:
     """The broker that is asked: the one that is named, or the first."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     if args.node is None:
         return min(client.brokers)
     if args.node not in client.brokers:
@@ -126,8 +134,8 @@ async def _node(client: Client, args: Namespace) -> int:
 
 async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list[Row]:
     configs = [AlterableConfig(name, DELETE if value is None else SET, value) for name, value in changes]
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         name = ALL_BROKERS if args.node is None else str(await _node(client, args))
-        (got,) = await altered(client, BROKER, {name: configs}, node=args.node)
-    words = status(got.error_code, got.error_message)
+        (got,) = await alter_configs(client, BROKER, {name: configs}, node=args.node)
+    words = format_status(got.error_code, got.error_message)
     return [{"setting": name, "value": value, "status": words} for name, value in changes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tiered_api.cli.output import Row
-from tiered_api.kafka.client.client import Client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -34,16 +34,18 @@ SOURCES = {
 }
 
 
-async def described(
-    client: Client, kind: int, names: Iterable[str], keys: list[str] | None = None, *, node: int | None = None
+async def describe_configs(
+    client: KafkaClient, kind: int, names: Iterable[str], keys: list[str] | None = None, *, node: int | None = None
 ) -> list[DescribeConfigsResult]:
     """Settings of topics or brokers, all or those of `keys`; an error is in the row of its topic or broker."""
     resources = [DescribeConfigsResource(kind, name, keys) for name in names]
-    return (await client.ask(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node=node)).results
+    return (
+        await client.send(DescribeConfigsRequest(resources=resources), DescribeConfigsResponse, node_id=node)
+    ).results
 
 
-async def altered(
-    client: Client,
+async def alter_configs(
+    client: KafkaClient,
     kind: int,
     changes: Mapping[str, Sequence[AlterableConfig]],
     *,
@@ -54,9 +56,9 @@ async def altered(
     resources = [AlterConfigsResource(kind, name, list(rows)) for name, rows in changes.items()]
     request = IncrementalAlterConfigsRequest(resources=resources, validate_only=dry_run)
     if node is None:
-        got = await client.ask_controller(request, IncrementalAlterConfigsResponse)
+        got = await client.send_to_controller(request, IncrementalAlterConfigsResponse)
     else:
-        got = await client.ask(request, IncrementalAlterConfigsResponse, node=node)
+        got = await client.send(request, IncrementalAlterConfigsResponse, node_id=node)
     return got.responses
 
 

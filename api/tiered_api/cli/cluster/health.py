@@ -9,15 +9,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.cli.cluster.configs import TOPIC, described
-from tiered_api.cli.cluster.health_verdict import At, Eligible, judged, to_ask_about, unwell
-from tiered_api.cli.cluster.moves import moving
-from tiered_api.cli.cluster.view import look, self_reports
+from tiered_api.cli.cluster.configs import TOPIC, describe_configs
+from tiered_api.cli.cluster.health_verdict import (
+    EligibleReplicas,
+    TopicAndPartition,
+    find_unhealthy,
+    summarize_health,
+    topics_to_examine,
+)
+from tiered_api.cli.cluster.moves import fetch_reassignments
+from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_self_reports
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import folded, is_internal
-from tiered_api.cli.output import print_json, print_rows, say
-from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client
+from tiered_api.cli.group.internal_rows import fold_rows, is_internal
+from tiered_api.cli.output import print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client
+from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -47,8 +53,8 @@ def health(args: Namespace) -> int:
 
 
 async def _once(args: Namespace) -> Exit:
-    async with cluster(args) as client:
-        return say_health(await found_health(client), args.format, internal=args.internal)
+    async with open_client(args) as client:
+        return print_health(await check_health(client), args.format, internal=args.internal)
 
 
 async def _watch(args: Namespace) -> Exit:
@@ -57,60 +63,62 @@ async def _watch(args: Namespace) -> Exit:
     while True:
         found: dict[str, Any] | Unavailable
         try:
-            async with cluster(args) as client:
-                found = await found_health(client)
+            async with open_client(args) as client:
+                found = await check_health(client)
         except Unavailable as fault:
             found = fault
         if str(found) != said:
             said = str(found)
             if isinstance(found, Unavailable):
-                say([f"not reached: {found}"])
+                print_lines([f"not reached: {found}"])
             else:
-                say_health(found, args.format, internal=args.internal)
+                print_health(found, args.format, internal=args.internal)
         if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
             return Exit.OK
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def found_health(client: Client) -> dict[str, Any]:
+async def check_health(client: KafkaClient) -> dict[str, Any]:
     """Asks what has to be known; of a cluster that is well that is two requests, and one to each broker."""
-    seen = await look(client)
-    names = to_ask_about(seen)
-    said = await self_reports(client, seen)
+    seen = await fetch_cluster_view(client)
+    names = topics_to_examine(seen)
+    said = await fetch_self_reports(client, seen)
     if not names:
-        return judged(seen, (), said)
-    min_isr, heirs = await least_in_sync(client, names), await eligible(client, names)
-    return judged(seen, list(unwell(seen, min_isr, heirs, await _added(client))), said)
+        return summarize_health(seen, (), said)
+    min_isr, eligible_replicas = await fetch_min_isr(client, names), await fetch_eligible(client, names)
+    return summarize_health(
+        seen, list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client))), said
+    )
 
 
-async def _added(client: Client) -> dict[At, list[int]]:
+async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:
     """Replicas that moves add; nothing where nobody can be asked for them."""
     try:
-        return {at: each.adding_replicas for at, each in (await moving(client)).items()}
+        return {tp: each.adding_replicas for tp, each in (await fetch_reassignments(client)).items()}
     except (Refused, Unavailable):
         return {}
 
 
-async def least_in_sync(client: Client, names: list[str]) -> dict[str, int]:
+async def fetch_min_isr(client: KafkaClient, names: list[str]) -> dict[str, int]:
     """`min.insync.replicas` of topics; one that is gone meanwhile is left out."""
     found: dict[str, int] = {}
-    for some in _portions(names):
-        for result in await described(client, TOPIC, some, [MIN_ISR]):
+    for some in _topic_chunks(names):
+        for result in await describe_configs(client, TOPIC, some, [MIN_ISR]):
             said = {each.name: each.value or "" for each in result.configs}.get(MIN_ISR, "")
             if said.isdecimal():
                 found[result.resource_name] = int(said)
     return found
 
 
-async def eligible(client: Client, names: list[str]) -> dict[At, Eligible]:
+async def fetch_eligible(client: KafkaClient, names: list[str]) -> dict[TopicAndPartition, EligibleReplicas]:
     """Who may lead partitions of topics; nothing where brokers do not say it (before Kafka 3.7)."""
-    found: dict[At, Eligible] = {}
-    for some in _portions(names):
+    found: dict[TopicAndPartition, EligibleReplicas] = {}
+    for some in _topic_chunks(names):
         cursor: Cursor | None = None
         while True:
             request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name) for name in some], cursor=cursor)
             try:
-                got = await client.ask(request, DescribeTopicPartitionsResponse)
+                got = await client.send(request, DescribeTopicPartitionsResponse)
             except Refused as no:
                 if no.code is Code.UNSUPPORTED_VERSION:
                     return {}
@@ -118,28 +126,28 @@ async def eligible(client: Client, names: list[str]) -> dict[At, Eligible]:
             for topic in got.topics:
                 for each in topic.partitions:
                     elr, last_known = each.eligible_leader_replicas or (), each.last_known_elr or ()
-                    found[topic.name or "", each.partition_index] = Eligible(tuple(elr), tuple(last_known))
+                    found[topic.name or "", each.partition_index] = EligibleReplicas(tuple(elr), tuple(last_known))
             if got.next_cursor is None or got.next_cursor == cursor:
                 break
             cursor = got.next_cursor
     return found
 
 
-def _portions(names: list[str]) -> Iterator[list[str]]:
+def _topic_chunks(names: list[str]) -> Iterator[list[str]]:
     for start in range(0, len(names), TOPICS_AT_ONCE):
         yield sorted(names)[start : start + TOPICS_AT_ONCE]
 
 
-def say_health(found: dict[str, Any], form: str, *, internal: bool = False) -> Exit:
+def print_health(found: dict[str, Any], form: str, *, internal: bool = False) -> Exit:
     """Prints the health; the exit code says it too."""
     if form == "json":
         print_json(found)
     else:
-        _say(found, internal)
+        _print_overview(found, internal)
     return Exit.OK if found["healthy"] else Exit.UNHEALTHY
 
 
-def _say(found: dict[str, Any], internal: bool) -> None:
+def _print_overview(found: dict[str, Any], internal: bool) -> None:
     lines = {
         "Healthy": str(found["healthy"]).lower(),
         "Unhealthy reasons": found["reasons"],
@@ -148,20 +156,20 @@ def _say(found: dict[str, Any], internal: bool) -> None:
         "Nodes down": found["nodes_down"],
     }
     for words, key in LISTS.items():
-        lines[f"{words} ({len(found[key])})"] = _few(found[key])
+        lines[f"{words} ({len(found[key])})"] = _abbreviate(found[key])
     lost = sorted(found["possible_losses"], key=lambda each: is_internal(each["topic"]))
     if lost:
         names = [f"{each['topic']}/{each['partition']} from offset {each['from_offset']} on" for each in lost]
-        lines[f"Possible losses ({len(lost)})"] = [*_few(names), "see: tiered cluster losses"]
+        lines[f"Possible losses ({len(lost)})"] = [*_abbreviate(names), "see: tiered cluster losses"]
     for number, sentence in enumerate(found["broker_problems"], 1):
         lines[f"Problem {number}"] = sentence
     width = max(map(len, lines)) + 2
-    say(["CLUSTER HEALTH OVERVIEW", "======================="])
-    say(f"{name + ':':<{width}}{_listed(value)}" for name, value in lines.items())
+    print_lines(["CLUSTER HEALTH OVERVIEW", "======================="])
+    print_lines(f"{name + ':':<{width}}{_format_value(value)}" for name, value in lines.items())
     listed = sorted(found["partitions"], key=lambda each: is_internal(each["topic"]))
     rest: list[str] = []
     if not internal:
-        listed, rest = folded(listed, lambda each: _folded_into(each) if is_internal(each["topic"]) else "")
+        listed, rest = fold_rows(listed, lambda each: _fold_key(each) if is_internal(each["topic"]) else "")
     rows = [
         {
             "partition": f"{each['topic']}/{each['partition']}",
@@ -174,22 +182,22 @@ def _say(found: dict[str, Any], internal: bool) -> None:
         for each in listed[:SHOWN_MAX]
     ]
     if rows or rest:
-        say([""])
+        print_lines([""])
     print_rows(rows, "text")
     if len(listed) > SHOWN_MAX:
-        say([f"... and {len(listed) - SHOWN_MAX} more: --format json has all of them"])
-    say(f"{line} (-i shows them)" for line in rest)
+        print_lines([f"... and {len(listed) - SHOWN_MAX} more: --format json has all of them"])
+    print_lines(f"{line} (-i shows them)" for line in rest)
 
 
-def _folded_into(each: dict[str, Any]) -> str:
+def _fold_key(each: dict[str, Any]) -> str:
     return f"{each['topic']}: {','.join(each['problems'])}"
 
 
-def _few(names: list[str]) -> list[str]:
+def _abbreviate(names: list[str]) -> list[str]:
     """Each has a row of its own below: one line gives an idea of them."""
-    few, rest = folded(names, lambda name: name.rpartition("/")[0] if is_internal(name) else "")
+    few, rest = fold_rows(names, lambda name: name.rpartition("/")[0] if is_internal(name) else "")
     return [*few[:NAMED_MAX], *([f"... and {len(few) - NAMED_MAX} more"] if len(few) > NAMED_MAX else []), *rest]
 
 
-def _listed(value: object) -> str:
+def _format_value(value: object) -> str:
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiered_api.cli.cluster.view import FENCED, Said, View
+from tiered_api.cli.cluster.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
 
-At = tuple[str, int]
+TopicAndPartition = tuple[str, int]
 """Topic and partition."""
 
 
-class Eligible(NamedTuple):
+class EligibleReplicas(NamedTuple):
     """Who may lead after the leader, besides those in sync (KIP-966); `last_known`: all whom an election waits for once
     nobody is in sync or eligible."""
 
@@ -26,7 +26,7 @@ class Eligible(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Unwell:
+class UnhealthyPartition:
     """One partition that lacks something; `problems` has at least one word."""
 
     topic: str
@@ -35,7 +35,7 @@ class Unwell:
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    eligible: Eligible
+    eligible: EligibleReplicas
     min_isr: int
     why: str
 
@@ -47,7 +47,7 @@ class Unwell:
 LEADERLESS, UNDER_MIN_ISR, UNDER_REPLICATED = "leaderless", "under-min-ISR", "under-replicated"
 
 
-def to_ask_about(seen: View) -> list[str]:
+def topics_to_examine(seen: ClusterView) -> list[str]:
     """The topics of which more must be known before anything is said: those with a partition that lacks something."""
     return [
         topic.name
@@ -60,26 +60,32 @@ def to_ask_about(seen: View) -> list[str]:
     ]
 
 
-def unwell(
-    seen: View, min_isr: Mapping[str, int], eligible: Mapping[At, Eligible], added: Mapping[At, Sequence[int]]
-) -> Iterator[Unwell]:
+def find_unhealthy(
+    seen: ClusterView,
+    min_isr: Mapping[str, int],
+    eligible: Mapping[TopicAndPartition, EligibleReplicas],
+    adding: Mapping[TopicAndPartition, Sequence[int]],
+) -> Iterator[UnhealthyPartition]:
     """Every partition that lacks something, in order. A topic without a known `min_isr` asks for one; replicas that a
     move has `added` are not missed while they copy."""
     for topic in seen.topics:
         name = topic.name or ""
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
             wanted = min(min_isr.get(name, 1), len(each.replica_nodes))
-            new = added.get((name, each.partition_index), ())
+            new = adding.get((name, each.partition_index), ())
             problems = tuple(_problems(seen, each, wanted, len(new)))
             if problems:
-                heirs = eligible.get((name, each.partition_index), Eligible())
-                yield Unwell(
+                eligible_replicas = eligible.get((name, each.partition_index), EligibleReplicas())
+                yield UnhealthyPartition(
                     name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
-                    tuple(each.isr_nodes), heirs, wanted, "; ".join(_why(seen, each, heirs, wanted, new)),
+                    tuple(each.isr_nodes), eligible_replicas, wanted,
+                    "; ".join(_explain_problems(seen, each, eligible_replicas, wanted, new)),
                 )  # fmt: skip
 
 
-def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> dict[str, Any]:
+def summarize_health(
+    seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()
+) -> dict[str, Any]:
     """The health of a cluster, as `--format json` prints it. A broker that stopped by itself and holds nothing is not
     missed. `said` is what brokers say of themselves."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
@@ -95,12 +101,14 @@ def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> di
     reasons = ["nodes down"] if down else []
     reasons += [] if seen.is_live(seen.controller) else ["no controller"]
     reasons += [f"{problem} partitions" for problem, named in names.items() if named]
-    away = {each.node_id: each.store_away_since_ms for each in said if each.store_away_since_ms >= 0}
-    troubled = [each for each in said if each.problems]
-    lost = {(each.topic, each.partition): each for broker in said for each in broker.losses}
+    bucket_unreachable = {
+        each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0
+    }
+    troubled = [each for each in reports if each.problems]
+    lost = {(each.topic, each.partition): each for broker in reports for each in broker.losses}
     reasons += ["possible losses"] if lost else []
-    reasons += ["bucket"] if away else []
-    reasons += ["broker problems"] if any(each.node_id not in away for each in troubled) else []
+    reasons += ["bucket"] if bucket_unreachable else []
+    reasons += ["broker problems"] if any(each.node_id not in bucket_unreachable for each in troubled) else []
     return {
         "healthy": not reasons,
         "reasons": reasons,
@@ -120,7 +128,7 @@ def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> di
             }
             for (topic, partition), each in sorted(lost.items())
         ],
-        "bucket_away_since_ms": min(away.values(), default=None),
+        "bucket_away_since_ms": min(bucket_unreachable.values(), default=None),
         "broker_problems": [f"broker {each.node_id}: {why}" for each in troubled for why in each.problems],
         "partitions": [
             {
@@ -140,7 +148,7 @@ def judged(seen: View, found: Sequence[Unwell], said: Sequence[Said] = ()) -> di
     }
 
 
-def _problems(seen: View, each: MetadataResponsePartition, wanted: int, new: int) -> Iterator[str]:
+def _problems(seen: ClusterView, each: MetadataResponsePartition, wanted: int, new: int) -> Iterator[str]:
     if not seen.is_live(each.leader_id):
         yield LEADERLESS
     if len(each.isr_nodes) < wanted:
@@ -149,13 +157,17 @@ def _problems(seen: View, each: MetadataResponsePartition, wanted: int, new: int
         yield UNDER_REPLICATED
 
 
-def _why(
-    seen: View, each: MetadataResponsePartition, heirs: Eligible, wanted: int, new: Sequence[int]
+def _explain_problems(
+    seen: ClusterView,
+    each: MetadataResponsePartition,
+    eligible_replicas: EligibleReplicas,
+    wanted: int,
+    new: Sequence[int],
 ) -> Iterator[str]:
     """Sentences, the worst first; nobody is named twice."""
     named: set[int] = set()
     if not seen.is_live(each.leader_id):
-        waits_for, sentence = _waits(seen, each, heirs)
+        waits_for, sentence = _explain_leaderless(seen, each, eligible_replicas)
         named.update(waits_for)
         yield sentence
     elif len(each.isr_nodes) < wanted:
@@ -167,28 +179,30 @@ def _why(
     if gone:
         yield f"broker {' and '.join(gone)}"
     if behind:
-        yield f"{_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+        yield f"{_format_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
     if copies:
-        yield f"a move to {_brokers(seen, copies)} is under way"
+        yield f"a move to {_format_brokers(seen, copies)} is under way"
 
 
-def _waits(seen: View, each: MetadataResponsePartition, heirs: Eligible) -> tuple[Sequence[int], str]:
+def _explain_leaderless(
+    seen: ClusterView, each: MetadataResponsePartition, eligible_replicas: EligibleReplicas
+) -> tuple[Sequence[int], str]:
     """Whom an election waits for, and the sentence about it."""
     if each.leader_id >= 0:
         return (each.leader_id,), f"its leader {each.leader_id} is {seen.state(each.leader_id)}"
-    may_lead = sorted({*each.isr_nodes, *heirs.elr})
+    may_lead = sorted({*each.isr_nodes, *eligible_replicas.elr})
     ready = [node for node in may_lead if seen.is_live(node)]
     if ready:
-        return ready, f"an election is due: {_brokers(seen, ready)} may lead"
+        return ready, f"an election is due: {_format_brokers(seen, ready)} may lead"
     if may_lead:
-        return may_lead, f"waits for {_brokers(seen, may_lead, 'or')}: nobody else has all that was acknowledged"
-    if heirs.last_known:
-        last_known = _brokers(seen, heirs.last_known)
-        return heirs.last_known, f"waits until {last_known} have said what is left of their logs"
+        return may_lead, f"waits for {_format_brokers(seen, may_lead, 'or')}: nobody else has all that was acknowledged"
+    if eligible_replicas.last_known:
+        last_known = _format_brokers(seen, eligible_replicas.last_known)
+        return eligible_replicas.last_known, f"waits until {last_known} have said what is left of their logs"
     return (), "no broker is known that has its records"
 
 
-def _brokers(seen: View, nodes: Sequence[int], word: str = "and") -> str:
+def _format_brokers(seen: ClusterView, nodes: Sequence[int], word: str = "and") -> str:
     """Live ones by their numbers, others with their states."""
     each = (f"{node}" if seen.is_live(node) else f"{node} ({seen.state(node)})" for node in nodes)
     return f"broker{'s' if len(nodes) > 1 else ''} " + f" {word} ".join(each)

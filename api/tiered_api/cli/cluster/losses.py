@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows, say
-from tiered_api.cli.reach import cluster
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.cli.output import Row, print_lines, print_rows
+from tiered_api.cli.reach import open_client
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -32,10 +32,10 @@ def losses(args: Namespace) -> int:
 
 
 async def _losses(args: Namespace) -> Exit:
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         found = await possible_losses(client)
         if args.action is not None:
-            found = await _acknowledged(client, args)
+            found = await _acknowledge(client, args)
     rows = [
         _row(each)
         for each in found
@@ -44,33 +44,33 @@ async def _losses(args: Namespace) -> Exit:
     print_rows(rows, args.format)
     if args.format != "json":
         what = "acknowledged" if args.action is not None else "possible losses"
-        say([f"{len(rows)} {what}" if rows else "no possible losses"])
+        print_lines([f"{len(rows)} {what}" if rows else "no possible losses"])
     return Exit.OK
 
 
-async def possible_losses(client: Client) -> Sequence[PossibleLoss]:
+async def possible_losses(client: KafkaClient) -> Sequence[PossibleLoss]:
     """The losses that nobody has acknowledged. `Refused` by brokers that are not ours."""
-    got = await client.ask(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
+    got = await client.send(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
     if got.losses is None:
         raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")
     return got.losses
 
 
-async def _acknowledged(client: Client, args: Namespace) -> Sequence[PossibleLoss]:
+async def _acknowledge(client: KafkaClient, args: Namespace) -> Sequence[PossibleLoss]:
     topics = None if args.topic is None else [AcknowledgedTopic(args.topic, args.partitions or None)]
     request = TieredAcknowledgeRequest(topics, client.timeout_ms)
-    got = await client.ask(request, TieredAcknowledgeResponse)
+    got = await client.send(request, TieredAcknowledgeResponse)
     if got.error_code:
-        raise refused(got.error_code, "losses are not acknowledged", got.error_message)
+        raise to_refused(got.error_code, "losses are not acknowledged", got.error_message)
     return got.losses
 
 
 def _row(each: PossibleLoss) -> Row:
-    told = datetime.fromtimestamp(each.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    reported = datetime.fromtimestamp(each.at_ms / 1000, UTC).isoformat(timespec="seconds")
     return {
         "topic": each.topic,
         "partition": each.partition,
         "from_offset": each.from_offset,
         "leader_epoch": each.leader_epoch,
-        "told": told,
+        "told": reported,
     }

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 from tiered.controller.reassignment_planner import PartitionName, Reassignments, plan_balance, plan_drain
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.throttle import cordon, cordoned, throttle, unthrottle, unthrottle_all
-from tiered_api.cli.cluster.view import LIVE, View, look
+from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
+from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import is_internal, print_folded
-from tiered_api.cli.output import Row, print_rows, say
+from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
-from tiered_api.cli.reach import cluster
-from tiered_api.cli.topic.topics import status
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.cli.reach import open_client
+from tiered_api.cli.topic.topics import format_status
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -35,38 +35,38 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
 )
 
-AT_ONCE = 1_000
+PARTITIONS_PER_REQUEST = 1_000
 """Partitions in one request."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 TIMEOUT_MS = 60_000
 
-Wanted = Mapping[PartitionName, tuple[int, ...] | None]
+TargetReplicas = Mapping[PartitionName, tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaPlacement:
     """Where replicas are, or are to be once what moves has arrived; live brokers that take new ones, with their racks;
     and who leads."""
 
-    placed: dict[PartitionName, tuple[int, ...]]
+    replicas: dict[PartitionName, tuple[int, ...]]
     racks: dict[int, str]
     leaderless: tuple[PartitionName, ...]
     cordoned: tuple[int, ...] = ()
     """Live brokers that take no new ones."""
-    back: dict[PartitionName, tuple[int, ...]] = field(default_factory=dict)
+    replicas_if_cancelled: dict[PartitionName, tuple[int, ...]] = field(default_factory=dict)
     """Of what moves: the replicas that stay when it is called off."""
 
 
-def target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
+def parse_target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
     """`flights/0=1,2,3`. `Refused` when it is not that."""
     name, equals, listed = text.partition("=")
     nodes = listed.split(",")
     if not equals or not all(is_number(each.strip()) for each in nodes):
         raise Refused(Code.INVALID_REQUEST, f"{text!r} is not TOPIC/PARTITION=ID,ID,...")
-    return partition(name), tuple(int(each) for each in nodes)
+    return parse_partition(name), tuple(int(each) for each in nodes)
 
 
-def partition(text: str) -> PartitionName:
+def parse_partition(text: str) -> PartitionName:
     """`flights/0`. `Refused` when it is not that."""
     topic, slash, number = text.rpartition("/")
     if not slash or not topic or not is_number(number):
@@ -80,26 +80,28 @@ def reassign(args: Namespace) -> int:
 
 
 async def _reassign(args: Namespace) -> Exit:
-    wanted: dict[PartitionName, tuple[int, ...] | None] = dict(target(text) for text in args.targets)
-    wanted |= dict.fromkeys(partition(text) for text in args.cancel)
-    async with cluster(args) as client:
+    wanted: dict[PartitionName, tuple[int, ...] | None] = dict(parse_target(text) for text in args.targets)
+    wanted |= dict.fromkeys(parse_partition(text) for text in args.cancel)
+    async with open_client(args) as client:
         if not wanted:
-            print_rows([_row(at, each) for at, each in (await moving(client)).items()], args.format)
+            print_rows(
+                [_reassignment_row(tp, each) for tp, each in (await fetch_reassignments(client)).items()], args.format
+            )
             return Exit.OK
-        standing = await stand(client)
-        return await _do(client, args, standing, wanted)
+        placement = await fetch_placement(client)
+        return await _execute_moves(client, args, placement, wanted)
 
 
-def unthrottled(args: Namespace) -> int:
+def remove_throttles(args: Namespace) -> int:
     """Takes away every rate that holds copies."""
-    return asyncio.run(_unthrottled(args))
+    return asyncio.run(_remove_throttles(args))
 
 
-async def _unthrottled(args: Namespace) -> Exit:
-    async with cluster(args) as client:
+async def _remove_throttles(args: Namespace) -> Exit:
+    async with open_client(args) as client:
         brokers, topics = await unthrottle_all(client)
     if args.format == "text":
-        say([f"{brokers} brokers and {topics} topics hold no copies to a rate"])
+        print_lines([f"{brokers} brokers and {topics} topics hold no copies to a rate"])
     return Exit.OK
 
 
@@ -109,12 +111,14 @@ def rebalance(args: Namespace) -> int:
 
 
 async def _rebalance(args: Namespace) -> Exit:
-    async with cluster(args) as client:
-        standing = await stand(client)
-        if standing.cordoned and args.format == "text":
-            named = ", ".join(map(str, standing.cordoned))
-            say([f"cordoned.log.dirs keeps new replicas from broker {named}"])
-        return await _carry_out(client, args, standing, plan_balance(standing.placed, standing.racks), args.execute)
+    async with open_client(args) as client:
+        placement = await fetch_placement(client)
+        if placement.cordoned and args.format == "text":
+            named = ", ".join(map(str, placement.cordoned))
+            print_lines([f"cordoned.log.dirs keeps new replicas from broker {named}"])
+        return await _print_or_execute(
+            client, args, placement, plan_balance(placement.replicas, placement.racks), args.execute
+        )
 
 
 def decommission(args: Namespace) -> int:
@@ -124,75 +128,83 @@ def decommission(args: Namespace) -> int:
 
 async def _decommission(args: Namespace) -> Exit:
     leaving: int = args.broker
-    async with cluster(args) as client:
-        seen = await look(client)
+    async with open_client(args) as client:
+        seen = await fetch_cluster_view(client)
         if leaving not in seen.brokers:
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"no broker {leaving}: there are {sorted(seen.brokers)}")
-        standing, moves = await _drained(client, leaving, args.plan)
-        done = await _carry_out(client, args, standing, moves, not args.plan)
+        placement, moves = await _plan_drain(client, leaving, args.plan)
+        done = await _print_or_execute(client, args, placement, moves, not args.plan)
         if done is not Exit.OK or args.plan or args.no_wait:
             return done
         while any(leaving in each.replica_nodes for topic in seen.topics for each in topic.partitions):
-            await asyncio.sleep(LOOK_SECONDS)
-            seen = await look(client)
+            await asyncio.sleep(POLL_SECONDS)
+            seen = await fetch_cluster_view(client)
     if args.format == "text":
-        say([f"broker {leaving} holds nothing any more, gets nothing new, and may be stopped"])
+        print_lines([f"broker {leaving} holds nothing any more, gets nothing new, and may be stopped"])
     return Exit.OK
 
 
-async def _drained(client: Client, leaving: int, plan: bool) -> tuple[Standing, Reassignments]:
+async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[ReplicaPlacement, Reassignments]:
     """What has to move so that a broker is free to leave. It gets nothing new before that is counted."""
-    was = await cordoned(client, [leaving])
+    was = await fetch_cordoned(client, [leaving])
     if not plan and not was:
         await cordon(client, leaving)
     try:
-        standing = await stand(client)
-        return standing, plan_drain(standing.placed, standing.racks, leaving, standing.leaderless)
+        placement = await fetch_placement(client)
+        return placement, plan_drain(placement.replicas, placement.racks, leaving, placement.leaderless)
     except Refused:
         if not plan and not was:
             await cordon(client, leaving, lift=True)
         raise
 
 
-async def _carry_out(client: Client, args: Namespace, standing: Standing, moves: Reassignments, execute: bool) -> Exit:
+async def _print_or_execute(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, moves: Reassignments, execute: bool
+) -> Exit:
     if execute:
-        return await _do(client, args, standing, moves)
-    print_moves([_planned(at, standing.placed[at], to) for at, to in moves.items()], args)
+        return await _execute_moves(client, args, placement, moves)
+    print_moves([_planned_row(tp, placement.replicas[tp], to) for tp, to in moves.items()], args)
     if args.format == "text":
-        copied = sum(len(set(to) - set(standing.placed[at])) for at, to in moves.items())
-        say([f"{len(moves)} partitions would change, {copied} replicas would be copied"])
+        copied = sum(len(set(to) - set(placement.replicas[tp])) for tp, to in moves.items())
+        print_lines([f"{len(moves)} partitions would change, {copied} replicas would be copied"])
     return Exit.OK
 
 
-async def _do(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
+async def _execute_moves(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas
+) -> Exit:
     """Asks for it, and prints what became of each. With a rate it waits until all has arrived, and takes it away."""
-    held = {at: (standing.placed[at], to) for at, to in wanted.items() if to is not None and at in standing.placed}
-    if args.throttle is None or not held:
-        return await _ask(client, args, standing, wanted)
+    throttled = {
+        tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas
+    }
+    if args.throttle is None or not throttled:
+        return await _send_moves(client, args, placement, wanted)
     try:
-        await throttle(client, held, args.throttle)
-        done = await _ask(client, args, standing, wanted)
-        while held.keys() & (await moving(client)).keys():
-            await asyncio.sleep(LOOK_SECONDS)
+        await throttle(client, throttled, args.throttle)
+        done = await _send_moves(client, args, placement, wanted)
+        while throttled.keys() & (await fetch_reassignments(client)).keys():
+            await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
         why = "partitions go on moving at that rate; `tiered cluster unthrottle` takes it away"
         print(f"tiered: {why}", file=sys.stderr)
         raise
-    await unthrottle(client, held)
+    await unthrottle(client, throttled)
     return done
 
 
-async def _ask(client: Client, args: Namespace, standing: Standing, wanted: Wanted) -> Exit:
+async def _send_moves(
+    client: KafkaClient, args: Namespace, placement: ReplicaPlacement, wanted: TargetReplicas
+) -> Exit:
     outcomes: dict[PartitionName, str] = {}
     listed = sorted(wanted.items())
-    for start in range(0, len(listed), AT_ONCE):
-        outcomes.update(await alter(client, dict(listed[start : start + AT_ONCE])))
+    for start in range(0, len(listed), PARTITIONS_PER_REQUEST):
+        outcomes.update(await alter_reassignments(client, dict(listed[start : start + PARTITIONS_PER_REQUEST])))
     rows = []
-    for at, to in listed:
-        replicas = standing.placed.get(at, ())
+    for tp, to in listed:
+        replicas = placement.replicas.get(tp, ())
         if to is None:
-            replicas = standing.back.get(at, replicas)
-        rows.append({**_planned(at, replicas, to or ()), "status": outcomes.get(at, "no answer")})
+            replicas = placement.replicas_if_cancelled.get(tp, replicas)
+        rows.append({**_planned_row(tp, replicas, to or ()), "status": outcomes.get(tp, "no answer")})
     print_moves(rows, args)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
@@ -207,13 +219,13 @@ def print_moves(rows: Sequence[Row], args: Namespace) -> None:
     print_folded(rows, args.format, words, internal=getattr(args, "internal", True))
 
 
-def _planned(at: PartitionName, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
-    return {"partition": str(at), "replicas": list(replicas), "to": list(to) or None}
+def _planned_row(tp: PartitionName, replicas: tuple[int, ...], to: tuple[int, ...]) -> Row:
+    return {"partition": str(tp), "replicas": list(replicas), "to": list(to) or None}
 
 
-def _row(at: PartitionName, each: OngoingPartitionReassignment) -> Row:
+def _reassignment_row(tp: PartitionName, each: OngoingPartitionReassignment) -> Row:
     return {
-        "partition": str(at),
+        "partition": str(tp),
         "replicas": each.replicas,
         "adding": each.adding_replicas or None,
         "removing": each.removing_replicas or None,
@@ -223,49 +235,49 @@ def _row(at: PartitionName, each: OngoingPartitionReassignment) -> Row:
 # -- what the cluster says --------------------------------------------------------------------------------------------
 
 
-async def stand(client: Client, seen: View | None = None) -> Standing:
+async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) -> ReplicaPlacement:
     """How replicas are placed."""
-    seen = seen or await look(client)
-    on_the_way = await moving(client)
+    seen = seen or await fetch_cluster_view(client)
+    on_the_way = await fetch_reassignments(client)
     placed: dict[PartitionName, tuple[int, ...]] = {}
     back: dict[PartitionName, tuple[int, ...]] = {}
     leaderless = []
     for topic in seen.topics:
         for each in sorted(topic.partitions, key=lambda each: each.partition_index):
-            at = PartitionName(topic.name or "", each.partition_index)
-            move = on_the_way.get(at, OngoingPartitionReassignment())
-            placed[at] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
-            if at in on_the_way:
-                back[at] = tuple(node for node in each.replica_nodes if node not in move.adding_replicas)
+            tp = PartitionName(topic.name or "", each.partition_index)
+            move = on_the_way.get(tp, OngoingPartitionReassignment())
+            placed[tp] = tuple(node for node in each.replica_nodes if node not in move.removing_replicas)
+            if tp in on_the_way:
+                back[tp] = tuple(node for node in each.replica_nodes if node not in move.adding_replicas)
             if each.leader_id < 0:
-                leaderless.append(at)
+                leaderless.append(tp)
     live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
-    full = await cordoned(client, list(live))
-    racks = {node: rack for node, rack in live.items() if node not in full}
-    return Standing(placed, racks, tuple(leaderless), tuple(sorted(full)), back)
+    cordoned_brokers = await fetch_cordoned(client, list(live))
+    racks = {node: rack for node, rack in live.items() if node not in cordoned_brokers}
+    return ReplicaPlacement(placed, racks, tuple(leaderless), tuple(sorted(cordoned_brokers)), back)
 
 
-async def moving(client: Client) -> dict[PartitionName, OngoingPartitionReassignment]:
+async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, OngoingPartitionReassignment]:
     """What is on its way."""
     request = ListPartitionReassignmentsRequest(TIMEOUT_MS, None)
-    got = await client.ask_controller(request, ListPartitionReassignmentsResponse)
+    got = await client.send_to_controller(request, ListPartitionReassignmentsResponse)
     if got.error_code:
-        raise refused(got.error_code, "what moves", got.error_message)
+        raise to_refused(got.error_code, "what moves", got.error_message)
     return {PartitionName(topic.name, each.partition_index): each for topic in got.topics for each in topic.partitions}
 
 
-async def alter(client: Client, wanted: Wanted) -> dict[PartitionName, str]:
+async def alter_reassignments(client: KafkaClient, wanted: TargetReplicas) -> dict[PartitionName, str]:
     """Asks for other replicas, or (None) to call a move off; OK or why not, for each."""
     topics: dict[str, ReassignableTopic] = {}
-    for at, to in wanted.items():
-        row = ReassignablePartition(at.partition, None if to is None else list(to))
-        topics.setdefault(at.topic, ReassignableTopic(at.topic, [])).partitions.append(row)
+    for tp, to in wanted.items():
+        row = ReassignablePartition(tp.partition, None if to is None else list(to))
+        topics.setdefault(tp.topic, ReassignableTopic(tp.topic, [])).partitions.append(row)
     request = AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, list(topics.values()))
-    got = await client.ask_controller(request, AlterPartitionReassignmentsResponse)
+    got = await client.send_to_controller(request, AlterPartitionReassignmentsResponse)
     if got.error_code:
-        raise refused(got.error_code, "moving partitions", got.error_message)
+        raise to_refused(got.error_code, "moving partitions", got.error_message)
     return {
-        PartitionName(topic.name, each.partition_index): status(each.error_code, each.error_message)
+        PartitionName(topic.name, each.partition_index): format_status(each.error_code, each.error_message)
         for topic in got.responses
         for each in topic.partitions
     }

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.kafka.client.client import Address, Client, refused
+from tiered_api.kafka.client.client import Address, KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -23,7 +23,7 @@ LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class BrokerSummary:
     """One broker. `state`: it serves; nobody hears it; it stopped cleanly and said so (only our brokers tell it from
     fenced); or it has replicas and the cluster tells nothing of it."""
 
@@ -34,22 +34,22 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class BrokerReport:
     """What one broker says of itself: sentences, and since when (ms) the bucket does not serve it, -1 while it does.
     `losses` are those of the cluster, as far as the broker has heard."""
 
     node_id: int
     problems: tuple[str, ...]
-    store_away_since_ms: int = -1
+    store_unreachable_since_ms: int = -1
     losses: tuple[PossibleLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ClusterView:
     """A cluster at one moment: brokers by their ids, in order."""
 
     controller: int
-    brokers: dict[int, Known]
+    brokers: dict[int, BrokerSummary]
     topics: list[MetadataResponseTopic]
 
     def is_live(self, node: int) -> bool:
@@ -62,61 +62,63 @@ class View:
         return known.state if known is not None else AWAY
 
 
-async def look(client: Client) -> View:
+async def fetch_cluster_view(client: KafkaClient) -> ClusterView:
     """Asks for all of it."""
-    got = await client.metadata(None)
-    return view(await _registered(client), got)
+    got = await client.fetch_metadata(None)
+    return build_view(await _registered(client), got)
 
 
-def view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> View:
+def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
     """Both answers as one; None where brokers do not know DescribeCluster, which has the last word on who is away: our
     brokers name one that has just gone in Metadata for a moment still."""
-    known: dict[int, Known] = {}
+    known: dict[int, BrokerSummary] = {}
     for topic in got.topics:
         for each in topic.partitions:
-            known.update({node: Known(node, AWAY) for node in each.replica_nodes})
+            known.update({node: BrokerSummary(node, AWAY) for node in each.replica_nodes})
     for broker in registered.brokers if registered is not None else ():
         state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
         where = str(Address(broker.host, broker.port))
-        known[broker.broker_id] = Known(broker.broker_id, state, where, broker.rack)
+        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack)
     gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
     for here in got.brokers:
         if here.node_id not in gone:
-            known[here.node_id] = Known(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
-    return View(got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or ""))
+            known[here.node_id] = BrokerSummary(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
+    return ClusterView(
+        got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
+    )
 
 
-async def self_reports(client: Client, seen: View) -> list[Said]:
+async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:
     """Asks every live broker what is wrong with it. One that does not answer has that problem; Kafka's brokers say
     nothing."""
     nodes = [node for node in seen.brokers if seen.is_live(node)]
-    found = await asyncio.gather(*(_self_report(client, node) for node in nodes))
+    found = await asyncio.gather(*(_fetch_self_report(client, node) for node in nodes))
     return [said for said in found if said is not None]
 
 
-async def _self_report(client: Client, node: int) -> Said | None:
+async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | None:
     request = DescribeClusterRequest(include_health=True)
     try:
         async with asyncio.timeout(min(REPORT_SECONDS, client.timeout)):
-            got = await client.ask(request, DescribeClusterResponse, node=node)
+            got = await client.send(request, DescribeClusterResponse, node_id=node)
     except (TimeoutError, Unavailable) as fault:
-        return Said(node, (f"does not say how it is: {fault or 'no answer'}",))
+        return BrokerReport(node, (f"does not say how it is: {fault or 'no answer'}",))
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
     if got.problems is None:
         return None
-    return Said(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
+    return BrokerReport(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
 
 
-async def _registered(client: Client) -> DescribeClusterResponse | None:
+async def _registered(client: KafkaClient) -> DescribeClusterResponse | None:
     try:
-        got = await client.ask(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
+        got = await client.send(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
     if got.error_code:
-        raise refused(got.error_code, "the brokers of the cluster", got.error_message)
+        raise to_refused(got.error_code, "the brokers of the cluster", got.error_message)
     return got

@@ -14,12 +14,12 @@ from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.group.internal_rows import is_internal, print_folded
-from tiered_api.cli.output import Row, print_json, shown
+from tiered_api.cli.output import Row, print_json, text_or_base64
 
 
 def ls(args: Namespace) -> int:
     """Prints partitions with what is cold of them, or the segments of one topic."""
-    rows = asyncio.run(_listed(args))
+    rows = asyncio.run(_list_rows(args))
     print_folded(rows, args.format, _topic_if_internal, internal=args.internal or args.topic is not None)
     return Exit.OK
 
@@ -34,15 +34,21 @@ def _topic_if_internal(row: Row) -> str:
     return str(row["topic"]) if is_internal(str(row["topic"])) else ""
 
 
-async def _listed(args: Namespace) -> list[Row]:
+async def _list_rows(args: Namespace) -> list[Row]:
     async with open_bucket(args.store) as bucket:
         if args.topic is None:
             names = sorted((await bucket.read_image()).topics)
             return [
-                row for name in names for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
+                row
+                for name in names
+                for row in await _partitions(bucket, await bucket.find_topic(name), args.partition)
             ]
         topic = await bucket.find_topic(args.topic)
-        return [row for pid in _chosen(topic, args.partition) for row in await _segments(bucket, pid)]
+        return [
+            row
+            for partition_id in _chosen_partitions(topic, args.partition)
+            for row in await _segments(bucket, partition_id)
+        ]
 
 
 async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> list[Row]:
@@ -63,13 +69,13 @@ async def _partitions(bucket: Bucket, topic: TopicImage, only: int | None) -> li
     return made
 
 
-async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
-    manifest = await bucket.manifests.load(pid)
+async def _segments(bucket: Bucket, partition_id: PartitionId) -> list[Row]:
+    manifest = await bucket.manifests.load(partition_id)
     if manifest is None:
         return []
     return [
         {
-            "partition": pid.partition,
+            "partition": partition_id.partition,
             "base_offset": entry.base_offset,
             "next_offset": entry.next_offset,
             "records": entry.record_count,
@@ -84,19 +90,19 @@ async def _segments(bucket: Bucket, pid: PartitionId) -> list[Row]:
 
 async def _cat(args: Namespace) -> None:
     async with open_bucket(args.store) as bucket:
-        for pid in _chosen(await bucket.find_topic(args.topic), args.partition):
+        for partition_id in _chosen_partitions(await bucket.find_topic(args.topic), args.partition):
             left = args.max
-            async for record in _records(bucket, args.topic, pid, args.offset):
+            async for record in _records(bucket, args.topic, partition_id, args.offset):
                 if left is not None:
                     if left == 0:
                         break
                     left -= 1
-                _print(pid.partition, record, args.format)
+                _print(partition_id.partition, record, args.format)
 
 
-async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | None) -> AsyncIterator[Record]:
+async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None) -> AsyncIterator[Record]:
     """The cold records of a partition from an offset on, without transaction markers."""
-    manifest = await bucket.manifests.load(pid)
+    manifest = await bucket.manifests.load(partition_id)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return
     start = manifest.log_start_offset if offset is None else offset
@@ -104,9 +110,9 @@ async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | N
         held = f"{manifest.log_start_offset} to {manifest.cold_end_offset}"
         raise Refused(
             Code.OFFSET_OUT_OF_RANGE,
-            f"offset {start} of {topic}-{pid.partition} is not in the bucket, which holds {held}",
+            f"offset {start} of {topic}-{partition_id.partition} is not in the bucket, which holds {held}",
         )
-    async for piece in bucket.reader.iterate(pid, start, manifest=manifest):
+    async for piece in bucket.reader.iterate(partition_id, start, manifest=manifest):
         origin = piece.batches[0].position
         for batch in piece.batches:
             if not batch.attributes & CONTROL:
@@ -115,7 +121,7 @@ async def _records(bucket: Bucket, topic: str, pid: PartitionId, offset: int | N
                         yield record
 
 
-def _chosen(topic: TopicImage, only: int | None) -> list[PartitionId]:
+def _chosen_partitions(topic: TopicImage, only: int | None) -> list[PartitionId]:
     if only is not None and only >= len(topic.partitions):
         raise Refused(
             Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {only}"
@@ -125,9 +131,9 @@ def _chosen(topic: TopicImage, only: int | None) -> list[PartitionId]:
 
 
 def _print(partition: int, record: Record, form: str) -> None:
-    key, value = shown(record.key), shown(record.value)
+    key, value = text_or_base64(record.key), text_or_base64(record.value)
     if form == "json":
-        headers = [{"name": name, "value": shown(data)} for name, data in record.headers]
+        headers = [{"name": name, "value": text_or_base64(data)} for name, data in record.headers]
         print_json(
             {
                 "partition": partition,

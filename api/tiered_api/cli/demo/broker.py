@@ -27,7 +27,7 @@ class DemoBroker:
         self.url = url
         self.session = session
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+    async def send_request(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer to a request. Unavailable with the broker's own words when it says no."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         async with self.session.request(method, self.url + path, json=body, timeout=timeout) as response:
@@ -53,7 +53,7 @@ async def demo_broker(data: Path, store: str, output: Path, *settings: str) -> A
     with output.open("ab") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=log)
     try:
-        url = await _ready(process, output)
+        url = await _wait_ready(process, output)
         # No limit on the whole: a stream lasts as long as its records.
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_read=REQUEST_SECONDS)
@@ -63,7 +63,7 @@ async def demo_broker(data: Path, store: str, output: Path, *settings: str) -> A
         await _stop(process)
 
 
-async def _ready(process: Process, output: Path) -> str:
+async def _wait_ready(process: Process, output: Path) -> str:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_SECONDS):

@@ -22,11 +22,11 @@ from tiered_api.cli.demo.broker import DemoBroker, demo_broker
 from tiered_api.cli.demo.flights import Departure, departures
 from tiered_api.cli.demo.progress import Steps, bar
 from tiered_api.cli.demo.replay import replay, wait_until_cold
-from tiered_api.cli.demo.stream import Placed, stream
+from tiered_api.cli.demo.stream import RecordNumbers, produce_records
 from tiered_api.cli.demo.tables import table_steps
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake import commands
-from tiered_api.cli.output import say, size
+from tiered_api.cli.output import format_size, print_lines
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -46,7 +46,7 @@ BROKER_SETTINGS = (
 )
 
 
-class Place(NamedTuple):
+class DemoPaths(NamedTuple):
     """Where the demo keeps its things: a directory, and URLs of the bucket and of the folder of Delta tables."""
 
     directory: Path
@@ -57,66 +57,66 @@ class Place(NamedTuple):
 def demo(args: Namespace) -> int:
     """Runs the demo and prints what happened."""
     if find_spec("tqdm") is None:
-        say(["Python package tqdm is missing: pip install '.[demo]' in tiered's source folder"])
+        print_lines(["Python package tqdm is missing: pip install '.[demo]' in tiered's source folder"])
         return Exit.MISSING
-    place = _place(args)
+    place = _make_paths(args)
     steps = Steps(STEPS)
     started = time.monotonic()
-    say([f"Everything goes to {place.directory}" + ("" if args.store is None else f" and {args.store}"), ""])
-    with steps.step("read", "Reading the flights that left New York in 2013") as told:
+    print_lines([f"Everything goes to {place.directory}" + ("" if args.store is None else f" and {args.store}"), ""])
+    with steps.step("read", "Reading the flights that left New York in 2013") as report:
         records = departures(args.records)
-        told(f"{len(records):,} records, {size(sum(len(record.value) for record in records))} of JSON")
-    asyncio.run(_through_the_broker(place, records, steps))
-    if lack := commands.missing():
-        say(["", "Every record came back from the bucket as it was sent. Delta and SQL were left out:", lack])
+        report(f"{len(records):,} records, {format_size(sum(len(record.value) for record in records))} of JSON")
+    asyncio.run(_produce_and_replay(place, records, steps))
+    if lack := commands.describe_missing():
+        print_lines(["", "Every record came back from the bucket as it was sent. Delta and SQL were left out:", lack])
         return Exit.MISSING
     table_steps(place.store, TOPIC, place.warehouse, records, steps)
-    say(_closing(place, time.monotonic() - started))
+    print_lines(_closing_lines(place, time.monotonic() - started))
     return Exit.OK
 
 
-async def _through_the_broker(place: Place, records: Sequence[Departure], steps: Steps) -> None:
+async def _produce_and_replay(place: DemoPaths, records: Sequence[Departure], steps: Steps) -> None:
     """In over HTTP, down to the bucket, and back. Unavailable or Corrupt when a comparison does not hold."""
     output = place.directory / "broker.log"
     async with demo_broker(place.directory / "data", place.store, output, *BROKER_SETTINGS) as broker:
-        cluster_id = (await broker.ask("GET", "/v3/clusters"))["data"][0]["cluster_id"]
+        cluster_id = (await broker.send_request("GET", "/v3/clusters"))["data"][0]["cluster_id"]
         await _create_topic(broker, cluster_id)
         placed = await _send(broker, cluster_id, records, steps)
-        with steps.step("cold", "Waiting until all of it is in the bucket and the local copies are gone") as told:
+        with steps.step("cold", "Waiting until all of it is in the bucket and the local copies are gone") as report:
             where = await wait_until_cold(broker, TOPIC, PARTITIONS)
             requests = await broker.metric("tiered_store_requests_total")
-            told(f"{where.cold_segments} segments and {size(where.cold_bytes)} in the bucket")
-            told(f"{size(where.local_bytes)} on local disk; {requests:,.0f} requests to the bucket so far")
+            report(f"{where.cold_segments} segments and {format_size(where.cold_bytes)} in the bucket")
+            report(f"{format_size(where.local_bytes)} on local disk; {requests:,.0f} requests to the bucket so far")
         await _replay(broker, records, placed, steps)
 
 
 async def _create_topic(broker: DemoBroker, cluster_id: str) -> None:
     configs = [{"name": name, "value": value} for name, value in TOPIC_CONFIGS.items()]
     body = {"topic_name": TOPIC, "partitions_count": PARTITIONS, "configs": configs}
-    await broker.ask("POST", f"/v3/clusters/{cluster_id}/topics", body)
+    await broker.send_request("POST", f"/v3/clusters/{cluster_id}/topics", body)
 
 
-async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure], steps: Steps) -> Placed:
+async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure], steps: Steps) -> RecordNumbers:
     words = f"Streaming them over HTTP into topic {TOPIC}, {PARTITIONS} partitions"
-    with steps.step("send", words) as told, bar(len(records), " records") as advance:
+    with steps.step("send", words) as report, bar(len(records), " records") as advance:
         started = time.monotonic()
-        placed = await stream(broker, cluster_id, TOPIC, records, advance)
-        told(f"every record answered with its partition and offset; {_rate(len(records), started)}")
+        placed = await produce_records(broker, cluster_id, TOPIC, records, advance)
+        report(f"every record answered with its partition and offset; {_rate(len(records), started)}")
     return placed
 
 
-async def _replay(broker: DemoBroker, records: Sequence[Departure], placed: Placed, steps: Steps) -> None:
+async def _replay(broker: DemoBroker, records: Sequence[Departure], placed: RecordNumbers, steps: Steps) -> None:
     words = "Reading everything back from the bucket, comparing record by record"
-    with steps.step("replay", words) as told, bar(len(records), " records") as advance:
+    with steps.step("replay", words) as report, bar(len(records), " records") as advance:
         before = await broker.metric("tiered_store_requests_total")
         started = time.monotonic()
         read = await replay(broker, TOPIC, records, placed, advance)
         rate = _rate(len(records), started)
         requests = await broker.metric("tiered_store_requests_total") - before
-        told(f"all equal: {size(read)} in {requests:,.0f} requests to the bucket; {rate}")
+        report(f"all equal: {format_size(read)} in {requests:,.0f} requests to the bucket; {rate}")
 
 
-def _place(args: Namespace) -> Place:
+def _make_paths(args: Namespace) -> DemoPaths:
     if args.dir is None:
         directory = Path(tempfile.mkdtemp(prefix="tiered-demo-"))
     else:
@@ -125,17 +125,17 @@ def _place(args: Namespace) -> Place:
             raise Refused(Code.INVALID_CONFIG, f"--dir {directory}: it must be empty or absent")
         directory.mkdir(parents=True, exist_ok=True)
     if args.store is None:
-        return Place(directory, f"file://{directory}/bucket", f"{directory}/warehouse")
+        return DemoPaths(directory, f"file://{directory}/bucket", f"{directory}/warehouse")
     # A prefix of its own for each run: what an earlier one left is another cluster.
     run = f"{args.store.rstrip('/')}/{directory.name}"
-    return Place(directory, f"{run}/log", f"{run}/warehouse")
+    return DemoPaths(directory, f"{run}/log", f"{run}/warehouse")
 
 
 def _rate(count: int, started: float) -> str:
     return f"{count / max(time.monotonic() - started, 1e-9):,.0f} records/s"
 
 
-def _closing(place: Place, seconds: float) -> list[str]:
+def _closing_lines(place: DemoPaths, seconds: float) -> list[str]:
     run = _program()
     return [
         "",

@@ -40,7 +40,7 @@ class Departure(NamedTuple):
         flight: Flight = orjson.loads(self.value)
         return flight
 
-    def produced(self) -> bytes:
+    def to_produce_json(self) -> bytes:
         """The record in the words of REST v3."""
         words = b'{"key":{"type":"STRING","data":"%b"},"value":{"type":"JSON","data":%b},"timestamp":%d}\n'
         return words % (self.key, self.value, self.timestamp)

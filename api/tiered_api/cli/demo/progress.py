@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tiered_api.cli.output import say
+from tiered_api.cli.output import print_lines
 
 
 class Steps:
@@ -23,12 +23,12 @@ class Steps:
     def step(self, name: str, words: str) -> Iterator[Callable[[str], None]]:
         """One step; the function given takes what came out of it, which is printed with the time taken."""
         self._number += 1
-        say([f"[{self._number}/{self._total}] {words}"])
+        print_lines([f"[{self._number}/{self._total}] {words}"])
         outcome: list[str] = []
         started = time.monotonic()
         yield outcome.append
         self.seconds[name] = time.monotonic() - started
-        say(f"      {line}" for line in (*outcome, f"{self.seconds[name]:.1f} s"))
+        print_lines(f"      {line}" for line in (*outcome, f"{self.seconds[name]:.1f} s"))
 
 
 @contextmanager

@@ -42,12 +42,12 @@ def _cancelled(flights: Sequence[Flight]) -> Answer:
 def _late(flights: Sequence[Flight]) -> Answer:
     rows = []
     for origin in sorted({flight["origin"] for flight in flights}):
-        delays = _known(flight["arr_delay"] for flight in flights if flight["origin"] == origin)
+        delays = _not_null(flight["arr_delay"] for flight in flights if flight["origin"] == origin)
         rows.append((origin, len(delays), sum(delay > 60 for delay in delays)))
     return rows
 
 
-def _known(numbers: Iterable[int | None]) -> list[int]:
+def _not_null(numbers: Iterable[int | None]) -> list[int]:
     return [number for number in numbers if number is not None]
 
 
@@ -72,7 +72,7 @@ QUESTIONS = (
 )
 
 
-def answers(records: Sequence[Departure]) -> list[Answer]:
+def expected_answers(records: Sequence[Departure]) -> list[Answer]:
     """The answers to all questions, from the input alone."""
     flights = []
     for record in records:
@@ -81,6 +81,6 @@ def answers(records: Sequence[Departure]) -> list[Answer]:
     return [question.expected(flights) for question in QUESTIONS]
 
 
-def query(question: Question, topic: str) -> str:
+def format_query(question: Question, topic: str) -> str:
     """The SQL of a question about the flights of a topic."""
     return question.query.format(flights=FLIGHTS.format(topic=topic))

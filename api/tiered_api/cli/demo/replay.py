@@ -12,7 +12,7 @@ from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered_api.cli.demo.broker import DemoBroker
 from tiered_api.cli.demo.flights import Departure
-from tiered_api.cli.demo.stream import Placed
+from tiered_api.cli.demo.stream import RecordNumbers
 
 COLD_SECONDS = 60.0
 POLL_SECONDS = 0.2
@@ -20,7 +20,7 @@ FETCH_BYTES = 8 << 20
 
 
 @dataclass
-class Where:
+class StorageTotals:
     """Where the bytes of a topic are, summed over its partitions."""
 
     local_bytes: int = 0
@@ -28,14 +28,14 @@ class Where:
     cold_segments: int = 0
 
 
-async def wait_until_cold(broker: DemoBroker, topic: str, partitions: int) -> Where:
+async def wait_until_cold(broker: DemoBroker, topic: str, partitions: int) -> StorageTotals:
     """Returns when every record is in the bucket and no local copy is left. Unavailable after a minute."""
     try:
         async with asyncio.timeout(COLD_SECONDS):
             while True:
                 states = await partition_states(broker, topic, partitions)
                 if all(_is_cold(state) for state in states):
-                    return sum_of(states)
+                    return sum_states(states)
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         left = [state for state in await partition_states(broker, topic, partitions) if not _is_cold(state)]
@@ -45,12 +45,12 @@ async def wait_until_cold(broker: DemoBroker, topic: str, partitions: int) -> Wh
 async def partition_states(broker: DemoBroker, topic: str, partitions: int) -> list[dict[str, Any]]:
     """What the broker says of each partition."""
     paths = (f"/tiered/v1/topics/{topic}/partitions/{number}" for number in range(partitions))
-    return list(await asyncio.gather(*(broker.ask("GET", path) for path in paths)))
+    return list(await asyncio.gather(*(broker.send_request("GET", path) for path in paths)))
 
 
-def sum_of(states: Sequence[dict[str, Any]]) -> Where:
+def sum_states(states: Sequence[dict[str, Any]]) -> StorageTotals:
     """The bytes of all partitions together."""
-    return Where(
+    return StorageTotals(
         sum(state["local_bytes"] for state in states),
         sum(state["cold_bytes"] for state in states),
         sum(state["cold_segments"] for state in states),
@@ -58,7 +58,7 @@ def sum_of(states: Sequence[dict[str, Any]]) -> Where:
 
 
 async def replay(
-    broker: DemoBroker, topic: str, sent: Sequence[Departure], placed: Placed, done: Callable[[int], None]
+    broker: DemoBroker, topic: str, sent: Sequence[Departure], placed: RecordNumbers, done: Callable[[int], None]
 ) -> int:
     """Reads every partition from offset 0 as whole record batches and compares each record with the one that was sent
     there: key, timestamp and value. Returns the bytes read. Corrupt names the first that differs."""

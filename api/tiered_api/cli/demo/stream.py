@@ -13,15 +13,15 @@ from tiered_api.cli.demo.flights import Departure
 
 PIECE_RECORDS = 200
 
-Placed = dict[int, list[int]]
+RecordNumbers = dict[int, list[int]]
 """By partition: for each offset from 0 on, the number of the record that went there."""
 
 
-async def stream(
+async def produce_records(
     broker: DemoBroker, cluster_id: str, topic: str, records: Sequence[Departure], done: Callable[[int], None]
-) -> Placed:
+) -> RecordNumbers:
     """Sends all records; `done(n)` hears of n more reports. Unavailable when a report is bad or offsets leave a gap."""
-    placed: Placed = {}
+    placed: RecordNumbers = {}
     number = 0
     url = f"{broker.url}/v3/clusters/{cluster_id}/topics/{topic}/records"
     headers = {"Content-Type": "application/json"}
@@ -30,7 +30,7 @@ async def stream(
             raise Unavailable(f"produce: {response.status} {await response.text()}")
         async for lines in _line_blocks(response.content):
             for line in lines:
-                _place(placed, number, orjson.loads(line))
+                _note_offset(placed, number, orjson.loads(line))
                 number += 1
             done(len(lines))
     if number != len(records):
@@ -38,7 +38,7 @@ async def stream(
     return placed
 
 
-def _place(placed: Placed, number: int, report: dict[str, object]) -> None:
+def _note_offset(placed: RecordNumbers, number: int, report: dict[str, object]) -> None:
     """Notes where a record went. This demo is the only producer: offsets follow each other."""
     if report["error_code"] != 200:
         raise Unavailable(f"record {number} was refused: {report}")
@@ -52,7 +52,7 @@ def _place(placed: Placed, number: int, report: dict[str, object]) -> None:
 
 async def _pieces(records: Sequence[Departure]) -> AsyncIterator[bytes]:
     for start in range(0, len(records), PIECE_RECORDS):
-        yield b"".join(record.produced() for record in records[start : start + PIECE_RECORDS])
+        yield b"".join(record.to_produce_json() for record in records[start : start + PIECE_RECORDS])
 
 
 async def _line_blocks(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from tiered.errors import Corrupt
 from tiered_api.cli.demo.flights import Departure
 from tiered_api.cli.demo.progress import Steps, bar
-from tiered_api.cli.demo.questions import QUESTIONS, answers, query
+from tiered_api.cli.demo.questions import QUESTIONS, expected_answers, format_query
 from tiered_api.cli.lake.commands import verified_lines
-from tiered_api.cli.output import size
+from tiered_api.cli.output import format_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +25,12 @@ def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Depart
     # The first step pays for the start of Spark.
     spark = None
     try:
-        with steps.step("load", f"Starting Spark and loading the Delta table {warehouse}/{topic}") as told:
+        with steps.step("load", f"Starting Spark and loading the Delta table {warehouse}/{topic}") as report:
             spark = session()
             done = _load(spark, store, topic, warehouse, len(records))
-            told(f"{done.rows:,} rows in {done.files} files, from {size(done.log_bytes)} of log")
+            report(f"{done.rows:,} rows in {done.files} files, from {format_size(done.log_bytes)} of log")
         _verify(spark, store, topic, warehouse, steps)
-        _ask(spark, topic, warehouse, records, steps)
+        _check_answers(spark, topic, warehouse, records, steps)
     finally:
         if spark is not None:
             spark.stop()
@@ -42,12 +42,12 @@ def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected:
     with bar(expected, " rows") as advance:
         shown = 0
 
-        def tell(progress: LoadProgress) -> None:
+        def on_progress(progress: LoadProgress) -> None:
             nonlocal shown
             advance(progress.rows - shown)
             shown = progress.rows
 
-        done = load(store, topic, warehouse, progress=tell, spark=spark)
+        done = load(store, topic, warehouse, progress=on_progress, spark=spark)
     if done.rows != expected:
         raise Corrupt(f"{expected} records were sent and {done.rows} rows loaded")
     return done
@@ -56,22 +56,22 @@ def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected:
 def _verify(spark: SparkSession, store: str, topic: str, warehouse: str, steps: Steps) -> None:
     from pyspark_tiered.verify import verify
 
-    with steps.step("verify", "Proving that every record of the bucket is in the table once") as told:
+    with steps.step("verify", "Proving that every record of the bucket is in the table once") as report:
         found = verify(store, topic, warehouse, spark=spark)
         if not found.ok or found.gaps:
             raise Corrupt("; ".join(verified_lines(found)))
-        told(f"{found.rows:,} rows, equal in every column; no gaps")
+        report(f"{found.rows:,} rows, equal in every column; no gaps")
 
 
-def _ask(spark: SparkSession, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
+def _check_answers(spark: SparkSession, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
     """Each answer is held against the one from the input."""
     from pyspark_tiered.sql import render, sql
 
-    with steps.step("sql", "Asking the table, and comparing with answers worked out from the input") as told:
-        for question, expected in zip(QUESTIONS, answers(records), strict=True):
-            found = sql(warehouse, query(question, topic), spark=spark)
+    with steps.step("sql", "Asking the table, and comparing with answers worked out from the input") as report:
+        for question, expected in zip(QUESTIONS, expected_answers(records), strict=True):
+            found = sql(warehouse, format_query(question, topic), spark=spark)
             if list(found.rows) != expected:
                 raise Corrupt(f"{question.words} The table says {found.rows}, the input {expected}")
-            told(question.words)
+            report(question.words)
             for line in render(found).splitlines():
-                told(f"  {line}")
+                report(f"  {line}")

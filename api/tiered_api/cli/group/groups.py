@@ -11,20 +11,20 @@ from typing import Any
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, say
-from tiered_api.cli.reach import cluster, numbers
-from tiered_api.cli.topic.describe import partitions_of, say_errors, topics_by_name
-from tiered_api.cli.topic.topics import expression, status
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.cli.output import Row, print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
+from tiered_api.cli.topic.topics import compile_pattern, format_status
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.client.group_member import read_assignment
-from tiered_api.kafka.client.group_offsets import committed, delete
+from tiered_api.kafka.client.group_offsets import delete_offsets, fetch_committed_offsets
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     LATEST,
-    Answered,
-    ask_coordinator,
-    coordinator,
+    PartitionOutcomes,
+    find_coordinator,
     list_offsets,
+    send_to_coordinator,
 )
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tiered_api.kafka.protocol.messages.describe_groups import (
@@ -40,7 +40,7 @@ EMPTY_GROUP = "Empty"
 
 
 @dataclass(slots=True)
-class Group:
+class GroupReport:
     """A group as it is described; `rows` are its partitions."""
 
     name: str
@@ -76,16 +76,16 @@ def list_groups(args: Namespace) -> int:
 def describe(args: Namespace) -> int:
     """Describes groups: members, offsets and lag."""
     outcomes = asyncio.run(_describe(args))
-    found = [outcome for outcome in outcomes if isinstance(outcome, Group)]
+    found = [outcome for outcome in outcomes if isinstance(outcome, GroupReport)]
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     for number, group in enumerate(found):
         if args.format == "json":
             print_json({**group.head(), "partitions": group.rows} if not args.summary else group.head())
             continue
         if number:
-            say([""])
+            print_lines([""])
         _print(group, args)
-    say_errors(refusals)
+    print_errors(refusals)
     return Exit.FAILED if refusals else Exit.OK
 
 
@@ -106,22 +106,22 @@ def offset_delete(args: Namespace) -> int:
 # -- list -------------------------------------------------------------------------------------------------------------
 
 
-async def all_groups(client: Client, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
+async def list_all_groups(client: KafkaClient, states: Sequence[str] = ()) -> list[tuple[int, ListedGroup]]:
     """Every group with the broker that keeps it."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     out = []
     for node in sorted(client.brokers):
-        got = await client.ask(ListGroupsRequest(states_filter=list(states)), ListGroupsResponse, node=node)
+        got = await client.send(ListGroupsRequest(states_filter=list(states)), ListGroupsResponse, node_id=node)
         if got.error_code:
-            raise refused(got.error_code, f"groups of broker {node}")
+            raise to_refused(got.error_code, f"groups of broker {node}")
         out += [(node, group) for group in got.groups]
     return out
 
 
 async def _list(args: Namespace) -> list[Row]:
     states = [state for text in args.states for state in text.split(",")]
-    async with cluster(args) as client:
-        found = await all_groups(client, states)
+    async with open_client(args) as client:
+        found = await list_all_groups(client, states)
     return [
         {
             "broker": node,
@@ -137,77 +137,77 @@ async def _list(args: Namespace) -> list[Row]:
 # -- describe ---------------------------------------------------------------------------------------------------------
 
 
-async def names_of(client: Client, args: Namespace) -> list[str]:
+async def select_groups(client: KafkaClient, args: Namespace) -> list[str]:
     """The groups that a command is about. Refused when a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.groups))
-    forms = [expression(pattern) for pattern in args.groups]
-    names = {group.group_id for _, group in await all_groups(client)}
+    forms = [compile_pattern(pattern) for pattern in args.groups]
+    names = {group.group_id for _, group in await list_all_groups(client)}
     found = sorted(name for name in names if any(form.fullmatch(name) for form in forms))
     if not found:
         raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group matches {' '.join(args.groups)}")
     return found
 
 
-async def _describe(args: Namespace) -> list[Group | Refused]:
-    async with cluster(args) as client:
-        out: list[Group | Refused] = []
-        for name in await names_of(client, args):
+async def _describe(args: Namespace) -> list[GroupReport | Refused]:
+    async with open_client(args) as client:
+        out: list[GroupReport | Refused] = []
+        for name in await select_groups(client, args):
             try:
-                out.append(await described(client, name))
+                out.append(await describe_group(client, name))
             except Refused as no:
                 out.append(no)
         return out
 
 
-async def described(client: Client, name: str) -> Group:
+async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     """A group with all partitions that it reads or has committed. Refused when there is no such group."""
     request = DescribeGroupsRequest(groups=[name])
-    got = await ask_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
+    got = await send_to_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
     group = got.groups[0]
-    if group.error_code and code_of(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
-        raise refused(group.error_code, f"group {name}", group.error_message)
-    offsets = await committed(client, name)
+    if group.error_code and code_from_number(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
+        raise to_refused(group.error_code, f"group {name}", group.error_message)
+    offsets = await fetch_committed_offsets(client, name)
     if (group.error_code or group.group_state == DEAD) and not offsets:
         raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group {name}")
-    owners = _owners(group)
+    owners = _partition_owners(group)
     # A broker may have nothing but offsets of a group that never had members.
     state = EMPTY_GROUP if group.error_code or group.group_state == DEAD else group.group_state
-    made = Group(name, await coordinator(client, name), state, group.protocol_data, group.members)
+    made = GroupReport(name, await find_coordinator(client, name), state, group.protocol_data, group.members)
     wanted = sorted({*offsets, *owners})
     starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
-    made.rows = [_row(where, offsets.get(where), starts, ends, owners.get(where)) for where in wanted]
+    made.rows = [_row(tp, offsets.get(tp), starts, ends, owners.get(tp)) for tp in wanted]
     return made
 
 
-def _owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGroupMember]:
+def _partition_owners(group: DescribedGroup) -> dict[TopicPartition, DescribedGroupMember]:
     """Who reads which partition, by the assignments of a consumer group."""
     out = {}
     for member in group.members if group.protocol_type == "consumer" else ():
-        for where in read_assignment(member.member_assignment):
-            out[where] = member
+        for tp in read_assignment(member.member_assignment):
+            out[tp] = member
     return out
 
 
 def _row(
-    where: TopicPartition,
-    at: int | None,
-    starts: Answered[tuple[int, int]],
-    ends: Answered[tuple[int, int]],
+    tp: TopicPartition,
+    current: int | None,
+    starts: PartitionOutcomes[tuple[int, int]],
+    ends: PartitionOutcomes[tuple[int, int]],
     owner: DescribedGroupMember | None,
 ) -> dict[str, Any]:
-    start, end = starts.get(where), ends.get(where)
+    start, end = starts.get(tp), ends.get(tp)
     fault = next((each.code.name for each in (start, end) if isinstance(each, Refused)), None)
     first = None if start is None or isinstance(start, Refused) else start[0]
     last = None if end is None or isinstance(end, Refused) else end[0]
     row: dict[str, Any] = {
-        "topic": where.topic,
-        "partition": where.partition,
-        "current_offset": at,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "current_offset": current,
         "log_start_offset": first,
         "log_end_offset": last,
-        "lag": None if last is None else max(0, last - (at if at is not None else first or 0)),
+        "lag": None if last is None else max(0, last - (current if current is not None else first or 0)),
         "member_id": owner.member_id if owner else None,
         "instance_id": owner.group_instance_id if owner else None,
         "client_id": owner.client_id if owner else None,
@@ -216,15 +216,15 @@ def _row(
     return {**row, "error": fault} if fault else row
 
 
-def _print(group: Group, args: Namespace) -> None:
+def _print(group: GroupReport, args: Namespace) -> None:
     if not args.commits:
         head = group.head()
         width = max(len(name) for name in head) + 2
-        say(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items())
+        print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items())
     if args.summary:
         return
     if group.rows and not args.commits:
-        say([""])
+        print_lines([""])
     # Columns that only some groups have.
     rare = {name for name in ("instance_id", "error") if not any(row.get(name) for row in group.rows)}
     print_rows(
@@ -238,36 +238,36 @@ def _print(group: Group, args: Namespace) -> None:
 
 async def _delete(args: Namespace) -> list[Row]:
     rows: list[Row] = []
-    async with cluster(args) as client:
-        for name in await names_of(client, args):
+    async with open_client(args) as client:
+        for name in await select_groups(client, args):
             request = DeleteGroupsRequest(groups_names=[name])
-            got = await ask_coordinator(
+            got = await send_to_coordinator(
                 client, name, request, DeleteGroupsResponse, lambda got: got.results[0].error_code
             )
-            rows.append({"group": name, "status": status(got.results[0].error_code, None)})
+            rows.append({"group": name, "status": format_status(got.results[0].error_code, None)})
     return rows
 
 
 async def _offset_delete(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         partitions = await _partitions(client, args.topics)
-        got = await delete(client, args.group, partitions)
+        got = await delete_offsets(client, args.group, partitions)
     return [
-        {"topic": where.topic, "partition": where.partition, "status": no.code.name if no else "OK"}
-        for where, no in sorted(got.items(), key=lambda each: each[0])
+        {"topic": tp.topic, "partition": tp.partition, "status": no.code.name if no else "OK"}
+        for tp, no in sorted(got.items(), key=lambda each: each[0])
     ]
 
 
-async def _partitions(client: Client, texts: Iterable[str]) -> dict[str, list[int]]:
+async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, list[int]]:
     """`topic` (all its partitions) or `topic:0,1`."""
     out: dict[str, list[int]] = {}
     for text in texts:
         name, colon, only = text.partition(":")
         if colon:
-            out.setdefault(name, []).extend(numbers(only, "-t"))
+            out.setdefault(name, []).extend(parse_numbers(only, "-t"))
             continue
         topic = (await topics_by_name(client, [name]))[name]
         if isinstance(topic, Refused):
             raise topic
-        out.setdefault(name, []).extend(where.partition for where in partitions_of(topic))
+        out.setdefault(name, []).extend(tp.partition for tp in partitions_of(topic))
     return out

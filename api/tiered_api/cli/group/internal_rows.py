@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from tiered_api.cli.output import Row, print_rows, say
+from tiered_api.cli.output import Row, print_lines, print_rows
 
 T = TypeVar("T")
 
@@ -21,12 +21,12 @@ def is_internal(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def folded(rows: Iterable[T], words: Callable[[T], str]) -> tuple[list[T], list[str]]:
+def fold_rows(rows: Iterable[T], fold_key: Callable[[T], str]) -> tuple[list[T], list[str]]:
     """The rows without `words`, which say what a row is folded into; and a sentence for each of these words."""
     counts = Counter[str]()
     kept: list[T] = []
     for row in rows:
-        into = words(row)
+        into = fold_key(row)
         if into:
             counts[into] += 1
         else:
@@ -34,11 +34,11 @@ def folded(rows: Iterable[T], words: Callable[[T], str]) -> tuple[list[T], list[
     return kept, [f"{count} of {into}" for into, count in counts.items()]
 
 
-def print_folded(rows: Sequence[Row], form: str, words: Callable[[Row], str], *, internal: bool) -> None:
+def print_folded(rows: Sequence[Row], form: str, fold_key: Callable[[Row], str], *, internal: bool) -> None:
     """Prints rows as `print_rows` does; in text, without `internal`, some are folded."""
     if form != "text" or internal:
         print_rows(rows, form)
         return
-    kept, lines = folded(rows, words)
+    kept, lines = fold_rows(rows, fold_key)
     print_rows(kept, form)
-    say(f"{line} (-i shows them)" for line in lines)
+    print_lines(f"{line} (-i shows them)" for line in lines)

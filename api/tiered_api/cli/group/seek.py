@@ -12,12 +12,12 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.parsing import INT64_MAX, is_number
-from tiered_api.cli.reach import cluster
-from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve
+from tiered_api.cli.reach import open_client
+from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve_offsets
 from tiered_api.cli.topic.describe import partitions_of
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.group_offsets import commit, committed
-from tiered_api.kafka.client.leader_routing import Answered
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.group_offsets import commit_offsets, fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import PartitionOutcomes
 
 
 def seek(args: Namespace) -> int:
@@ -29,35 +29,39 @@ def seek(args: Namespace) -> int:
 
 async def _seek(args: Namespace) -> list[Row]:
     only = [topic for text in args.topics for topic in text.split(",") if topic]
-    async with cluster(args) as client:
-        prior = await committed(client, args.group)
+    async with open_client(args) as client:
+        prior = await fetch_committed_offsets(client, args.group)
         if args.to is not None:
-            target = await _to(client, args, prior, only)
+            target = await _resolve_target(client, args, prior, only)
         else:
-            found = await committed(client, args.to_group) if args.to_group else read_file(args.to_file)
-            target = {where: offset for where, offset in found.items() if not only or where.topic in only}
+            found = (
+                await fetch_committed_offsets(client, args.to_group)
+                if args.to_group
+                else read_offsets_file(args.to_file)
+            )
+            target = {tp: offset for tp, offset in found.items() if not only or tp.topic in only}
         if not target:
             raise Refused(Code.INVALID_REQUEST, f"nothing to seek: group {args.group} has no offset for it")
-        got: Answered[int] = dict(target) if args.dry_run else await commit(client, args.group, target)
+        got: PartitionOutcomes[int] = dict(target) if args.dry_run else await commit_offsets(client, args.group, target)
     rows: list[dict[str, object]] = []
-    for where, outcome in sorted(got.items(), key=lambda each: each[0]):
+    for tp, outcome in sorted(got.items(), key=lambda each: each[0]):
         row = {
-            "topic": where.topic,
-            "partition": where.partition,
-            "prior_offset": prior.get(where),
-            "current_offset": target[where],
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "prior_offset": prior.get(tp),
+            "current_offset": target[tp],
         }
-        rows.append({**row, "error": _words(outcome, args.group) if isinstance(outcome, Refused) else None})
+        rows.append({**row, "error": _explain_refusal(outcome, args.group) if isinstance(outcome, Refused) else None})
     if not any(row["error"] for row in rows):
         return [{name: value for name, value in row.items() if name != "error"} for row in rows]
     return list(rows)
 
 
-async def _to(
-    client: Client, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
+async def _resolve_target(
+    client: KafkaClient, args: Namespace, prior: dict[TopicPartition, int], only: list[str]
 ) -> dict[TopicPartition, int]:
     """Where `--to` leads in every partition of the topics that the group has, or that are named."""
-    known = {where.topic for where in prior}
+    known = {tp.topic for tp in prior}
     if (new := sorted(set(only) - known)) and not args.allow_new_topics:
         raise Refused(
             Code.INVALID_REQUEST,
@@ -65,11 +69,11 @@ async def _to(
         )
     wanted = []
     for topic in sorted(set(only) or known):
-        wanted += partitions_of(await client.topic(topic))
-    return await resolve(client, point(args.to, time.time_ns() // 1_000_000), wanted)
+        wanted += partitions_of(await client.fetch_topic(topic))
+    return await resolve_offsets(client, parse_target_point(args.to, time.time_ns() // 1_000_000), wanted)
 
 
-def point(text: str, now_ms: int) -> Point:
+def parse_target_point(text: str, now_ms: int) -> Point:
     """`start`, `end`, or a time as `consume -o` has it; a unix time may stand without its @, as users of rpk write it.
     Refused(INVALID_REQUEST) for an offset, which means nothing for all partitions of a group."""
     if text in WORDS:
@@ -81,7 +85,7 @@ def point(text: str, now_ms: int) -> Point:
     return parse_point(text, now_ms)
 
 
-def read_file(name: str) -> dict[TopicPartition, int]:
+def read_offsets_file(name: str) -> dict[TopicPartition, int]:
     """Lines of topic, partition and offset with blanks between."""
     try:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
@@ -99,7 +103,7 @@ def read_file(name: str) -> dict[TopicPartition, int]:
     return out
 
 
-def _words(no: Refused, group: str) -> str:
+def _explain_refusal(no: Refused, group: str) -> str:
     """Kafka answers a commit from outside with UNKNOWN_MEMBER_ID while the group has members."""
     if no.code is Code.UNKNOWN_MEMBER_ID:
         return f"group {group} has members: stop them first ({no.code.name})"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiered_api.cli.broker.log_output import log_to_stderr
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import print_json, say, size
+from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
     from pyspark_tiered.load import LoadProgress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LISTED_MAX = 20
 
 
-def missing() -> str:
+def describe_missing() -> str:
     """One sentence on what Spark and Delta lack on this machine and how to get it; empty when nothing."""
     lacking = [name for name in ("pyspark", "delta", "pyarrow") if find_spec(name) is None]
     if lacking:
@@ -33,53 +33,53 @@ def missing() -> str:
 
 def load(args: Namespace) -> int:
     """Loads a topic, telling of each step; with --follow until it is interrupted."""
-    if lack := missing():
-        return _lacking(lack)
+    if lack := describe_missing():
+        return _report_missing(lack)
     from pyspark_tiered.load import LoadOptions
     from pyspark_tiered.load import load as run
     from pyspark_tiered.repair import RepairProgress, repair
 
-    def tell(progress: LoadProgress | RepairProgress) -> None:
+    def print_progress(progress: LoadProgress | RepairProgress) -> None:
         if args.format == "json":
             print_json(asdict(progress))
             sys.stdout.flush()
         elif isinstance(progress, RepairProgress):
-            say(repaired_lines(progress))
+            print_lines(repaired_lines(progress))
         elif progress.step != "converted":
-            say([progress_line(progress)])
+            print_lines([progress_line(progress)])
 
-    _one_line_an_error()
+    _silence_spark_logs()
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
     if args.repair:
-        repair(*place, progress=tell, null_timestamps=null_timestamps)
-    run(*place, follow=args.follow, progress=tell, options=LoadOptions(null_timestamps, args.accept_deletes))
+        repair(*place, progress=print_progress, null_timestamps=null_timestamps)
+    run(*place, follow=args.follow, progress=print_progress, options=LoadOptions(null_timestamps, args.accept_deletes))
     return Exit.OK
 
 
 def verify(args: Namespace) -> int:
     """Compares a table with the bucket; exit code 1 and the list when it does not hold every record once."""
-    if lack := missing():
-        return _lacking(lack)
+    if lack := describe_missing():
+        return _report_missing(lack)
     from pyspark_tiered.verify import verify as run
 
-    _one_line_an_error()
+    _silence_spark_logs()
     found = run(args.store, args.topic, args.warehouse)
     if args.format == "json":
-        print_json(_as_json(found))
+        print_json(_to_json(found))
     else:
-        say(verified_lines(found))
+        print_lines(verified_lines(found))
     return Exit.OK if found.ok else Exit.FAILED
 
 
 def sql(args: Namespace) -> int:
     """Asks the loaded tables."""
-    if lack := missing():
-        return _lacking(lack)
+    if lack := describe_missing():
+        return _report_missing(lack)
     from pyspark_tiered.sql import render
     from pyspark_tiered.sql import sql as run
 
-    _one_line_an_error()
+    _silence_spark_logs()
     print(render(run(args.warehouse, args.query), args.format))
     return Exit.OK
 
@@ -90,7 +90,7 @@ def progress_line(progress: LoadProgress) -> str:
         return "done: the bucket holds no record that is not loaded; a segment gets there some time after it is closed"
     if progress.step == "stopped" and not progress.files:
         return "stopped: nothing more can be loaded"
-    done, left = size(progress.log_bytes), size(progress.log_bytes_left)
+    done, left = format_size(progress.log_bytes), format_size(progress.log_bytes_left)
     return f"{progress.step}: {progress.rows:,} rows in {progress.files} files, {done} of log loaded, {left} to go"
 
 
@@ -129,7 +129,7 @@ def verified_lines(found: VerifyResult) -> list[str]:
     return lines
 
 
-def _as_json(found: VerifyResult) -> dict[str, Any]:
+def _to_json(found: VerifyResult) -> dict[str, Any]:
     return {
         "table": found.table,
         "ok": found.ok,
@@ -140,7 +140,7 @@ def _as_json(found: VerifyResult) -> dict[str, Any]:
     }
 
 
-def _one_line_an_error() -> None:
+def _silence_spark_logs() -> None:
     """Spark's side in Python logs an error with its trace back, and then raises it; what is raised is enough."""
     from pyspark.logger import PySparkLogger
 
@@ -150,6 +150,6 @@ def _one_line_an_error() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _lacking(lack: str) -> int:
+def _report_missing(lack: str) -> int:
     print(f"tiered: {lack}", file=sys.stderr)
     return Exit.MISSING

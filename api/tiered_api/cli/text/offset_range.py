@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, offsets_at
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, list_offsets_at
 
 
-class At(Enum):
+class PointKind(Enum):
     """What a point counts from."""
 
     START = "start"
@@ -29,7 +29,7 @@ class At(Enum):
 class Point(NamedTuple):
     """A place in every partition: so many offsets from its start or end, an offset, or a time in ms."""
 
-    at: At
+    at: PointKind
     value: int = 0
 
 
@@ -46,11 +46,11 @@ UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lamb
 LONGEST_MS = 1e15
 """Longer than any log: thirty thousand years."""
 WORDS = {
-    "start": Point(At.START),
-    "oldest": Point(At.START),
-    "beginning": Point(At.START),
-    "end": Point(At.END),
-    "newest": Point(At.END),
+    "start": Point(PointKind.START),
+    "oldest": Point(PointKind.START),
+    "beginning": Point(PointKind.START),
+    "end": Point(PointKind.END),
+    "newest": Point(PointKind.END),
 }
 _ONE_TIME = re.compile(
     r"(?P<day>\d{4}-\d{2}-\d{2})(?P<clock>T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2}))?"
@@ -60,110 +60,112 @@ _ONE_TIME = re.compile(
 )
 
 
-def parse(text: str, now_ms: int) -> Range:
+def parse_range(text: str, now_ms: int) -> Range:
     """A range by its text. Refused(INVALID_REQUEST) when it is none."""
     if text.startswith("@"):
-        return _of_times(text, now_ms)
+        return _parse_times(text, now_ms)
     start, colon, end = text.partition(":")
     if not colon and (found := re.fullmatch(r"(\d+)-(\d+|end)", text)):
         start, colon, end = found[1], ":", found[2]
-    first = _offset(text, start or "start")
+    first = _parse_offset(text, start or "start")
     if not end:
         if not start:
-            raise _wrong(text, "it says neither where to begin nor where to end")
+            raise _invalid_range(text, "it says neither where to begin nor where to end")
         return Range(first)
-    last = _offset(text, end)
-    if first.at is last.at is At.ZERO and last.value <= first.value:
-        raise _wrong(text, f"it ends at {last.value}, not after {first.value}")
+    last = _parse_offset(text, end)
+    if first.at is last.at is PointKind.ZERO and last.value <= first.value:
+        raise _invalid_range(text, f"it ends at {last.value}, not after {first.value}")
     return Range(first, last)
 
 
 def parse_point(text: str, now_ms: int) -> Point:
     """One point by its text. Refused(INVALID_REQUEST) when it is none, or a range."""
-    where = parse(text, now_ms)
+    where = parse_range(text, now_ms)
     if where.end is not None:
-        raise _wrong(text, "one offset or time, not a range")
+        raise _invalid_range(text, "one offset or time, not a range")
     return where.start
 
 
-def _offset(text: str, part: str) -> Point:
+def _parse_offset(text: str, part: str) -> Point:
     if part in WORDS:
         return WORDS[part]
     if not re.fullmatch(r"[+-]?\d{1,18}", part):
-        raise _wrong(text, "try start, end, 47, +2, -3, 10:20, :end or @<time>")
+        raise _invalid_range(text, "try start, end, 47, +2, -3, 10:20, :end or @<time>")
     if part[0] == "+":
-        return Point(At.START, int(part))
-    return Point(At.END, int(part)) if part[0] == "-" else Point(At.ZERO, int(part))
+        return Point(PointKind.START, int(part))
+    return Point(PointKind.END, int(part)) if part[0] == "-" else Point(PointKind.ZERO, int(part))
 
 
-def _of_times(text: str, now_ms: int) -> Range:
+def _parse_times(text: str, now_ms: int) -> Range:
     """`@t`, `@t:`, `@:t`, `@t1:t2`. A duration counts from now, the second one from a first that is a time."""
     rest = text[1:]
-    start, base = Point(At.START), now_ms
+    start, base = Point(PointKind.START), now_ms
     if not rest.startswith(":"):
-        start, rest, is_duration = _time(text, rest, now_ms)
-        if start.at is At.END:
-            raise _wrong(text, "nothing follows the end")
+        start, rest, is_duration = _parse_time(text, rest, now_ms)
+        if start.at is PointKind.END:
+            raise _invalid_range(text, "nothing follows the end")
         base = now_ms if is_duration else start.value
     if rest in ("", ":") and text not in ("@", "@:"):
         return Range(start)
     if not rest.startswith(":"):
-        raise _wrong(text, f"{rest!r} is too much")
+        raise _invalid_range(text, f"{rest!r} is too much")
     # A second @ is forgiven: `@t1:@t2`.
-    end, rest, _ = _time(text, rest[1:].removeprefix("@"), base)
+    end, rest, _ = _parse_time(text, rest[1:].removeprefix("@"), base)
     if rest:
-        raise _wrong(text, f"{rest!r} is too much")
-    if start.at is end.at is At.TIME and end.value <= start.value:
-        raise _wrong(text, "it ends before it begins")
+        raise _invalid_range(text, f"{rest!r} is too much")
+    if start.at is end.at is PointKind.TIME and end.value <= start.value:
+        raise _invalid_range(text, "it ends before it begins")
     return Range(start, end)
 
 
-def _time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
+def _parse_time(text: str, rest: str, base_ms: int) -> tuple[Point, str, bool]:
     """One time, what stands behind it, and whether it was a duration."""
     found = _ONE_TIME.match(rest)
     if not found:
-        raise _wrong(text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m")
+        raise _invalid_range(
+            text, "times are unix s, ms or ns, 2022-02-14, 2022-02-14T12:00:00Z, or durations as -1h30m"
+        )
     left = rest[found.end() :]
     if found["end"]:
-        return Point(At.END), left, False
+        return Point(PointKind.END), left, False
     if found["duration"]:
         parts = re.findall(r"(\d+(?:\.\d+)?)(ns|us|ms|hr|s|m|h|d)", found["duration"])
         ms = sum(float(number) * UNITS_MS[unit] for number, unit in parts)
         if ms > LONGEST_MS:
-            raise _wrong(text, f"{found[0]} is too long")
-        return Point(At.TIME, base_ms + round(-ms if found[0].startswith("-") else ms)), left, True
+            raise _invalid_range(text, f"{found[0]} is too long")
+        return Point(PointKind.TIME, base_ms + round(-ms if found[0].startswith("-") else ms)), left, True
     if found["number"]:
-        return Point(At.TIME, UNIX_MS[len(found["number"])](int(found["number"]))), left, False
+        return Point(PointKind.TIME, UNIX_MS[len(found["number"])](int(found["number"]))), left, False
     try:
         moment = datetime.fromisoformat(found[0])
     except ValueError:
-        raise _wrong(text, f"{found[0]} is no time") from None
+        raise _invalid_range(text, f"{found[0]} is no time") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return Point(At.TIME, round(moment.timestamp() * 1000)), left, False
+    return Point(PointKind.TIME, round(moment.timestamp() * 1000)), left, False
 
 
-def _wrong(text: str, why: str) -> Refused:
+def _invalid_range(text: str, why: str) -> Refused:
     return Refused(Code.INVALID_REQUEST, f"offset {text!r}: {why}")
 
 
-async def resolve(
-    client: Client, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+async def resolve_offsets(
+    client: KafkaClient, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at a point. What is relative stays within the log; a time after all records is its
     end; an offset that is named is taken as it is."""
     wanted = list(partitions)
-    if point.at is At.ZERO:
+    if point.at is PointKind.ZERO:
         return dict.fromkeys(wanted, point.value)
     ends: Mapping[TopicPartition, int] = {}
     starts: Mapping[TopicPartition, int] = {}
-    if point.at is not At.START or point.value:
-        ends = await offsets_at(client, wanted, LATEST, read_committed=read_committed)
-    if point.at is At.START or point.value:
-        starts = await offsets_at(client, wanted, EARLIEST)
-    if point.at is At.TIME:
-        found = await offsets_at(client, wanted, point.value, read_committed=read_committed)
-        return {where: offset if offset >= 0 else ends[where] for where, offset in found.items()}
-    if point.at is At.START:
-        return {where: min(start + point.value, ends.get(where, start)) for where, start in starts.items()}
-    return {where: max(end + point.value, starts.get(where, end)) for where, end in ends.items()}
+    if point.at is not PointKind.START or point.value:
+        ends = await list_offsets_at(client, wanted, LATEST, read_committed=read_committed)
+    if point.at is PointKind.START or point.value:
+        starts = await list_offsets_at(client, wanted, EARLIEST)
+    if point.at is PointKind.TIME:
+        found = await list_offsets_at(client, wanted, point.value, read_committed=read_committed)
+        return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
+    if point.at is PointKind.START:
+        return {tp: min(start + point.value, ends.get(tp, start)) for tp, start in starts.items()}
+    return {tp: max(end + point.value, starts.get(tp, end)) for tp, end in ends.items()}

@@ -18,7 +18,7 @@ from tiered.errors import Code, Refused
 from tiered.records.model import APPEND_TIME, CODEC_MASK, CONTROL, TRANSACTIONAL, Codec, Header, Record
 
 
-class Shown(NamedTuple):
+class PrintableRecord(NamedTuple):
     """A record with all that a format may say of it."""
 
     topic: str
@@ -34,10 +34,10 @@ class Shown(NamedTuple):
     number: int = 0
 
 
-Piece = Callable[[Shown], bytes]
+Piece = Callable[[PrintableRecord], bytes]
 T = TypeVar("T")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\", "0": "\0"}
-NUMBERS: dict[str, Callable[[Shown], int]] = {
+NUMBERS: dict[str, Callable[[PrintableRecord], int]] = {
     "T": lambda shown: len(shown.topic.encode()),
     "K": lambda shown: len(shown.record.key or b""),
     "V": lambda shown: len(shown.record.value or b""),
@@ -52,12 +52,12 @@ NUMBERS: dict[str, Callable[[Shown], int]] = {
     "]": lambda shown: shown.high_watermark,
     "i": lambda shown: shown.number,
 }
-TEXTS: dict[str, Callable[[Shown], bytes | None]] = {
+TEXTS: dict[str, Callable[[PrintableRecord], bytes | None]] = {
     "t": lambda shown: shown.topic.encode(),
     "k": lambda shown: shown.record.key,
     "v": lambda shown: shown.record.value,
 }
-ATTRIBUTES: dict[str, Callable[[Shown], int]] = {
+ATTRIBUTES: dict[str, Callable[[PrintableRecord], int]] = {
     "compression": lambda shown: shown.attributes & CODEC_MASK,
     "timestamp-type": lambda shown: int(bool(shown.attributes & APPEND_TIME)),
     "transactional-bit": lambda shown: int(bool(shown.attributes & TRANSACTIONAL)),
@@ -70,31 +70,31 @@ GO_TIMES = (
 )  # fmt: skip
 
 
-def compiled(text: str) -> Callable[[Shown], bytes]:
+def compile_format(text: str) -> Callable[[PrintableRecord], bytes]:
     """What prints a record by a format. Refused(INVALID_REQUEST) where the format is wrong."""
-    pieces = _pieces(text)
+    pieces = _compile_pieces(text)
     return lambda shown: b"".join([piece(shown) for piece in pieces])
 
 
-def wrong(text: str, why: str) -> Refused:
+def format_error(text: str, why: str) -> Refused:
     """A format that is not one."""
     return Refused(Code.INVALID_REQUEST, f"format {text!r}: {why}")
 
 
-def unescaped(text: str, at: int) -> tuple[str, int]:
+def read_escape(text: str, at: int) -> tuple[str, int]:
     """The character that a backslash at `at` begins, and where it ends."""
     following = text[at + 1 : at + 2]
     if following == "x":
         digits = text[at + 2 : at + 4]
         if not re.fullmatch("[0-9a-fA-F]{2}", digits):
-            raise wrong(text, r"\x takes two hex digits")
+            raise format_error(text, r"\x takes two hex digits")
         return chr(int(digits, 16)), at + 4
     if following not in ESCAPES:
-        raise wrong(text, f"\\{following} is no escape")
+        raise format_error(text, f"\\{following} is no escape")
     return ESCAPES[following], at + 2
 
 
-def modifier(text: str, at: int) -> tuple[str, int]:
+def read_modifier(text: str, at: int) -> tuple[str, int]:
     """What stands in braces at `at`, "" when nothing does, and where it ends. Braces may nest."""
     if text[at : at + 1] != "{":
         return "", at
@@ -103,24 +103,24 @@ def modifier(text: str, at: int) -> tuple[str, int]:
         depth += (text[end] == "{") - (text[end] == "}")
         if not depth:
             return text[at + 1 : end], end + 1
-    raise wrong(text, "a brace is not closed")
+    raise format_error(text, "a brace is not closed")
 
 
-def raw(character: str) -> bytes:
+def literal_bytes(character: str) -> bytes:
     """The bytes of a literal: an escape below 256 is one byte, as `\\xff` is meant to be."""
     return character.encode("latin-1") if ord(character) < 256 else character.encode()
 
 
-def _pieces(text: str) -> list[Piece]:
+def _compile_pieces(text: str) -> list[Piece]:
     out: list[Piece] = []
     at = 0
     while at < len(text):
         if text[at] == "\\":
-            character, at = unescaped(text, at)
-            out.append(_literal(raw(character)))
+            character, at = read_escape(text, at)
+            out.append(_literal(literal_bytes(character)))
         elif text[at] == "%":
             verb = text[at + 1 : at + 2]
-            inside, at = modifier(text, at + 2) if verb not in ("{", "}", "%") else ("", at + 2)
+            inside, at = read_modifier(text, at + 2) if verb not in ("{", "}", "%") else ("", at + 2)
             out.append(_literal(verb.encode()) if verb in ("{", "}", "%") and verb else _verb(text, verb, inside))
         else:
             out.append(_literal(text[at].encode()))
@@ -134,29 +134,29 @@ def _literal(data: bytes) -> Piece:
 
 def _verb(text: str, verb: str, inside: str) -> Piece:
     if verb in NUMBERS:
-        return _joined(NUMBERS[verb], number_form(text, inside))
+        return _compose(NUMBERS[verb], number_form(text, inside))
     if verb in TEXTS:
-        return _joined(TEXTS[verb], text_form(text, inside))
+        return _compose(TEXTS[verb], text_form(text, inside))
     if verb == "d":
-        return _joined(lambda shown: shown.record.timestamp, _time_form(text, inside))
+        return _compose(lambda shown: shown.record.timestamp, _time_form(text, inside))
     if verb == "a":
         return _attribute(text, inside)
     if verb == "h":
         return _headers(inside or "%k=%v ")
-    raise wrong(text, f"%{verb} is no field" if verb else "it ends in a single %")
+    raise format_error(text, f"%{verb} is no field" if verb else "it ends in a single %")
 
 
-def _joined(field: Callable[[Shown], T], form: Callable[[T], bytes]) -> Piece:
+def _compose(field: Callable[[PrintableRecord], T], form: Callable[[T], bytes]) -> Piece:
     return lambda shown: form(field(shown))
 
 
 def _headers(inside: str) -> Piece:
-    one = compiled(inside)
+    one = compile_format(inside)
 
-    def all_of(shown: Shown) -> bytes:
+    def print_headers(shown: PrintableRecord) -> bytes:
         return b"".join(one(shown._replace(record=_as_record(header))) for header in shown.record.headers)
 
-    return all_of
+    return print_headers
 
 
 def _as_record(header: Header) -> Record:
@@ -167,10 +167,10 @@ def _as_record(header: Header) -> Record:
 def _attribute(text: str, inside: str) -> Piece:
     name, semicolon, number = inside.partition(";")
     if name not in ATTRIBUTES:
-        raise wrong(text, f"%a{{{inside}}}: one of {', '.join(ATTRIBUTES)}")
+        raise format_error(text, f"%a{{{inside}}}: one of {', '.join(ATTRIBUTES)}")
     if name == "compression" and not semicolon:
         return lambda shown: Codec(ATTRIBUTES[name](shown)).name.lower().encode()
-    return _joined(ATTRIBUTES[name], number_form(text, "" if number == "number" else number))
+    return _compose(ATTRIBUTES[name], number_form(text, "" if number == "number" else number))
 
 
 def number_form(text: str, inside: str) -> Callable[[int], bytes]:
@@ -187,7 +187,7 @@ def number_form(text: str, inside: str) -> Callable[[int], bytes]:
         return lambda value: (value & ((1 << int(bits)) - 1)).to_bytes(int(bits) // 8, "big")
     if kind == "little" and bits in ("64", "32", "16", "8"):
         return lambda value: (value & ((1 << int(bits)) - 1)).to_bytes(int(bits) // 8, "little")
-    raise wrong(text, f"{{{inside}}} is no form of a number")
+    raise format_error(text, f"{{{inside}}} is no form of a number")
 
 
 def text_form(text: str, inside: str) -> Callable[[bytes | None], bytes]:
@@ -203,21 +203,21 @@ def text_form(text: str, inside: str) -> Callable[[bytes | None], bytes]:
     if inside == "json":
         return lambda data: orjson.dumps(None if data is None else data.decode("utf-8", "replace"))
     if inside.startswith("unpack"):
-        return _unpacker(text, unwrapped(text, inside.removeprefix("unpack")))
-    raise wrong(text, f"{{{inside}}} is no form of a text")
+        return _unpacker(text, strip_delimiters(text, inside.removeprefix("unpack")))
+    raise format_error(text, f"{{{inside}}} is no form of a text")
 
 
-def unwrapped(text: str, inside: str) -> str:
+def strip_delimiters(text: str, inside: str) -> str:
     """What stands between brackets, braces or any number of #."""
     found = re.fullmatch(r"\[(.*)\]|\{(.*)\}|(#+)(.*)\3", inside, re.DOTALL)
     if not found:
-        raise wrong(text, f"{inside!r} must stand in [brackets], {{braces}} or #signs#")
+        raise format_error(text, f"{inside!r} must stand in [brackets], {{braces}} or #signs#")
     return found[1] or found[2] or found[4] or ""
 
 
 def _unpacker(text: str, spec: str) -> Callable[[bytes | None], bytes]:
     if bad := re.sub(r"[x<>bBhHiIqQc.s$]", "", spec):
-        raise wrong(text, f"unpack knows no {bad!r}")
+        raise format_error(text, f"unpack knows no {bad!r}")
 
     def unpack(data: bytes | None) -> bytes:
         left, order, out = data or b"", ">", b""
@@ -242,9 +242,9 @@ def _unpacker(text: str, spec: str) -> Callable[[bytes | None], bytes]:
 
 def _time_form(text: str, inside: str) -> Callable[[int], bytes]:
     if inside.startswith("strftime"):
-        layout = unwrapped(text, inside.removeprefix("strftime"))
+        layout = strip_delimiters(text, inside.removeprefix("strftime"))
     elif inside.startswith("go"):
-        layout = _of_go(unwrapped(text, inside.removeprefix("go")))
+        layout = _go_to_strftime(strip_delimiters(text, inside.removeprefix("go")))
     else:
         return number_form(text, inside)
 
@@ -256,7 +256,7 @@ def _time_form(text: str, inside: str) -> Callable[[int], bytes]:
     return form
 
 
-def _of_go(layout: str) -> str:
+def _go_to_strftime(layout: str) -> str:
     """Go's way to write a time layout, by example, as strftime's; a fraction is left as NUL and its digits."""
     layout = re.sub(r"(?<=[.,])([09]+)", lambda found: f"\0{min(len(found[1]), 9)}", layout.replace("%", "%%"))
     names = "|".join(re.escape(example) for example, _ in GO_TIMES)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.text.record_format import modifier, raw, unescaped, unwrapped, wrong
+from tiered_api.cli.text.record_format import format_error, literal_bytes, read_escape, read_modifier, strip_delimiters
 
 INPUT_MAX = 64 << 20
 """Bytes that are read ahead for one record: an input without the expected delimiter ends here, not in all memory."""
@@ -24,7 +24,7 @@ FIELDS = "tkvpdh"
 
 
 @dataclass(slots=True)
-class Parsed:
+class InputRecord:
     """One record of the input; what the format does not read is None."""
 
     topic: str | None = None
@@ -35,7 +35,7 @@ class Parsed:
     headers: list[tuple[str, bytes | None]] = field(default_factory=list)
 
 
-class _More(Exception):
+class _NeedMoreInput(Exception):
     """The record is not whole: more input is needed."""
 
 
@@ -53,17 +53,17 @@ class RecordReader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = _tokens(text)
+        self._tokens = _parse_tokens(text)
         if not any(token.verb for token in self._tokens):
-            raise wrong(text, "it reads no field")
+            raise format_error(text, "it reads no field")
         fields = [token.verb for token in self._tokens]
         self._is_lines = self._tokens == (_Token("v"), _Token("", literal=b"\n"))
         if "h" in fields and "H" not in fields:
-            raise wrong(text, "%h needs %H before it, the number of headers")
+            raise format_error(text, "%h needs %H before it, the number of headers")
         self._rest = b""
         self._ended = False
 
-    def feed(self, data: bytes, *, end: bool = False) -> Iterator[Parsed]:
+    def feed(self, data: bytes, *, end: bool = False) -> Iterator[InputRecord]:
         """The records that are whole now. With `end`, what is left must be one. Refused when the input does not fit."""
         self._ended = end
         whole = self._rest + data
@@ -73,53 +73,53 @@ class RecordReader:
             if end and self._rest:
                 lines, self._rest = [*lines, self._rest], b""
             for line in lines:
-                yield Parsed(value=line)
+                yield InputRecord(value=line)
         else:
             at = 0
             while at < len(whole):
                 try:
-                    parsed, at = self._one(whole, at)
-                except _More:
+                    parsed, at = self._read_record(whole, at)
+                except _NeedMoreInput:
                     break
                 yield parsed
             self._rest = whole[at:]
         if self._rest and end:
-            raise self._misfit("ends in the middle of a record", self._rest)
+            raise self._format_mismatch("ends in the middle of a record", self._rest)
         if len(self._rest) > INPUT_MAX:
-            raise self._misfit(f"has no end of a record in {INPUT_MAX} bytes", self._rest)
+            raise self._format_mismatch(f"has no end of a record in {INPUT_MAX} bytes", self._rest)
 
-    def _misfit(self, why: str, rest: bytes) -> Refused:
+    def _format_mismatch(self, why: str, rest: bytes) -> Refused:
         return Refused(Code.INVALID_REQUEST, f"input {why} of format {self._text!r}: {rest[:40]!r}")
 
-    def _one(self, data: bytes, at: int) -> tuple[Parsed, int]:
-        parsed = Parsed()
-        at = self._through(self._tokens, parsed, data, at)
+    def _read_record(self, data: bytes, at: int) -> tuple[InputRecord, int]:
+        parsed = InputRecord()
+        at = self._read_tokens(self._tokens, parsed, data, at)
         return parsed, at
 
-    def _through(self, tokens: tuple[_Token, ...], parsed: Parsed, data: bytes, at: int) -> int:
+    def _read_tokens(self, tokens: tuple[_Token, ...], parsed: InputRecord, data: bytes, at: int) -> int:
         sizes: dict[str, int] = {}
         for number, token in enumerate(tokens):
             following = tokens[number + 1].literal if number + 1 < len(tokens) else b""
             if not token.verb:
-                at = self._past(token.literal, data, at, is_last=number + 1 == len(tokens))
+                at = self._skip_literal(token.literal, data, at, is_last=number + 1 == len(tokens))
             elif token.verb in "TKVH":
-                sizes[token.verb], at = self._number(token.inside, data, at)
+                sizes[token.verb], at = self._read_number(token.inside, data, at)
             elif token.verb == "h":
                 for _ in range(sizes["H"]):
-                    one = Parsed()
-                    at = self._through(token.inner, one, data, at)
+                    one = InputRecord()
+                    at = self._read_tokens(token.inner, one, data, at)
                     parsed.headers.append(((one.key or b"").decode("utf-8", "replace"), one.value))
             elif token.verb in "pd":
-                value, at = self._number(token.inside, data, at)
+                value, at = self._read_number(token.inside, data, at)
                 parsed.partition, parsed.timestamp = (
                     (value, parsed.timestamp) if token.verb == "p" else (parsed.partition, value)
                 )
             else:
-                text, at = self._text_of(token, sizes.get(token.verb.upper()), following, data, at)
-                self._keep(parsed, token.verb, text)
+                text, at = self._read_text(token, sizes.get(token.verb.upper()), following, data, at)
+                self._store_field(parsed, token.verb, text)
         return at
 
-    def _keep(self, parsed: Parsed, verb: str, text: bytes) -> None:
+    def _store_field(self, parsed: InputRecord, verb: str, text: bytes) -> None:
         if verb == "k":
             parsed.key = text
         elif verb == "v":
@@ -127,68 +127,68 @@ class RecordReader:
         else:
             parsed.topic = text.decode("utf-8", "replace")
 
-    def _past(self, literal: bytes, data: bytes, at: int, *, is_last: bool) -> int:
+    def _skip_literal(self, literal: bytes, data: bytes, at: int, *, is_last: bool) -> int:
         if data.startswith(literal, at):
             return at + len(literal)
         if literal.startswith(data[at:]):
             if not self._ended:
-                raise _More
+                raise _NeedMoreInput
             if is_last and at == len(data) and literal == b"\n":
                 return at  # a last line without its newline
-        raise self._misfit(f"does not have {literal!r} where it is expected", data[at:])
+        raise self._format_mismatch(f"does not have {literal!r} where it is expected", data[at:])
 
-    def _number(self, inside: str, data: bytes, at: int) -> tuple[int, int]:
+    def _read_number(self, inside: str, data: bytes, at: int) -> tuple[int, int]:
         if inside in ("", "ascii"):
             found = re.compile(rb"-?\d+").match(data, at)
             if not found and data[at : at + 1] not in (b"", b"-"):
-                raise self._misfit("has no number where one is expected", data[at:])
+                raise self._format_mismatch("has no number where one is expected", data[at:])
             if not found or (found.end() == len(data) and not self._ended):
-                raise _More
+                raise _NeedMoreInput
             return int(found[0]), found.end()
         if inside == "bool":
             for word, value in ((b"true", 1), (b"false", 0)):
                 if data.startswith(word, at):
                     return value, at + len(word)
             if len(data) - at < 5 and not self._ended:
-                raise _More
-            raise self._misfit("has neither true nor false where one is expected", data[at:])
+                raise _NeedMoreInput
+            raise self._format_mismatch("has neither true nor false where one is expected", data[at:])
         if inside.isdecimal():
             return int(inside), at
-        size, read = _fixed(self._text, inside)
+        size, read = _fixed_width(self._text, inside)
         if len(data) - at < size:
-            raise _More
+            raise _NeedMoreInput
         try:
             return read(data[at : at + size]), at + size
         except ValueError:
-            raise self._misfit("has no number where one is expected", data[at:]) from None
+            raise self._format_mismatch("has no number where one is expected", data[at:]) from None
 
-    def _text_of(self, token: _Token, size: int | None, following: bytes, data: bytes, at: int) -> tuple[bytes, int]:
+    def _read_text(self, token: _Token, size: int | None, following: bytes, data: bytes, at: int) -> tuple[bytes, int]:
         kind = token.inside
         if size is not None or kind.isdecimal():
             end = at + (int(kind) if size is None else size)
             if len(data) < end:
-                raise _More
+                raise _NeedMoreInput
         elif kind.startswith("re"):
-            found = re.compile(unwrapped(self._text, kind[2:]).encode()).match(data, at)
+            found = re.compile(strip_delimiters(self._text, kind[2:]).encode()).match(data, at)
             if found is None or found.end() == len(data):
                 if not self._ended:
-                    raise _More
+                    raise _NeedMoreInput
                 if found is None:
-                    raise self._misfit("does not match the pattern", data[at:])
+                    raise self._format_mismatch("does not match the pattern", data[at:])
             end = found.end()
         elif following:
             end = data.find(following, at)
             if end < 0:
                 if not (self._ended and following == b"\n"):
-                    raise _More
+                    raise _NeedMoreInput
                 end = len(data)
         elif self._ended:
             end = len(data)
         else:
-            raise _More
-        return self._decoded(kind, data[at:end]), end
+            raise _NeedMoreInput
+        return self._decode(kind, data[at:end]), end
 
-    def _decoded(self, kind: str, text: bytes) -> bytes:
+    def _decode(self, kind: str, text: bytes) -> bytes:
         try:
             if kind == "hex":
                 return bytes.fromhex(text.decode("ascii"))
@@ -197,46 +197,46 @@ class RecordReader:
             if kind == "json":
                 return orjson.dumps(orjson.loads(text))
         except (ValueError, binascii.Error):
-            raise self._misfit(f"is not {kind} where it should be", text) from None
+            raise self._format_mismatch(f"is not {kind} where it should be", text) from None
         return text
 
 
-def _fixed(text: str, inside: str) -> tuple[int, Callable[[bytes], int]]:
+def _fixed_width(text: str, inside: str) -> tuple[int, Callable[[bytes], int]]:
     """Size and reader of a number of fixed width."""
     if inside == "byte":
         return 1, lambda data: data[0]
     found = re.fullmatch(r"(hex|big|little)(64|32|16|8|4)", inside)
     if not found or (found[1] != "hex" and found[2] == "4"):
-        raise wrong(text, f"{{{inside}}} is no form of a number")
+        raise format_error(text, f"{{{inside}}} is no form of a number")
     if found[1] == "hex":
         return int(found[2]) // 4, lambda data: int(data, 16)
     order: str = found[1]
     return int(found[2]) // 8, lambda data: int.from_bytes(data, "big" if order == "big" else "little")
 
 
-def _tokens(text: str) -> tuple[_Token, ...]:
+def _parse_tokens(text: str) -> tuple[_Token, ...]:
     out: list[_Token] = []
     at = 0
     while at < len(text):
         if text[at] == "%" and text[at + 1 : at + 2] not in ("%", "{", "}"):
             verb = text[at + 1 : at + 2]
-            inside, at = modifier(text, at + 2)
+            inside, at = read_modifier(text, at + 2)
             if not verb or verb not in FIELDS + "TKVH":
-                raise wrong(text, f"%{verb} cannot be read")
-            inner = _tokens(inside) if verb == "h" else ()
+                raise format_error(text, f"%{verb} cannot be read")
+            inner = _parse_tokens(inside) if verb == "h" else ()
             if verb == "h" and not inner:
-                raise wrong(text, "%h takes the format of a header in braces")
+                raise format_error(text, "%h takes the format of a header in braces")
             if verb in "tkv" and inside and not _is_text_form(inside):
-                raise wrong(text, f"{{{inside}}} is no form of a text")
+                raise format_error(text, f"{{{inside}}} is no form of a text")
             if verb in "TKVHpd" and inside not in ("", "ascii", "bool") and not inside.isdecimal():
-                _fixed(text, inside)
+                _fixed_width(text, inside)
             out.append(_Token(verb, inside, inner=inner))
             continue
         if text[at] == "%":
             literal, at = text[at + 1].encode(), at + 2
         elif text[at] == "\\":
-            character, at = unescaped(text, at)
-            literal = raw(character)
+            character, at = read_escape(text, at)
+            literal = literal_bytes(character)
         else:
             literal, at = text[at].encode(), at + 1
         if out and not out[-1].verb:

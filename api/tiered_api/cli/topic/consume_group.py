@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.cli.reach import cluster
-from tiered_api.cli.text.offset_range import Range, resolve
+from tiered_api.cli.reach import open_client
+from tiered_api.cli.text.offset_range import Range, resolve_offsets
 from tiered_api.cli.topic.consume import Printer, Write, new_consumer
-from tiered_api.cli.topic.topics import named
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.consumer import Consumer
-from tiered_api.kafka.client.group_member import Member
-from tiered_api.kafka.client.group_offsets import committed
+from tiered_api.cli.topic.topics import select_topics
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.group_member import ConsumerGroupMember
+from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
 
 COMMIT_NS = 1_000_000_000
 LEAVE_SECONDS = 5.0
@@ -28,17 +28,21 @@ async def consume_as_member(args: Namespace, where: Range, write: Write) -> None
         raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group gives out the partitions")
     if where.end is not None:
         raise Refused(Code.INVALID_REQUEST, f"-g reads on for ever: -o {args.offset} has an end")
-    async with cluster(args) as client:
-        topics = await named(client, args)
+    async with open_client(args) as client:
+        topics = await select_topics(client, args)
         for topic in topics:
-            await client.topic(topic)
-        await _Reader(client, args, where, Member(client, args.group, topics), Printer(write, args.num)).run()
+            await client.fetch_topic(topic)
+        await _GroupReader(
+            client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)
+        ).run()
 
 
-class _Reader:
+class _GroupReader:
     """A member that prints what it is given."""
 
-    def __init__(self, client: Client, args: Namespace, where: Range, member: Member, printer: Printer) -> None:
+    def __init__(
+        self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer
+    ) -> None:
         self._client = client
         self._args = args
         self._where = where
@@ -52,7 +56,7 @@ class _Reader:
         try:
             while not self._printer.is_done:
                 mine = await self._member.join()
-                consumer.assign(await self._starts(mine))
+                consumer.assign(await self._start_offsets(mine))
                 await self._read(consumer)
                 await self._commit()
                 self._printed.clear()
@@ -60,18 +64,18 @@ class _Reader:
             await consumer.close()
             await self._leave()
 
-    async def _starts(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where the group has come to, or where the command says where it never was."""
-        known = await committed(self._client, self._args.group)
+        known = await fetch_committed_offsets(self._client, self._args.group)
         new = [each for each in mine if each not in known]
-        fresh = await resolve(self._client, self._where.start, new, read_committed=self._args.read_committed)
-        return {each: known[each] if each in known else fresh[each] for each in mine}
+        defaults = await resolve_offsets(self._client, self._where.start, new, read_committed=self._args.read_committed)
+        return {each: known[each] if each in known else defaults[each] for each in mine}
 
-    async def _read(self, consumer: Consumer) -> None:
+    async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:
             for fetched in await consumer.poll():
                 if not self._printer.is_done:
-                    self._printed[fetched.where] = self._printer.print(fetched, None)
+                    self._printed[fetched.tp] = self._printer.print(fetched, None)
             sys.stdout.buffer.flush()
             if self._client.clock.mono_ns() - self._committed_ns >= COMMIT_NS:
                 await self._commit()

@@ -10,21 +10,21 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.configs import TOPIC, config_rows, described
+from tiered_api.cli.cluster.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_rows, say, say_error
-from tiered_api.cli.reach import cluster, numbers
-from tiered_api.cli.text.offset_range import At, parse_point, resolve
-from tiered_api.cli.topic.topics import named
-from tiered_api.kafka.client.client import Client, refused
+from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
+from tiered_api.cli.topic.topics import select_topics
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
-    Answered,
-    ask_leaders,
+    PartitionOutcomes,
     list_offsets,
+    send_to_leaders,
 )
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -49,17 +49,17 @@ def describe(args: Namespace) -> int:
             print_json({"name": name, "error": str(topic)} if isinstance(topic, Refused) else topic)
         elif not isinstance(topic, Refused):
             if printed:
-                say([""])
+                print_lines([""])
             _print_sections(topic)
             printed = True
-    return _failed(described.values())
+    return _report_refusals(described.values())
 
 
 def describe_storage(args: Namespace) -> int:
     """Prints for each partition from where on it is local, and up to where it is in the bucket."""
     found = asyncio.run(_storage(args))
     print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
-    return _failed(found.values())
+    return _report_refusals(found.values())
 
 
 def trim(args: Namespace) -> int:
@@ -69,17 +69,17 @@ def trim(args: Namespace) -> int:
     return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
 
 
-def _failed(outcomes: Iterable[object]) -> Exit:
+def _report_refusals(outcomes: Iterable[object]) -> Exit:
     """Says each refusal; the answer is no when there is one."""
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    say_errors(refusals)
+    print_errors(refusals)
     return Exit.FAILED if refusals else Exit.OK
 
 
-def say_errors(refusals: Iterable[Refused]) -> None:
+def print_errors(refusals: Iterable[Refused]) -> None:
     """One line for each on the error stream."""
     for no in refusals:
-        say_error(no.why)
+        print_error(no.why)
 
 
 def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
@@ -87,14 +87,14 @@ def partitions_of(topic: MetadataResponseTopic) -> list[TopicPartition]:
     return sorted(TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions)
 
 
-async def topics_by_name(client: Client, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
+async def topics_by_name(client: KafkaClient, names: Iterable[str]) -> dict[str, MetadataResponseTopic | Refused]:
     """Each topic as the cluster has it, or why it has none."""
-    got = {topic.name: topic for topic in (await client.metadata(list(names))).topics}
+    got = {topic.name: topic for topic in (await client.fetch_metadata(list(names))).topics}
     out: dict[str, MetadataResponseTopic | Refused] = {}
     for name in names:
         topic = got.get(name)
         number = topic.error_code if topic else Code.UNKNOWN_TOPIC_OR_PARTITION.number
-        out[name] = refused(number, name) if number or topic is None else topic
+        out[name] = to_refused(number, name) if number or topic is None else topic
     return out
 
 
@@ -105,8 +105,8 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
     with_partitions = args.partitions or args.all
     only = (args.summary or args.configs or args.partitions) and not args.all
     out: dict[str, dict[str, Any] | Refused] = {}
-    async with cluster(args) as client:
-        found = await topics_by_name(client, await named(client, args))
+    async with open_client(args) as client:
+        found = await topics_by_name(client, await select_topics(client, args))
         there = [name for name, topic in found.items() if not isinstance(topic, Refused)]
         configs = await topic_configs(client, there) if there and (not only or args.configs) else {}
         for name, topic in found.items():
@@ -124,12 +124,12 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
     return out
 
 
-async def topic_configs(client: Client, names: list[str]) -> dict[str, list[Row]]:
+async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list[Row]]:
     """The settings of topics with where they come from."""
-    got = await described(client, TOPIC, names)
+    got = await describe_configs(client, TOPIC, names)
     for each in got:
         if each.error_code:
-            raise refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
     return {each.resource_name: config_rows(each.configs) for each in got}
 
 
@@ -143,7 +143,7 @@ def _summary(topic: MetadataResponseTopic) -> Row:
     }
 
 
-async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[Row]:
+async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> list[Row]:
     """One for each partition; without offsets where nobody leads, who would be waited for."""
     wanted = [
         TopicPartition(topic.name or "", each.partition_index) for each in topic.partitions if each.leader_id >= 0
@@ -153,7 +153,7 @@ async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[R
     stable = await list_offsets(client, dict.fromkeys(wanted, LATEST), read_committed=True)
     rows: list[Row] = []
     for each in sorted(topic.partitions, key=lambda each: each.partition_index):
-        where = TopicPartition(topic.name or "", each.partition_index)
+        tp = TopicPartition(topic.name or "", each.partition_index)
         rows.append(
             {
                 "partition": each.partition_index,
@@ -161,17 +161,17 @@ async def partition_rows(client: Client, topic: MetadataResponseTopic) -> list[R
                 "epoch": each.leader_epoch,
                 "replicas": each.replica_nodes,
                 "isr": each.isr_nodes,
-                "log_start_offset": _offset(starts, where),
-                "high_watermark": _offset(ends, where),
-                "last_stable_offset": _offset(stable, where),
+                "log_start_offset": _offset(starts, tp),
+                "high_watermark": _offset(ends, tp),
+                "last_stable_offset": _offset(stable, tp),
             }
         )
     return rows
 
 
-def _offset(found: Answered[tuple[int, int]], where: TopicPartition) -> int | None:
+def _offset(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
     """An offset; None where the partition does not say."""
-    value = found.get(where)
+    value = found.get(tp)
     return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
 
 
@@ -179,10 +179,10 @@ def _print_sections(topic: Mapping[str, Any]) -> None:
     """Each part under its heading; a part alone needs none."""
     for number, (heading, content) in enumerate(topic.items()):
         if len(topic) > 1:
-            say([*([""] if number else []), heading.upper(), "=" * len(heading)])
+            print_lines([*([""] if number else []), heading.upper(), "=" * len(heading)])
         if heading == "summary":
             width = max(len(name) for name in content) + 2
-            say(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
+            print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
         else:
             print_rows(content, "text")
 
@@ -193,8 +193,8 @@ Sizes = Mapping[TopicPartition, tuple[int, int | None]]
 
 
 async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
-    async with cluster(args) as client:
-        found = await topics_by_name(client, await named(client, args))
+    async with open_client(args) as client:
+        found = await topics_by_name(client, await select_topics(client, args))
         sizes = await partition_sizes(client)
         return {
             name: topic if isinstance(topic, Refused) else await _storage_rows(client, topic, sizes)
@@ -202,7 +202,7 @@ async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
         }
 
 
-async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
+async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
     wanted = partitions_of(topic)
     at = {}
     for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
@@ -212,33 +212,33 @@ async def _storage_rows(client: Client, topic: MetadataResponseTopic, sizes: Siz
             at[timestamp] = {}  # a broker that does not know what is asked
     return [
         {
-            "topic": where.topic,
-            "partition": where.partition,
-            "log_start_offset": _offset(at[EARLIEST], where),
-            "local_start_offset": _offset(at[EARLIEST_LOCAL], where),
-            "last_tiered_offset": _offset(at[LATEST_TIERED], where),
-            "high_watermark": _offset(at[LATEST], where),
-            "local_bytes": sizes.get(where, (None, None))[0],
-            "remote_bytes": sizes.get(where, (None, None))[1],
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "log_start_offset": _offset(at[EARLIEST], tp),
+            "local_start_offset": _offset(at[EARLIEST_LOCAL], tp),
+            "last_tiered_offset": _offset(at[LATEST_TIERED], tp),
+            "high_watermark": _offset(at[LATEST], tp),
+            "local_bytes": sizes.get(tp, (None, None))[0],
+            "remote_bytes": sizes.get(tp, (None, None))[1],
         }
-        for where in wanted
+        for tp in wanted
     ]
 
 
-async def partition_sizes(client: Client) -> Sizes:
+async def partition_sizes(client: KafkaClient) -> Sizes:
     """Bytes of each partition on the disk that holds most of it and in the bucket, which its leader alone knows; None
     where no broker tells (Kafka)."""
-    await client.metadata([])
+    await client.fetch_metadata([])
     out: dict[TopicPartition, tuple[int, int | None]] = {}
     for node in list(client.brokers):
-        got = await client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node=node)
+        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
         for directory in got.results:
             for topic in directory.topics:
                 for each in topic.partitions:
-                    where = TopicPartition(topic.name, each.partition_index)
-                    local, remote = out.get(where, (0, None))
+                    tp = TopicPartition(topic.name, each.partition_index)
+                    local, remote = out.get(tp, (0, None))
                     known = [size for size in (remote, each.remote_size) if size is not None and size >= 0]
-                    out[where] = max(local, each.partition_size), max(known, default=None)
+                    out[tp] = max(local, each.partition_size), max(known, default=None)
     return out
 
 
@@ -246,19 +246,19 @@ async def partition_sizes(client: Client) -> Sizes:
 
 
 async def _trim(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
-        topic = await client.topic(args.topic)
+    async with open_client(args) as client:
+        topic = await client.fetch_topic(args.topic)
         wanted = partitions_of(topic)
         if args.partitions != "all":
-            chosen = {TopicPartition(args.topic, number) for number in numbers(args.partitions, "-p")}
+            chosen = {TopicPartition(args.topic, number) for number in parse_numbers(args.partitions, "-p")}
             if unknown := chosen - set(wanted):
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {', '.join(map(str, sorted(unknown)))}")
             wanted = sorted(chosen)
         where = parse_point(args.offset, time.time_ns() // 1_000_000)
-        if where.at is At.END and not where.value:
+        if where.at is PointKind.END and not where.value:
             offsets = dict.fromkeys(wanted, TO_HIGH_WATERMARK)
         else:
-            offsets = await resolve(client, where, wanted)
+            offsets = await resolve_offsets(client, where, wanted)
         got = await _delete_records(client, offsets)
     rows: list[Row] = []
     for each, outcome in sorted(got.items()):
@@ -275,7 +275,7 @@ async def _trim(args: Namespace) -> list[Row]:
     return rows
 
 
-async def _delete_records(client: Client, offsets: Mapping[TopicPartition, int]) -> Answered[int]:
+async def _delete_records(client: KafkaClient, offsets: Mapping[TopicPartition, int]) -> PartitionOutcomes[int]:
     def make(share: Mapping[TopicPartition, int]) -> Message:
         topics: dict[str, DeleteRecordsTopic] = {}
         for (name, partition), offset in share.items():
@@ -288,4 +288,4 @@ async def _delete_records(client: Client, offsets: Mapping[TopicPartition, int])
             for each in topic.partitions:
                 yield TopicPartition(topic.name, each.partition_index), each.error_code, each.low_watermark
 
-    return await ask_leaders(client, offsets, make, DeleteRecordsResponse, read)
+    return await send_to_leaders(client, offsets, make, DeleteRecordsResponse, read)

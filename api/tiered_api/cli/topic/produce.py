@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from tiered.errors import Code, Refused, Unavailable
 from tiered.records.model import Codec, Header, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import drop_output, print_json, say_error, shown
-from tiered_api.cli.reach import cluster, pairs
-from tiered_api.cli.text.record_format import Shown, compiled
-from tiered_api.cli.text.record_input import Parsed, RecordReader
-from tiered_api.kafka.client.client import Client
-from tiered_api.kafka.client.producer import BATCH_BYTES, Delivered, Producer
+from tiered_api.cli.output import discard_output, print_error, print_json, text_or_base64
+from tiered_api.cli.reach import open_client, parse_pairs
+from tiered_api.cli.text.record_format import PrintableRecord, compile_format
+from tiered_api.cli.text.record_input import InputRecord, RecordReader
+from tiered_api.kafka.client.client import KafkaClient
+from tiered_api.kafka.client.producer import BATCH_BYTES, DeliveryReport, KafkaProducer
 
 READ_BYTES = 1 << 20
 STDIN = 0
@@ -31,12 +31,12 @@ def produce(args: Namespace) -> int:
 
 async def _produce(args: Namespace) -> Exit:
     reader = RecordReader(args.format)
-    headers: list[Header] = [(name, value.encode()) for name, value in pairs(args.header, "-H", ":=")]
-    tell = _teller(args.output_format)
-    async with cluster(args) as client:
-        producer = Producer(
+    headers: list[Header] = [(name, value.encode()) for name, value in parse_pairs(args.header, "-H", ":=")]
+    report = _make_reporter(args.output_format)
+    async with open_client(args) as client:
+        producer = KafkaProducer(
             client,
-            tell,
+            report,
             random.Random(),
             acks=args.acks,
             codec=Codec[args.compression.upper()],
@@ -45,50 +45,50 @@ async def _produce(args: Namespace) -> Exit:
             create_topics=args.allow_auto_topic_creation,
         )
         try:
-            async with producer, contextlib.aclosing(_input(producer)) as pieces:
+            async with producer, contextlib.aclosing(_read_stdin(producer)) as pieces:
                 async for data in pieces:
                     await _add(client, producer, reader.feed(data, end=not data), args, headers)
         except Refused as no:
             if not producer.added:
                 raise
-            _say_written(producer)
-            say_error(no.why)
+            _print_written(producer)
+            print_error(no.why)
             return Exit.FAILED
         except Unavailable:
-            _say_written(producer)
+            _print_written(producer)
             raise
         except BrokenPipeError:
             # The reader of our output left (`| head`). Records may be left that nobody will write: that is no success.
-            drop_output()
-            _say_written(producer)
+            discard_output()
+            _print_written(producer)
             print("tiered: nobody reads the output any more (-o '' prints nothing)", file=sys.stderr)
             return Exit.FAILED
     return Exit.OK
 
 
-async def _input(producer: Producer) -> AsyncGenerator[bytes, None]:
+async def _read_stdin(producer: KafkaProducer) -> AsyncGenerator[bytes, None]:
     """Standard input as it comes, b"" at its end; no longer than the producer lives."""
     data = b"."
     while data:
-        await producer.unless_it_ends(_readable())
+        await producer.wait_or_fail(_wait_readable())
         data = os.read(STDIN, READ_BYTES)
         yield data
 
 
-async def _readable() -> None:
+async def _wait_readable() -> None:
     """Returns when standard input can be read without waiting. The loop must not wait in a read: batches are sent
     meanwhile. (No thread waits in it either: it could not be interrupted.)"""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    def tell() -> None:
+    def on_readable() -> None:
         # Once: the loop would go on to say it until we read.
         loop.remove_reader(STDIN)
         if not ready.done():
             ready.set_result(None)
 
     try:
-        loop.add_reader(STDIN, tell)
+        loop.add_reader(STDIN, on_readable)
     except PermissionError:
         return  # a file: there is always something to read
     try:
@@ -98,7 +98,7 @@ async def _readable() -> None:
 
 
 async def _add(
-    client: Client, producer: Producer, records: Iterable[Parsed], args: Namespace, headers: list[Header]
+    client: KafkaClient, producer: KafkaProducer, records: Iterable[InputRecord], args: Namespace, headers: list[Header]
 ) -> None:
     key = None if args.key is None else args.key.encode()
     for parsed in records:
@@ -116,22 +116,22 @@ async def _add(
         await producer.add(topic, partition, record)
 
 
-def _teller(form: str) -> Callable[[Delivered], None]:
+def _make_reporter(form: str) -> Callable[[DeliveryReport], None]:
     """What prints written records: by a format, as JSON, or not at all."""
     if form == "json":
-        return lambda delivered: _each(delivered, _print_json)
+        return lambda delivered: _for_each_record(delivered, _print_json)
     if not form:
         return lambda delivered: None
-    write = compiled(form)
+    write = compile_format(form)
 
-    def tell(delivered: Delivered) -> None:
-        _each(delivered, lambda record: sys.stdout.buffer.write(write(record)))
+    def report(delivered: DeliveryReport) -> None:
+        _for_each_record(delivered, lambda record: sys.stdout.buffer.write(write(record)))
         sys.stdout.buffer.flush()
 
-    return tell
+    return report
 
 
-def _each(delivered: Delivered, call: Callable[[Shown], object]) -> None:
+def _for_each_record(delivered: DeliveryReport, call: Callable[[PrintableRecord], object]) -> None:
     for number, (timestamp, key, value, headers) in enumerate(delivered.records):
         offset = -1 if delivered.base_offset < 0 else delivered.base_offset + number
         when = timestamp if delivered.timestamp < 0 else delivered.timestamp
@@ -142,22 +142,22 @@ def _each(delivered: Delivered, call: Callable[[Shown], object]) -> None:
             None if value is None else bytes(value),
             tuple(headers),
         )
-        call(Shown(delivered.where.topic, delivered.where.partition, record, number=number))
+        call(PrintableRecord(delivered.tp.topic, delivered.tp.partition, record, number=number))
 
 
-def _print_json(record: Shown) -> None:
+def _print_json(record: PrintableRecord) -> None:
     print_json(
         {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.record.offset,
             "timestamp": record.record.timestamp,
-            "key": shown(record.record.key),
+            "key": text_or_base64(record.record.key),
         }
     )
 
 
-def _say_written(producer: Producer) -> None:
+def _print_written(producer: KafkaProducer) -> None:
     sys.stdout.flush()
     if producer.written:
         print(f"tiered: {producer.written} of {producer.added} records that were read are written", file=sys.stderr)

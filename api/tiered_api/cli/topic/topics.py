@@ -8,11 +8,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, altered
+from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows, say_error
-from tiered_api.cli.reach import cluster, pairs
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.cli.output import Row, print_error, print_rows
+from tiered_api.cli.reach import open_client, parse_pairs
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -33,22 +33,22 @@ OK = "OK"
 
 def create(args: Namespace) -> int:
     """Creates topics."""
-    return _outcome(asyncio.run(_create(args)), args.format)
+    return _print_outcome(asyncio.run(_create(args)), args.format)
 
 
 def delete(args: Namespace) -> int:
     """Deletes topics."""
-    return _outcome(asyncio.run(_delete(args)), args.format)
+    return _print_outcome(asyncio.run(_delete(args)), args.format)
 
 
 def alter(args: Namespace) -> int:
     """Changes settings of topics."""
-    return _outcome(asyncio.run(_alter(args)), args.format)
+    return _print_outcome(asyncio.run(_alter(args)), args.format)
 
 
 def add_partitions(args: Namespace) -> int:
     """Gives topics more partitions."""
-    return _outcome(asyncio.run(_add_partitions(args)), args.format)
+    return _print_outcome(asyncio.run(_add_partitions(args)), args.format)
 
 
 def list_topics(args: Namespace) -> int:
@@ -56,19 +56,19 @@ def list_topics(args: Namespace) -> int:
     rows, missing = asyncio.run(_list(args))
     print_rows(rows, args.format)
     for name in missing:
-        say_error(f"no topic {name}")
+        print_error(f"no topic {name}")
     return Exit.FAILED if missing else Exit.OK
 
 
-async def matching(client: Client, patterns: Sequence[str]) -> list[str]:
+async def match_topics(client: KafkaClient, patterns: Sequence[str]) -> list[str]:
     """The names of topics that one of the regular expressions matches as a whole, internal ones only by their name."""
-    forms = [expression(pattern) for pattern in patterns]
-    got = await client.metadata(None)
+    forms = [compile_pattern(pattern) for pattern in patterns]
+    got = await client.fetch_metadata(None)
     names = sorted(topic.name or "" for topic in got.topics if not topic.is_internal or topic.name in patterns)
     return [name for name in names if any(form.fullmatch(name) for form in forms)]
 
 
-def expression(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A regular expression of the command line; `*` alone means everything."""
     try:
         return re.compile(".*" if pattern == "*" else pattern)
@@ -76,31 +76,31 @@ def expression(pattern: str) -> re.Pattern[str]:
         raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is no regular expression: {error}") from None
 
 
-async def named(client: Client, args: Namespace) -> list[str]:
+async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
     """The topics that a command is about. Refused when a regular expression matches none."""
     if not args.regex:
         return list(dict.fromkeys(args.topics))
-    found = await matching(client, args.topics)
+    found = await match_topics(client, args.topics)
     if not found:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {' '.join(args.topics)}")
     return found
 
 
-def status(number: int, message: str | None) -> str:
+def format_status(number: int, message: str | None) -> str:
     """One word when it went well, otherwise code and message."""
     if not number:
         return OK
-    no = refused(number, "", message)
+    no = to_refused(number, "", message)
     return f"{no.code.name}: {message}" if message else no.code.name
 
 
-def _outcome(rows: list[Row], form: str) -> Exit:
+def _print_outcome(rows: list[Row], form: str) -> Exit:
     print_rows(rows, form)
     return Exit.OK if all(str(row["status"]).startswith(OK) for row in rows) else Exit.FAILED
 
 
 async def _create(args: Namespace) -> list[Row]:
-    configs = [CreatableTopicConfig(name=name, value=value) for name, value in pairs(args.config, "-c")]
+    configs = [CreatableTopicConfig(name=name, value=value) for name, value in parse_pairs(args.config, "-c")]
     topics = [
         CreatableTopic(
             name=name,
@@ -110,12 +110,12 @@ async def _create(args: Namespace) -> list[Row]:
         )
         for name in dict.fromkeys(args.topics)
     ]
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         request = CreateTopicsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.ask_controller(request, CreateTopicsResponse)
+        got = await client.send_to_controller(request, CreateTopicsResponse)
     rows: list[Row] = []
     for each in got.topics:
-        word = status(each.error_code, each.error_message)
+        word = format_status(each.error_code, each.error_message)
         if each.error_code == Code.TOPIC_ALREADY_EXISTS.number and args.if_not_exists:
             word = f"{OK} (exists)"
         elif word == OK and args.dry_run:
@@ -125,41 +125,50 @@ async def _create(args: Namespace) -> list[Row]:
 
 
 async def _delete(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
-        names = await named(client, args)
+    async with open_client(args) as client:
+        names = await select_topics(client, args)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
         )
-        got = await client.ask_controller(request, DeleteTopicsResponse)
-    return [{"topic": each.name, "status": status(each.error_code, each.error_message)} for each in got.responses]
+        got = await client.send_to_controller(request, DeleteTopicsResponse)
+    return [
+        {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
+    ]
 
 
 async def _alter(args: Namespace) -> list[Row]:
-    changes = [AlterableConfig(name=name, config_operation=SET, value=value) for name, value in pairs(args.set, "-s")]
+    changes = [
+        AlterableConfig(name=name, config_operation=SET, value=value) for name, value in parse_pairs(args.set, "-s")
+    ]
     changes += [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in args.delete]
     for given, operation, option in ((args.append, APPEND, "--append"), (args.subtract, SUBTRACT, "--subtract")):
         changes += [
-            AlterableConfig(name=name, config_operation=operation, value=value) for name, value in pairs(given, option)
+            AlterableConfig(name=name, config_operation=operation, value=value)
+            for name, value in parse_pairs(given, option)
         ]
     if not changes:
         raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
-    async with cluster(args) as client:
-        names = await named(client, args)
+    async with open_client(args) as client:
+        names = await select_topics(client, args)
         # Asked first: a broker refuses settings that no topic could have before it says that there is no such topic.
-        missing = {topic.name: topic.error_code for topic in (await client.metadata(names)).topics if topic.error_code}
+        missing = {
+            topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code
+        }
         there = [name for name in names if name not in missing]
-        got = await altered(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
-    rows: list[Row] = [{"topic": name, "status": status(number, None)} for name, number in missing.items()]
-    return rows + [{"topic": each.resource_name, "status": status(each.error_code, each.error_message)} for each in got]
+        got = await alter_configs(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
+    rows: list[Row] = [{"topic": name, "status": format_status(number, None)} for name, number in missing.items()]
+    return rows + [
+        {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
+    ]
 
 
 async def _add_partitions(args: Namespace) -> list[Row]:
-    async with cluster(args) as client:
+    async with open_client(args) as client:
         known: dict[str, MetadataResponseTopic] = {}
         rows: list[Row] = []
-        for topic in (await client.metadata(args.topics)).topics:
+        for topic in (await client.fetch_metadata(args.topics)).topics:
             if topic.error_code:
-                rows.append({"topic": topic.name, "status": status(topic.error_code, None)})
+                rows.append({"topic": topic.name, "status": format_status(topic.error_code, None)})
             else:
                 known[topic.name or ""] = topic
         topics = [
@@ -167,17 +176,19 @@ async def _add_partitions(args: Namespace) -> list[Row]:
             for name, topic in known.items()
         ]
         request = CreatePartitionsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.ask_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        got = (
+            await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        )
     return [
         *rows,
-        *({"topic": each.name, "status": status(each.error_code, each.error_message)} for each in got.results),
+        *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),
     ]
 
 
 async def _list(args: Namespace) -> tuple[list[Row], list[str]]:
-    async with cluster(args) as client:
-        got = await client.metadata(None)
-    wanted = [expression(name) for name in args.topics] if args.regex else None
+    async with open_client(args) as client:
+        got = await client.fetch_metadata(None)
+    wanted = [compile_pattern(name) for name in args.topics] if args.regex else None
     found = []
     for topic in sorted(got.topics, key=lambda topic: topic.name or ""):
         name = topic.name or ""
@@ -185,7 +196,7 @@ async def _list(args: Namespace) -> tuple[list[Row], list[str]]:
             is_wanted = any(form.fullmatch(name) for form in wanted)
         else:
             is_wanted = name in args.topics if args.topics else not topic.is_internal
-        if (is_wanted or (topic.is_internal and args.internal)) and code_of(topic.error_code) is Code.NONE:
+        if (is_wanted or (topic.is_internal and args.internal)) and code_from_number(topic.error_code) is Code.NONE:
             found.append(topic)
     missing = set() if args.regex else set(args.topics) - {topic.name for topic in found}
     rows = [row for topic in found for row in (_partitions(topic) if args.detailed else [_summary(topic)])]

@@ -7,34 +7,36 @@ from typing import TypeVar
 
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.http.server.context import Site
+from tiered_api.http.server.context import HttpContext
 
-PATIENCE_SECONDS = 10.0
-AGAIN_SECONDS = 0.05
-SOON = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE)
-MOVED = (*SOON, Code.NOT_COORDINATOR)
+LOADING_SECONDS_MAX = 10.0
+RETRY_PAUSE_SECONDS = 0.05
+LOADING_CODES = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE)
+MOVED_CODES = (*LOADING_CODES, Code.NOT_COORDINATOR)
 """For who looks for the coordinator anew each time."""
 
 T = TypeVar("T")
 
 
-async def patiently(site: Site, ask: Callable[[], Awaitable[T]], soon: Container[Code] = SOON) -> T:
+async def retry_while_loading(
+    context: HttpContext, call: Callable[[], Awaitable[T]], retriable: Container[Code] = LOADING_CODES
+) -> T:
     """What `ask` gives. After a start, when a log was trouble and when another broker takes over, groups are loaded:
     that is waited for a while."""
-    end_ns = site.clock.mono_ns() + int(PATIENCE_SECONDS * 1e9)
+    end_ns = context.clock.mono_ns() + int(LOADING_SECONDS_MAX * 1e9)
     while True:
         try:
-            return await ask()
+            return await call()
         except Refused as refused:
-            if refused.code not in soon or site.closing or site.clock.mono_ns() > end_ns:
+            if refused.code not in retriable or context.closing or context.clock.mono_ns() > end_ns:
                 raise
-        await site.clock.sleep(AGAIN_SECONDS)
+        await context.clock.sleep(RETRY_PAUSE_SECONDS)
 
 
-async def coordinator_of(site: Site, group: str) -> int:
+async def find_coordinator(context: HttpContext, group: str) -> int:
     """The broker that coordinates a group. `Refused(COORDINATOR_NOT_AVAILABLE)` while there is none."""
-    partition = await site.node.coordinators.partition_for(group)
-    leader = site.node.image.topics[OFFSETS_TOPIC].partitions[partition].leader
+    partition = await context.broker.group_coordinators.partition_for(group)
+    leader = context.broker.image.topics[OFFSETS_TOPIC].partitions[partition].leader
     if leader < 0:
         raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates group {group[:249]!r} now")
     return leader

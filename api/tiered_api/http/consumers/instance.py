@@ -15,23 +15,31 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, CommitOffsets, CommitOffsetsReply, FetchOffsetsReply, FetchOffsets, Request
+from tiered.groups.requests import (
+    NO_OFFSET,
+    CommitOffsets,
+    CommitOffsetsReply,
+    FetchOffsets,
+    FetchOffsetsReply,
+    PartitionOffset,
+    Request,
+)
 from tiered.ids import TopicId, TopicPartition
-from tiered_api.http.consumers.coordinator_calls import patiently
-from tiered_api.http.consumers.member import Membership, Wish
-from tiered_api.http.consumers.topic_patterns import Pattern
-from tiered_api.http.partitions.remote_partition import Source, bounds, source_of
-from tiered_api.http.server.context import Site
+from tiered_api.http.consumers.coordinator_calls import retry_while_loading
+from tiered_api.http.consumers.member import RestMember, Subscription
+from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
+from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 
-MARK = "tiered-rest"
+USER_DATA_MARK = "tiered-rest"
 SESSION_MS = 300_000
 """The coordinator that could miss a member dies with it: this is the time that it has after a restart."""
 METADATA_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Choices:
+class ConsumerConfig:
     """What a consumer is created with. Times in ms."""
 
     format: str = "binary"
@@ -40,247 +48,253 @@ class Choices:
     min_bytes: int = 1
     timeout_ms: int = 1_000
 
-    def kept(self, wish: Wish) -> bytes:
+    def to_user_data(self, subscription: Subscription) -> bytes:
         """For the member's metadata."""
-        return orjson.dumps({"of": MARK, **asdict(self), "topics": wish.topics, "pattern": wish.pattern})
+        return orjson.dumps(
+            {"of": USER_DATA_MARK, **asdict(self), "topics": subscription.topics, "pattern": subscription.pattern}
+        )
 
     @classmethod
-    def found(cls, kept: bytes) -> tuple[Choices, Wish] | None:
+    def from_user_data(cls, user_data: bytes) -> tuple[ConsumerConfig, Subscription] | None:
         """The reverse of `kept`; None when it is not ours: whoever is in the group may say what he likes."""
         try:
-            given = orjson.loads(kept)
-            if not isinstance(given, dict) or given.pop("of", "") != MARK:
+            given = orjson.loads(user_data)
+            if not isinstance(given, dict) or given.pop("of", "") != USER_DATA_MARK:
                 return None
-            wish, made = Wish(tuple(given.pop("topics")), given.pop("pattern")), cls(**given)
-            Pattern(wish.pattern)
+            subscription, made = Subscription(tuple(given.pop("topics")), given.pop("pattern")), cls(**given)
+            TopicPattern(subscription.pattern)
         except (ValueError, KeyError, TypeError):
             return None
         like = cls()
         same = all(type(value) is type(getattr(like, name)) for name, value in asdict(made).items())
-        return (made, wish) if same and all(isinstance(topic, str) for topic in wish.topics) else None
+        return (made, subscription) if same and all(isinstance(topic, str) for topic in subscription.topics) else None
 
 
-class Spot(NamedTuple):
+class ConsumerPosition(NamedTuple):
     """An offset, and of which topic: one that is deleted and made again has other records."""
 
     topic_id: str
     offset: int
 
 
-class Instance:
+class ConsumerInstance:
     """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
     that what it reads changed: what was begun under an earlier one counts for nothing."""
 
-    def __init__(self, site: Site, group: str, name: str, choices: Choices, peer: str) -> None:
+    def __init__(self, context: HttpContext, group: str, name: str, config: ConsumerConfig, peer: str) -> None:
         self.group = group
         self.name = name
-        self.choices = choices
+        self.config = config
         self.peer = peer
         """The address of the client that made it, or came for it first after a restart."""
-        self.turn = asyncio.Lock()
-        self.used_ns = site.clock.mono_ns()
-        self.membership: Membership | None = None
-        self.given: list[TopicPartition] = []
+        self.lock = asyncio.Lock()
+        self.last_used_ns = context.clock.mono_ns()
+        self.member: RestMember | None = None
+        self.manual_assignment: list[TopicPartition] = []
         """Partitions that the user chose by hand."""
-        self.place = 0
-        self._site = site
-        self._ended = False
-        self._last: TopicPartition | None = None
-        self._positions: dict[TopicPartition, Spot] = {}
-        self._uncommitted: dict[TopicPartition, Spot] = {}
+        self.assignment_version = 0
+        self._context = context
+        self._is_closed = False
+        self._last_read: TopicPartition | None = None
+        self._positions: dict[TopicPartition, ConsumerPosition] = {}
+        self._uncommitted: dict[TopicPartition, ConsumerPosition] = {}
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
         """HttpError 404 when it ended while others had their turn."""
-        async with self.turn:
-            if self._ended:
+        async with self.lock:
+            if self._is_closed:
                 raise HttpError(CONSUMER_NOT_FOUND, f"consumer {self.name!r} is deleted")
             yield
 
     # -- what it reads ------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, wish: Wish) -> None:
+    async def subscribe(self, subscription: Subscription) -> None:
         """Becomes a member, or changes what the member wishes for."""
-        if self.given:
+        if self.manual_assignment:
             raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a subscription excludes that")
-        before = self.membership
+        before = self.member
         if before is not None:
-            if before.wish == wish and before.failure is None:
+            if before.subscription == subscription and before.failure is None:
                 return
             await before.stop()
-            await self._revoked()
-        self.join(wish, before.member_id if before is not None else "")
+            await self._on_revoked()
+        self.join(subscription, before.member_id if before is not None else "")
 
-    def join(self, wish: Wish, member_id: str = "") -> None:
+    def join(self, subscription: Subscription, member_id: str = "") -> None:
         """Becomes a member, or goes on as one."""
-        self.membership = Membership(
-            self._site.node.coordinators.ask, self._site.clock, self.group, self.name, wish, self.choices.kept(wish),
-            session_ms=min(SESSION_MS, self._site.node.settings.group_max_session_timeout_ms),
-            counts=self._site.instances.counts, names=self._site.instances.names(wish),
-            revoked=self._revoked, member_id=member_id,
+        self.member = RestMember(
+            self._context.broker.group_coordinators.ask, self._context.clock, self.group, self.name, subscription,
+            self.config.to_user_data(subscription),
+            session_ms=min(SESSION_MS, self._context.broker.settings.group_max_session_timeout_ms),
+            partition_counts=self._context.instances.partition_counts,
+            match_topics=self._context.instances.topic_matcher(subscription), on_revoked=self._on_revoked,
+            member_id=member_id,
         )  # fmt: skip
 
     async def unsubscribe(self) -> None:
         """Leaves the group and forgets where it was."""
-        membership = self.membership
+        membership = self.member
         if membership is not None:
             await membership.stop()
-        await self._revoked()
-        self.membership, self.given = None, []
+        await self._on_revoked()
+        self.member, self.manual_assignment = None, []
         if membership is not None:
             await membership.leave()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions, whatever others of the group read."""
-        if self.membership is not None:
+        if self.member is not None:
             raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
         given = list(dict.fromkeys(partitions))
-        for at in given:
-            self.topic_id(at)
-        self.given = given
-        self.place += 1
-        self._keep_only(self.given)
+        for tp in given:
+            self.find_topic_id(tp)
+        self.manual_assignment = given
+        self.assignment_version += 1
+        self._retain_partitions(self.manual_assignment)
 
-    async def partitions(self, seconds: float) -> list[TopicPartition]:
+    async def assigned_partitions(self, seconds: float) -> list[TopicPartition]:
         """What it reads now; waits for its first place in the group. Empty while that is not known."""
-        if self.membership is None:
-            return self.given
+        if self.member is None:
+            return self.manual_assignment
         try:
-            async with self._site.patience(seconds):
-                await self.membership.settled.wait()
+            async with self._context.timeout(seconds):
+                await self.member.join_done.wait()
         except TimeoutError:
             return []
-        if self.membership.failure is not None:
-            raise Refused(self.membership.failure.code, self.membership.failure.why)
-        return self.membership.assigned or []
+        if self.member.failure is not None:
+            raise Refused(self.member.failure.code, self.member.failure.why)
+        return self.member.assigned or []
 
-    def own(self, at: TopicPartition) -> None:
+    def check_assigned(self, tp: TopicPartition) -> None:
         """HttpError when a partition is not this consumer's now."""
-        mine = self.given if self.membership is None else self.membership.assigned or []
-        if at not in mine:
-            raise HttpError(ILLEGAL_STATE, f"{at} is not assigned to this consumer")
+        mine = self.manual_assignment if self.member is None else self.member.assigned or []
+        if tp not in mine:
+            raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
 
-    def topic_id(self, at: TopicPartition) -> TopicId:
+    def find_topic_id(self, tp: TopicPartition) -> TopicId:
         """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
-        topic = self._site.node.image.topics.get(at.topic)
-        if topic is None or at.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {at}")
+        topic = self._context.broker.image.topics.get(tp.topic)
+        if topic is None or tp.partition >= len(topic.partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
         return topic.topic_id
 
-    def source(self, at: TopicPartition, patience: float | None = None) -> Source:
+    def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
         """The partition, wherever it is led."""
-        return source_of(self._site, at, self.topic_id(at), patience)
+        return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)
 
-    async def _revoked(self) -> None:
+    async def _on_revoked(self) -> None:
         """The place in the group is about to change: what was read counts for whoever has it next."""
-        self.place += 1
+        self.assignment_version += 1
         self._positions.clear()
-        if self.choices.auto_commit:
-            await self.commit_if_it_may()
+        if self.config.auto_commit:
+            await self.try_commit_read()
         self._uncommitted.clear()
 
-    def _keep_only(self, partitions: Iterable[TopicPartition]) -> None:
+    def _retain_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         mine = set(partitions)
-        self._positions = {at: offset for at, offset in self._positions.items() if at in mine}
-        self._uncommitted = {at: offset for at, offset in self._uncommitted.items() if at in mine}
+        self._positions = {tp: offset for tp, offset in self._positions.items() if tp in mine}
+        self._uncommitted = {tp: offset for tp, offset in self._uncommitted.items() if tp in mine}
 
     # -- how far it is ------------------------------------------------------------------------------------------------
 
-    def in_turn(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def rotate_partitions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """The same, beginning behind the one that gave last: one that always has more must not keep all to itself."""
-        cut = next((n + 1 for n, at in enumerate(partitions) if at == self._last), 0)
+        cut = next((n + 1 for n, tp in enumerate(partitions) if tp == self._last_read), 0)
         return [*partitions[cut:], *partitions[:cut]]
 
-    def pass_over(self, at: TopicPartition) -> None:
+    def skip_partition(self, tp: TopicPartition) -> None:
         """The next read begins behind this one."""
-        self._last = at
+        self._last_read = tp
 
-    async def position(self, at: TopicPartition, source: Source) -> int | None:
+    async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
         """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
-        spot = self._positions.get(at)
+        spot = self._positions.get(tp)
         if spot is None or spot.topic_id != source.topic_id:
-            place = self.place
-            committed = (await self.committed([at]))[0]
-            start = committed.offset if committed.offset != NO_OFFSET else await self._reset(source)
-            if start is None or place != self.place:
+            version = self.assignment_version
+            committed = (await self.fetch_committed([tp]))[0]
+            start = committed.offset if committed.offset != NO_OFFSET else await self._reset_offset(source)
+            if start is None or version != self.assignment_version:
                 return None
-            spot = self._positions[at] = Spot(source.topic_id, start)
+            spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
         return spot.offset
 
-    async def _reset(self, source: Source) -> int | None:
-        if self.choices.reset == "none":
+    async def _reset_offset(self, source: AnyPartition) -> int | None:
+        if self.config.reset == "none":
             return None
-        start, end = await bounds(source)
-        return start if self.choices.reset == "earliest" else end
+        start, end = await fetch_bounds(source)
+        return start if self.config.reset == "earliest" else end
 
-    async def out_of_range(self, at: TopicPartition, source: Source) -> None:
+    async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:
         """What it wanted to read is gone: goes on where it chose to."""
-        place, start = self.place, await self._reset(source)
+        version, start = self.assignment_version, await self._reset_offset(source)
         if start is None:
-            raise HttpError(ILLEGAL_STATE, f"the offset of {at} is gone and auto.offset.reset is none")
-        if place == self.place:
-            self._positions[at] = Spot(source.topic_id, start)
+            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} is gone and auto.offset.reset is none")
+        if version == self.assignment_version:
+            self._positions[tp] = ConsumerPosition(source.topic_id, start)
 
-    def seek(self, at: TopicPartition, offset: int) -> None:
-        self._positions[at] = Spot(self.topic_id(at), offset)
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self._positions[tp] = ConsumerPosition(self.find_topic_id(tp), offset)
 
-    def has_read(self, ahead: Mapping[TopicPartition, Spot], last: TopicPartition | None) -> None:
+    def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
         """Records below these offsets are given out, those of `last` last."""
-        self._positions.update(ahead)
-        self._uncommitted.update(ahead)
-        self._last = last or self._last
+        self._positions.update(positions)
+        self._uncommitted.update(positions)
+        self._last_read = last or self._last_read
 
-    async def commit_if_it_may(self) -> None:
+    async def try_commit_read(self) -> None:
         """Commits what was given out, unless the group does not take it: whoever has its place reads it again."""
         with contextlib.suppress(Refused, HttpError, Unavailable):
             await self.commit_read()
 
     async def commit_read(self) -> list[PartitionOffset]:
         """Commits all that was given out and is not committed yet, of topics that are still there."""
-        topics, given_out = self._site.node.image.topics_by_id, dict(self._uncommitted)
+        topics, given_out = self._context.broker.image.topics_by_id, dict(self._uncommitted)
         offsets = [
-            PartitionOffset(at.topic, at.partition, spot.offset, topic_id=spot.topic_id)
-            for at, spot in sorted(given_out.items())
+            PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)
+            for tp, spot in sorted(given_out.items())
             if spot.topic_id in topics
         ]
         if offsets:
             await self.commit(offsets)
-        for at, spot in given_out.items():
-            if self._uncommitted.get(at) == spot:
-                del self._uncommitted[at]
+        for tp, spot in given_out.items():
+            if self._uncommitted.get(tp) == spot:
+                del self._uncommitted[tp]
         return offsets
 
     async def commit(self, offsets: list[PartitionOffset]) -> None:
         """Refused when the group does not take one of them."""
-        member = self.membership
+        member = self.member
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
             named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
-        answer: CommitOffsetsReply = await self._ask(named)
+        answer: CommitOffsetsReply = await self._call_coordinator(named)
         for row, code in zip(offsets, answer.codes, strict=True):
             if code is not Code.NONE:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
-    async def committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
+    async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
-        topics = self._site.node.image.topics
-        ids = tuple((name, topics[name].topic_id) for name in {at.topic for at in partitions} & topics.keys())
+        topics = self._context.broker.image.topics
+        ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
-        answer: FetchOffsetsReply = await self._ask(request)
+        answer: FetchOffsetsReply = await self._call_coordinator(request)
         if answer.code is not Code.NONE:
             raise Refused(answer.code, f"the offsets of the group cannot be read: {answer.code.name}")
         return list(answer.offsets)
 
-    async def _ask(self, request: Request) -> Any:
-        return await patiently(self._site, lambda: self._site.node.coordinators.ask(self.group, request))
+    async def _call_coordinator(self, request: Request) -> Any:
+        return await retry_while_loading(
+            self._context, lambda: self._context.broker.group_coordinators.ask(self.group, request)
+        )
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """The instance is deleted, or nobody has used it for long."""
         await self.unsubscribe()
-        self._ended = True
+        self._is_closed = True
 
-    async def let_go(self) -> None:
+    async def detach(self) -> None:
         """It lives elsewhere from now on, as the same member of its group."""
-        self._ended = True
-        if self.membership is not None:
-            await self.membership.stop()
+        self._is_closed = True
+        if self.member is not None:
+            await self.member.stop()

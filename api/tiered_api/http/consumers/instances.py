@@ -10,13 +10,13 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
-from tiered.groups.requests import DescribeGroupReply, DescribeGroup
+from tiered.groups.requests import DescribeGroup, DescribeGroupReply
 from tiered.metadata.image import Image
-from tiered_api.http.consumers.coordinator_calls import coordinator_of, patiently
-from tiered_api.http.consumers.instance import Choices, Instance
-from tiered_api.http.consumers.member import PREFIX, Wish, kept_in
-from tiered_api.http.consumers.subscriptions import Patterns
-from tiered_api.http.server.context import Site
+from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
+from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, user_data_of
+from tiered_api.http.consumers.subscriptions import PatternCache
+from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
 INSTANCES_MAX = 1_000
@@ -26,128 +26,134 @@ IDLE_SECONDS = 300.0
 SWEEP_SECONDS = 10.0
 
 
-class Place(NamedTuple):
+class InstanceKey(NamedTuple):
     """How an instance is named."""
 
     group: str
     name: str
 
 
-class Instances:
+class ConsumerInstances:
     """One listener's consumers. `close` ends them without a word: their members stay for a session's time."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._found: dict[Place, Instance] = {}
-        self._opening: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
-        self._counted: tuple[Image | None, Mapping[str, int]] = (None, {})
-        self._patterns = Patterns(site.work, site.clock)
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._instances: dict[InstanceKey, ConsumerInstance] = {}
+        self._lookup_locks: WeakValueDictionary[InstanceKey, asyncio.Lock] = WeakValueDictionary()
+        self._counts_cache: tuple[Image | None, Mapping[str, int]] = (None, {})
+        self._patterns = PatternCache(context.run_job, context.clock)
         self._sweeper: asyncio.Task[None] | None = None
-        site.node.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").read(
-            lambda: float(len(self._found))
+        context.broker.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
+            lambda: float(len(self._instances))
         )
 
-    async def create(self, place: Place, choices: Choices, peer: str) -> Instance:
+    async def create(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
         """A new consumer of the client at `peer`. HttpError 409 when there is one of that name in the group."""
-        async with self._alone(place):
-            if place in self._found or await self._again(place, peer) is not None:
-                raise HttpError(CONSUMER_EXISTS, f"consumer {place.name!r} exists already in group {place.group!r}")
-            return self._add(place, choices, peer)
+        async with self._lookup_lock(key):
+            if key in self._instances or await self._restore(key, peer) is not None:
+                raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} exists already in group {key.group!r}")
+            return self._add(key, config, peer)
 
-    async def find(self, place: Place, peer: str) -> Instance:
+    async def find(self, key: InstanceKey, peer: str) -> ConsumerInstance:
         """A consumer by its name; HttpError 404 when there is none."""
-        instance = self._found.get(place)
+        instance = self._instances.get(key)
         if instance is None:
-            async with self._alone(place):
-                instance = self._found.get(place) or await self._again(place, peer)
+            async with self._lookup_lock(key):
+                instance = self._instances.get(key) or await self._restore(key, peer)
         if instance is None:
-            raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {place.name!r} in group {place.group!r}")
-        instance.used_ns = self._site.clock.mono_ns()
+            raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {key.name!r} in group {key.group!r}")
+        instance.last_used_ns = self._context.clock.mono_ns()
         return instance
 
-    async def delete(self, place: Place, peer: str) -> None:
-        await self._end(place, await self.find(place, peer))
+    async def delete(self, key: InstanceKey, peer: str) -> None:
+        await self._end_instance(key, await self.find(key, peer))
 
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        for instance in list(self._found.values()):
-            if instance.membership is not None:
-                await instance.membership.stop()
-        self._found.clear()
+        for instance in list(self._instances.values()):
+            if instance.member is not None:
+                await instance.member.stop()
+        self._instances.clear()
 
-    def counts(self) -> Mapping[str, int]:
+    def partition_counts(self) -> Mapping[str, int]:
         """The topics that there are with their partitions; the same object until that may have changed."""
-        image = self._site.node.image
-        if self._counted[0] is not image:
+        image = self._context.broker.image
+        if self._counts_cache[0] is not image:
             counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
-            self._counted = (image, self._counted[1] if counts == self._counted[1] else counts)
-        return self._counted[1]
+            self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
+        return self._counts_cache[1]
 
-    def names(self, wish: Wish) -> Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]]:
+    def topic_matcher(self, subscription: Subscription) -> Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]]:
         """How a wish is held against the topics that there are. ValueError for a pattern that is not taken."""
-        if wish.pattern:
-            return self._patterns.matches(wish.pattern).among
-        topics = tuple(sorted(wish.topics))
+        if subscription.pattern:
+            return self._patterns.get_matches(subscription.pattern).matching_names
+        topics = tuple(sorted(subscription.topics))
 
-        async def named(_: Mapping[str, int]) -> tuple[str, ...]:
+        async def listed_topics(_: Mapping[str, int]) -> tuple[str, ...]:
             return topics
 
-        return named
+        return listed_topics
 
-    def _alone(self, place: Place) -> asyncio.Lock:
+    def _lookup_lock(self, key: InstanceKey) -> asyncio.Lock:
         """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""
-        lock = self._opening.get(place)
+        lock = self._lookup_locks.get(key)
         if lock is None:
-            lock = self._opening[place] = asyncio.Lock()
+            lock = self._lookup_locks[key] = asyncio.Lock()
         return lock
 
-    def _add(self, place: Place, choices: Choices, peer: str) -> Instance:
-        if len(self._found) >= INSTANCES_MAX:
+    def _add(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
+        if len(self._instances) >= INSTANCES_MAX:
             raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
-        if sum(each.peer == peer for each in self._found.values()) >= INSTANCES_PER_PEER:
+        if sum(each.peer == peer for each in self._instances.values()) >= INSTANCES_PER_PEER:
             raise HttpError(429, f"your address has {INSTANCES_PER_PEER} consumers already; delete unused ones")
-        instance = self._found[place] = Instance(self._site, *place, choices, peer)
+        instance = self._instances[key] = ConsumerInstance(self._context, *key, config, peer)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance
 
-    async def _again(self, place: Place, peer: str) -> Instance | None:
+    async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
         """The consumer whose member the group knows still, from before a restart."""
-        ask = self._site.node.coordinators.ask
-        group: DescribeGroupReply = await patiently(self._site, lambda: ask(place.group, DescribeGroup(place.group)))
+        ask = self._context.broker.group_coordinators.ask
+        group: DescribeGroupReply = await retry_while_loading(
+            self._context, lambda: ask(key.group, DescribeGroup(key.group))
+        )
         for member in group.members if group.code is Code.NONE else ():
-            found = Choices.found(kept_in(member.metadata)) if member.instance_id == PREFIX + place.name else None
+            found = (
+                ConsumerConfig.from_user_data(user_data_of(member.metadata))
+                if member.instance_id == INSTANCE_ID_PREFIX + key.name
+                else None
+            )
             if found is not None:
-                instance = self._add(place, found[0], peer)
+                instance = self._add(key, found[0], peer)
                 instance.join(found[1])
                 return instance
         return None
 
-    async def _end(self, place: Place, instance: Instance) -> None:
+    async def _end_instance(self, key: InstanceKey, instance: ConsumerInstance) -> None:
         async with instance.use():
-            await instance.end()
-            self._found.pop(place, None)
+            await instance.close()
+            self._instances.pop(key, None)
 
-    async def _has_moved(self, place: Place) -> bool:
+    async def _has_moved(self, key: InstanceKey) -> bool:
         """Whether another broker coordinates the group, and has the consumers."""
         try:
-            return await coordinator_of(self._site, place.group) != self._site.node.settings.node_id
+            return await find_coordinator(self._context, key.group) != self._context.broker.settings.node_id
         except Refused:
             return False
 
     async def _sweep(self) -> None:
         """Ends what nobody used for long, and lets go what lives at another broker now: it keeps its place there."""
         while True:
-            await self._site.clock.sleep(SWEEP_SECONDS)
-            oldest = self._site.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
-            for place, instance in list(self._found.items()):
-                if instance.turn.locked():
+            await self._context.clock.sleep(SWEEP_SECONDS)
+            oldest = self._context.clock.mono_ns() - int(IDLE_SECONDS * 1e9)
+            for key, instance in list(self._instances.items()):
+                if instance.lock.locked():
                     continue
-                if await self._has_moved(place):
-                    self._found.pop(place, None)
-                    await instance.let_go()
-                elif instance.used_ns < oldest:
+                if await self._has_moved(key):
+                    self._instances.pop(key, None)
+                    await instance.detach()
+                elif instance.last_used_ns < oldest:
                     with contextlib.suppress(HttpError):  # somebody deleted it meanwhile
-                        await self._end(place, instance)
+                        await self._end_instance(key, instance)

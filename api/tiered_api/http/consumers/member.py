@@ -17,11 +17,11 @@ from tiered.groups import requests
 from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember, SyncGroupReply
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
-from tiered_api.kafka.client.group_member import by_range, read_assignment, read_topics, write_assignment
+from tiered_api.kafka.client.group_member import assign_range, read_assignment, read_subscription, write_assignment
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
-PREFIX = "rest-"
+INSTANCE_ID_PREFIX = "rest-"
 """Before an instance's name: the names of static members are shared with all other clients of the group."""
 PROTOCOL, VERSION = "range", 0
 REBALANCE_MS = 60_000
@@ -29,25 +29,25 @@ HEARTBEAT_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 JOIN_SECONDS = 90.0
 
-Ask = Callable[[str, requests.Request, float], Awaitable[Any]]
+SendRequest = Callable[[str, requests.Request, float], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class Subscription:
     """What an instance reads: topics by name, or all whose name a pattern matches."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
 
 
-def subscription(topics: Sequence[str], kept: bytes) -> bytes:
+def encode_metadata(topics: Sequence[str], user_data: bytes) -> bytes:
     """A member's metadata, as every client of the group reads it; `kept` is for us alone."""
     return VERSION.to_bytes(2, "big") + encode(
-        ConsumerProtocolSubscription(topics=list(topics), user_data=kept), VERSION
+        ConsumerProtocolSubscription(topics=list(topics), user_data=user_data), VERSION
     )
 
 
-def kept_in(metadata: bytes) -> bytes:
+def user_data_of(metadata: bytes) -> bytes:
     """What `subscription` kept; empty when it is of another client."""
     try:
         version = min(int.from_bytes(metadata[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
@@ -56,57 +56,61 @@ def kept_in(metadata: bytes) -> bytes:
         return b""
 
 
-class Membership:
+class RestMember:
     """`counts` tells the topics that there are with their partitions, `names` those of them that are wished for.
     `assigned` is None until the first generation; `revoked` is awaited before a place is given up for the next one.
     `failure` says why it cannot be a member."""
 
     def __init__(
         self,
-        ask: Ask,
+        send_request: SendRequest,
         clock: Clock,
         group: str,
         name: str,
-        wish: Wish,
-        kept: bytes,
+        subscription: Subscription,
+        user_data: bytes,
         *,
         session_ms: int,
-        counts: Callable[[], Mapping[str, int]],
-        names: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
-        revoked: Callable[[], Awaitable[None]],
+        partition_counts: Callable[[], Mapping[str, int]],
+        match_topics: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
+        on_revoked: Callable[[], Awaitable[None]],
         member_id: str = "",
     ) -> None:
-        self.wish = wish
+        self.subscription = subscription
         self.assigned: list[TopicPartition] | None = None
         self.failure: Refused | None = None
-        self.settled = asyncio.Event()
+        self.join_done = asyncio.Event()
         self.member_id = member_id
         self.generation = -1
-        self.instance_id = PREFIX + name
-        self._ask = ask
+        self.instance_id = INSTANCE_ID_PREFIX + name
+        self._send_request = send_request
         self._clock = clock
         self._group = group
         self._name = name
-        self._kept = kept
+        self._user_data = user_data
         self._session_ms = session_ms
-        self._counts = counts
-        self._names = names
-        self._revoked = revoked
-        self._seen: Mapping[str, int] = {}
+        self._partition_counts = partition_counts
+        self._match_topics = match_topics
+        self._on_revoked = on_revoked
+        self._known_counts: Mapping[str, int] = {}
         self._subscribed: tuple[str, ...] = ()
-        self._named: frozenset[str] = frozenset()
+        self._group_topics: frozenset[str] = frozenset()
         """What all members wish for, if this one leads them."""
-        self._asked = bool(member_id)
+        self._join_sent = bool(member_id)
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
 
     async def leave(self) -> None:
         """Gives the place to the others."""
         await self.stop()
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
-        if self._asked and not taken:  # one that joins has its id only with the answer, the coordinator has it already
-            request = requests.LeaveGroup(self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),))
+        if (
+            self._join_sent and not taken
+        ):  # one that joins has its id only with the answer, the coordinator has it already
+            request = requests.LeaveGroup(
+                self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
+            )
             with contextlib.suppress(Refused):
-                await self._ask(self._group, request, JOIN_SECONDS)
+                await self._send_request(self._group, request, JOIN_SECONDS)
 
     async def stop(self) -> None:
         """Ends without a word: the member stays until its session ends."""
@@ -118,79 +122,81 @@ class Membership:
     async def _run(self) -> None:
         while True:
             try:
-                code = await self._take_part()
+                code = await self._join_group()
                 while code is Code.NONE:
-                    self.settled.set()
+                    self.join_done.set()
                     await self._clock.sleep(HEARTBEAT_SECONDS)
-                    code = await self._beat()
+                    code = await self._send_heartbeat()
             except Refused as refused:
                 code = refused.code
-            if not self._may_try_again(code):
+            if not self._can_rejoin(code):
                 self.failure = Refused(code, f"the group does not take this consumer: {code.name}")
-                self.settled.set()
+                self.join_done.set()
                 return
-            self.settled.clear()
+            self.join_done.clear()
             held, self.assigned = self.assigned, None
             if held is not None:
-                await self._revoked()
+                await self._on_revoked()
             if code not in (Code.REBALANCE_IN_PROGRESS, Code.MEMBER_ID_REQUIRED):
                 await self._clock.sleep(RETRY_SECONDS)
 
-    def _may_try_again(self, code: Code) -> bool:
+    def _can_rejoin(self, code: Code) -> bool:
         if code is Code.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         again = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS, Code.MEMBER_ID_REQUIRED)
         return code in again or code.retriable
 
-    async def _take_part(self) -> Code:
+    async def _join_group(self) -> Code:
         """One generation: join, and be told what is whose."""
-        seen = self._counts()
-        self._subscribed, self._seen, self._asked = await self._names(seen), seen, True
-        metadata = subscription(self._subscribed, self._kept)
+        seen = self._partition_counts()
+        self._subscribed, self._known_counts, self._join_sent = await self._match_topics(seen), seen, True
+        metadata = encode_metadata(self._subscribed, self._user_data)
         join = requests.JoinGroup(
             self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
             "consumer", ((PROTOCOL, metadata),),
         )  # fmt: skip
-        joined: JoinGroupReply = await self._ask(self._group, join, JOIN_SECONDS)
+        joined: JoinGroupReply = await self._send_request(self._group, join, JOIN_SECONDS)
         self.member_id = joined.member_id or self.member_id
         if joined.code is not Code.NONE:
             return joined.code
         self.generation = joined.generation
         leads = joined.leader == joined.member_id
-        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members if leads}
-        self._named = frozenset(topic for topics in wishes.values() for topic in topics)
+        subscriptions = {member.member_id: read_subscription(member.metadata) for member in joined.members if leads}
+        self._group_topics = frozenset(topic for topics in subscriptions.values() for topic in topics)
         sync = requests.SyncGroup(
             self._group, joined.generation, self.member_id, self.instance_id, joined.protocol_type, joined.protocol,
-            self._shares(wishes) if leads and not joined.skip_assignment else (),
+            self._assign_partitions(subscriptions) if leads and not joined.skip_assignment else (),
         )  # fmt: skip
-        synced: SyncGroupReply = await self._ask(self._group, sync, JOIN_SECONDS)
+        synced: SyncGroupReply = await self._send_request(self._group, sync, JOIN_SECONDS)
         if synced.code is Code.NONE:
             self.assigned = read_assignment(synced.assignment)
         return synced.code
 
-    def _shares(self, wishes: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
-        shares = by_range(wishes, {topic: count for topic, count in self._seen.items() if topic in self._named})
+    def _assign_partitions(self, subscriptions: Mapping[str, list[str]]) -> tuple[tuple[str, bytes], ...]:
+        shares = assign_range(
+            subscriptions, {topic: count for topic, count in self._known_counts.items() if topic in self._group_topics}
+        )
         return tuple((member, write_assignment(partitions)) for member, partitions in shares.items())
 
-    async def _beat(self) -> Code:
-        if await self._is_out_of_date():
+    async def _send_heartbeat(self) -> Code:
+        if await self._is_assignment_stale():
             return Code.REBALANCE_IN_PROGRESS
         beat = requests.Heartbeat(self._group, self.generation, self.member_id, self.instance_id)
-        answer: HeartbeatReply = await self._ask(self._group, beat, JOIN_SECONDS)
+        answer: HeartbeatReply = await self._send_request(self._group, beat, JOIN_SECONDS)
         return answer.code
 
-    async def topics(self) -> tuple[str, ...]:
+    async def subscribed_topics(self) -> tuple[str, ...]:
         """The topics that it wishes for, of those that there are."""
-        return await self._names(self._counts())
+        return await self._match_topics(self._partition_counts())
 
-    async def _is_out_of_date(self) -> bool:
+    async def _is_assignment_stale(self) -> bool:
         """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
-        seen, now = self._seen, self._counts()
+        seen, now = self._known_counts, self._partition_counts()
         if now is seen:
             return False
-        if await self._names(now) != self._subscribed:
+        if await self._match_topics(now) != self._subscribed:
             return True
-        if any(now.get(topic) != seen.get(topic) for topic in self._named):
+        if any(now.get(topic) != seen.get(topic) for topic in self._group_topics):
             return True
-        self._seen = now
+        self._known_counts = now
         return False

@@ -9,7 +9,7 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 from tiered.ports import Clock
-from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, Pattern
+from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPattern
 from tiered_api.http.server.limits import Exhausted
 
 JOB_STEPS = 1 << 21
@@ -18,70 +18,70 @@ PAUSE_SECONDS = 0.5
 
 Topics = Mapping[str, int]
 """Partitions by topic. The same object means the same topics."""
-Work = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
-"""`Site.work`: does it in a thread where the size is much."""
+RunJob = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
+"""`HttpBroker.run_job`: does it in a thread where the size is much."""
 
 
-class Matches:
+class PatternMatches:
     """The names that one pattern matches, of the topics that it was asked for last."""
 
-    def __init__(self, text: str, patterns: Patterns) -> None:
-        self._pattern = Pattern(text)
+    def __init__(self, text: str, patterns: PatternCache) -> None:
+        self._pattern = TopicPattern(text)
         self._patterns = patterns
-        self._seen: Topics = {}
+        self._known_topics: Topics = {}
         self._names: tuple[str, ...] = ()
 
-    async def among(self, known: Topics) -> tuple[str, ...]:
+    async def matching_names(self, known: Topics) -> tuple[str, ...]:
         """The names in order, those of internal topics left out."""
-        if self._seen is not known:
-            async with self._patterns.turn:
-                if self._seen is not known:
-                    await self._look(known)
+        if self._known_topics is not known:
+            async with self._patterns.lock:
+                if self._known_topics is not known:
+                    await self._update(known)
         return self._names
 
-    async def _look(self, known: Topics) -> None:
-        new, gone = self._patterns.difference(self._seen, known)
+    async def _update(self, known: Topics) -> None:
+        new, gone = self._patterns.diff_topics(self._known_topics, known)
         found: list[str] = []
         names = iter(new)
-        count = max(JOB_STEPS // (NAME_CHARACTERS * self._pattern.effort), 1)
+        count = max(JOB_STEPS // (NAME_CHARACTERS * self._pattern.steps_per_char), 1)
         while some := list(islice(names, count)):
-            steps = sum(map(len, some)) * self._pattern.effort
-            found += await self._patterns.work(steps, self._pattern.among, some)
+            steps = sum(map(len, some)) * self._pattern.steps_per_char
+            found += await self._patterns.run_match_job(steps, self._pattern.filter_names, some)
         if found or not gone.isdisjoint(self._names):
             kept = (name for name in self._names if name not in gone)
             self._names = tuple(sorted((*kept, *(name for name in found if not name.startswith("__")))))
-        self._seen = known
+        self._known_topics = known
 
 
-class Patterns:
+class PatternCache:
     """All patterns of one listener's consumers. One at a time is matched, so they never take all threads."""
 
-    def __init__(self, work: Work, clock: Clock) -> None:
-        self.turn = asyncio.Lock()
-        self._work = work
+    def __init__(self, run_job: RunJob, clock: Clock) -> None:
+        self.lock = asyncio.Lock()
+        self._run_job = run_job
         self._clock = clock
-        self._matches: WeakValueDictionary[str, Matches] = WeakValueDictionary()
-        self._between: tuple[Topics, Topics] = ({}, {})
+        self._matches: WeakValueDictionary[str, PatternMatches] = WeakValueDictionary()
+        self._diffed: tuple[Topics, Topics] = ({}, {})
         self._difference: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
-    def matches(self, text: str) -> Matches:
+    def get_matches(self, text: str) -> PatternMatches:
         """Of one pattern, shared by those who have it. ValueError when it is not taken."""
         found = self._matches.get(text)
         if found is None:
-            found = self._matches[text] = Matches(text, self)
+            found = self._matches[text] = PatternMatches(text, self)
         return found
 
-    def difference(self, before: Topics, after: Topics) -> tuple[frozenset[str], frozenset[str]]:
+    def diff_topics(self, before: Topics, after: Topics) -> tuple[frozenset[str], frozenset[str]]:
         """Names that came and that went. Most patterns ask for the same two."""
-        if self._between[0] is not before or self._between[1] is not after:
-            self._between = (before, after)
+        if self._diffed[0] is not before or self._diffed[1] is not after:
+            self._diffed = (before, after)
             self._difference = (frozenset(after.keys() - before.keys()), frozenset(before.keys() - after.keys()))
         return self._difference
 
-    async def work(self, steps: int, among: Callable[[list[str]], list[str]], names: list[str]) -> list[str]:
+    async def run_match_job(self, steps: int, among: Callable[[list[str]], list[str]], names: list[str]) -> list[str]:
         """Tries again while the threads are taken: what was matched so far is not lost."""
         while True:
             try:
-                return await self._work(steps, among, names)
+                return await self._run_job(steps, among, names)
             except Exhausted:
                 await self._clock.sleep(PAUSE_SECONDS)

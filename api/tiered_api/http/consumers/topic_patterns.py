@@ -20,7 +20,7 @@ POSITIONS_MAX = 256
 """Characters and classes in an expression, each as often as it may be repeated by number."""
 PARTS_MAX = 2_048
 """Parts of all kinds, counted so: also what is empty takes time."""
-REMEMBERED = 1_000
+FOLLOWERS_CACHE_MAX = 1_000
 """Sets of positions whose followers are remembered; when there are more, all are forgotten."""
 ALPHABET = frozenset(string.ascii_letters + string.digits + "._-")
 """All that a topic's name may hold."""
@@ -49,7 +49,7 @@ class _Part(NamedTuple):
 _NOTHING = _Part(0, 0, True)
 
 
-class Pattern:
+class TopicPattern:
     """One expression. ValueError with the reason when it is none, or is not taken."""
 
     def __init__(self, text: str) -> None:
@@ -64,7 +64,7 @@ class Pattern:
             raise ValueError("it is no regular expression") from None
         self._follow: list[int] = []
         """Per position those that may come after it."""
-        self._where: dict[str, int] = dict.fromkeys(ALPHABET, 0)
+        self._positions_by_char: dict[str, int] = dict.fromkeys(ALPHABET, 0)
         """Per character the positions that take it."""
         self._parts = 0
         try:
@@ -72,15 +72,15 @@ class Pattern:
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         self._first, self._last, self._empty = whole
-        self._after: dict[int, int] = {}
-        self.effort = max(len(self._follow), 1)
+        self._followers_cache: dict[int, int] = {}
+        self.steps_per_char = max(len(self._follow), 1)
         """Steps that one character of a name takes at most."""
 
     def matches(self, name: str) -> bool:
         """True if the expression matches the whole name."""
         if not name:
             return self._empty
-        after, where = self._after, self._where
+        after, where = self._followers_cache, self._positions_by_char
         at = self._first & where.get(name[0], 0)
         for character in name[1:]:
             following = after.get(at)
@@ -89,7 +89,7 @@ class Pattern:
             at = following & where.get(character, 0)
         return bool(at & self._last)
 
-    def among(self, names: Iterable[str]) -> list[str]:
+    def filter_names(self, names: Iterable[str]) -> list[str]:
         """The names that it matches."""
         return [name for name in names if self.matches(name)]
 
@@ -100,9 +100,9 @@ class Pattern:
             low = rest & -rest
             following |= self._follow[low.bit_length() - 1]
             rest ^= low
-        if len(self._after) >= REMEMBERED:
-            self._after.clear()
-        self._after[at] = following
+        if len(self._followers_cache) >= FOLLOWERS_CACHE_MAX:
+            self._followers_cache.clear()
+        self._followers_cache[at] = following
         return following
 
     # -- how it is made -----------------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ class Pattern:
         made = _NOTHING
         for number, (kind, given) in enumerate(items):
             is_last = ends and all(each[0] is words.AT for each in items[number + 1 :])
-            made = self._joined(made, self._item(kind, given, flags, begins, is_last))
+            made = self._concatenate(made, self._item(kind, given, flags, begins, is_last))
             begins = begins and kind is words.AT
         return made
 
-    def _joined(self, one: _Part, other: _Part) -> _Part:
+    def _concatenate(self, one: _Part, other: _Part) -> _Part:
         self._link(one.last, other.first)
         first = one.first | other.first if one.empty else one.first
         last = one.last | other.last if other.empty else other.last
@@ -132,7 +132,7 @@ class Pattern:
     def _item(self, kind: Any, given: Any, flags: int, begins: bool, ends: bool) -> _Part:
         self._parts += 1
         if self._parts > PARTS_MAX:
-            raise too_long()
+            raise too_long_error()
         if kind is words.BRANCH:
             parts = [self._sequence(each, flags, begins, ends) for each in given[1]]
             first = last = 0
@@ -143,14 +143,14 @@ class Pattern:
             _, added, removed, inside = given
             return self._sequence(inside, (flags | added) & ~removed, begins, ends)
         if kind in (words.MAX_REPEAT, words.MIN_REPEAT):
-            return self._repeated(given, flags)
+            return self._repeat(given, flags)
         if kind is words.AT:
             if (given in BEGINNINGS and begins) or (given in ENDS and ends):
                 return _NOTHING
             raise ValueError("^ is taken at its beginning only, $ at its end, \\b nowhere")
         return self._position(_characters(kind, given, flags))
 
-    def _repeated(self, given: Any, flags: int) -> _Part:
+    def _repeat(self, given: Any, flags: int) -> _Part:
         low, high, inside = given
         endless = high is words.MAXREPEAT
         made = _NOTHING
@@ -159,20 +159,20 @@ class Pattern:
             part = self._sequence(inside, flags, False, False)
             if endless and number == max(low, 1) - 1:
                 self._link(part.last, part.first)
-            made = self._joined(made, part._replace(empty=part.empty or number >= low))
+            made = self._concatenate(made, part._replace(empty=part.empty or number >= low))
         return made
 
     def _position(self, characters: frozenset[str]) -> _Part:
         number = len(self._follow)
         if number >= POSITIONS_MAX:
-            raise too_long()
+            raise too_long_error()
         self._follow.append(0)
         for character in characters:
-            self._where[character] |= 1 << number
+            self._positions_by_char[character] |= 1 << number
         return _Part(1 << number, 1 << number, False)
 
 
-def too_long() -> ValueError:
+def too_long_error() -> ValueError:
     """Numbers of repetitions multiply."""
     return ValueError(f"it comes to more than {POSITIONS_MAX} characters when its repetitions are written out")
 
@@ -182,9 +182,9 @@ def _characters(kind: Any, given: Any, flags: int) -> frozenset[str]:
     if kind is words.ANY:
         return ALPHABET
     if kind is words.LITERAL:
-        return _cased({chr(given)}, flags)
+        return _apply_case({chr(given)}, flags)
     if kind is words.NOT_LITERAL:
-        return ALPHABET - _cased({chr(given)}, flags)
+        return ALPHABET - _apply_case({chr(given)}, flags)
     if kind is not words.IN:
         raise ValueError("references, assertions and atomic groups are not taken")
     found: set[str] = set()
@@ -198,11 +198,11 @@ def _characters(kind: Any, given: Any, flags: int) -> frozenset[str]:
             found |= {character for character in ALPHABET if value[0] <= ord(character) <= value[1]}
         else:
             found |= CATEGORIES[value]
-    taken = _cased(found, flags)
+    taken = _apply_case(found, flags)
     return ALPHABET - taken if negated else taken
 
 
-def _cased(characters: set[str], flags: int) -> frozenset[str]:
+def _apply_case(characters: set[str], flags: int) -> frozenset[str]:
     if flags & re.IGNORECASE:
         characters = {form for each in characters for form in (each, each.lower(), each.upper())}
     return ALPHABET & characters

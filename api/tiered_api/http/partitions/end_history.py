@@ -15,7 +15,7 @@ class EndHistory:
         self._ends: list[int] = []
         self._times: list[int] = []
 
-    def note(self, end: int, now_ms: int) -> None:
+    def record_end(self, end: int, now_ms: int) -> None:
         """It ends there now. Where it ended later before, records are gone, and what was known is void."""
         ends, times = self._ends, self._times
         if ends and end < ends[-1]:

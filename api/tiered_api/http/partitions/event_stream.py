@@ -9,39 +9,48 @@ from dataclasses import replace
 import orjson
 from aiohttp import web
 
-from tiered_api.http.partitions.reads import Ask, bytes_of, effort, fetch, hold, memory
-from tiered_api.http.partitions.record_json import events
-from tiered_api.http.partitions.remote_partition import followed
+from tiered_api.http.partitions.reads import (
+    ReadSpec,
+    decode_memory,
+    fetch,
+    load_bytes,
+    max_decoded_size,
+    reserve_memory,
+)
+from tiered_api.http.partitions.record_json import encode_events
+from tiered_api.http.partitions.remote_partition import resolve_leader
 from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import NAMED, HttpError, from_named
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import cut_off, open_stream
+from tiered_api.http.server.errors import EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import abort_connection, open_stream
 
-ROUND_BYTES = 1 << 18
-SILENCE_MS = 15_000
+READ_BYTES_MAX = 1 << 18
+KEEPALIVE_MS = 15_000
 """After this long without a record a comment is sent, so that proxies and clients see a living connection."""
 
 
-async def stream_events(request: Request, ask: Ask, form: str) -> web.StreamResponse:
+async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
     """Events until the client goes, the stream is too old or the server closes."""
-    with request.site.stream(request.peer, request.protocol):
-        return await _stream(request, ask, form)
+    with request.context.admit_stream(request.peer, request.protocol):
+        return await _stream(request, spec, form)
 
 
-async def _stream(request: Request, ask: Ask, form: str) -> web.StreamResponse:
-    ask = replace(ask, offset=_resume(request, ask.offset), max_bytes=min(ask.max_bytes, ROUND_BYTES), wait_ms=0)
-    text, ask = await _round(request, ask, form)
+async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
+    spec = replace(
+        spec, offset=_resume_offset(request, spec.offset), max_bytes=min(spec.max_bytes, READ_BYTES_MAX), wait_ms=0
+    )
+    text, spec = await _next_events(request, spec, form)
     response = open_stream(media_types.EVENTS)
     await response.prepare(request)
     await _send(request, response, text or b": open\n\n")
-    ask = replace(ask, wait_ms=SILENCE_MS)
+    spec = replace(spec, wait_ms=KEEPALIVE_MS)
     loop = asyncio.get_running_loop()
-    until = loop.time() + request.site.limits.stream_seconds
-    while loop.time() < until and not request.site.closing and request.transport is not None:
+    deadline = loop.time() + request.context.limits.stream_seconds
+    while loop.time() < deadline and not request.context.closing and request.transport is not None:
         try:
-            text, ask = await _round(request, ask, form)
-        except NAMED as error:
-            await _send(request, response, _failed(from_named(error)))
+            text, spec = await _next_events(request, spec, form)
+        except EXPECTED_ERRORS as error:
+            await _send(request, response, _error_event(to_http_error(error)))
             break
         await _send(request, response, text or b": silence\n\n")
     response.force_close()
@@ -49,7 +58,7 @@ async def _stream(request: Request, ask: Ask, form: str) -> web.StreamResponse:
     return response
 
 
-def _resume(request: Request, offset: int) -> int:
+def _resume_offset(request: HttpRequest, offset: int) -> int:
     last = request.headers.get("Last-Event-ID")
     if last is None:
         return offset
@@ -58,28 +67,30 @@ def _resume(request: Request, offset: int) -> int:
     return int(last) + 1
 
 
-async def _round(request: Request, ask: Ask, form: str) -> tuple[bytes, Ask]:
+async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[bytes, ReadSpec]:
     """The events of one read, and the read after it. They are held until they are sent."""
-    site = request.site
-    ask = replace(ask, source=followed(site, ask.source))
-    data = bytes_of(await fetch(request, ask))
+    context = request.context
+    spec = replace(spec, source=resolve_leader(context, spec.source))
+    data = load_bytes(await fetch(request, spec))
     if data:
-        await hold(request, ask.source, memory(data))
-    text, count, following = await site.work(effort(data), events, data, ask.offset, site.limits.json_bytes, form)
-    request.settle(len(text))
-    site.read.inc(count)
-    return text, replace(ask, offset=following)
+        await reserve_memory(request, spec.source, decode_memory(data))
+    text, count, following = await context.run_job(
+        max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form
+    )
+    request.set_held_memory(len(text))
+    context.records_read.inc(count)
+    return text, replace(spec, offset=following)
 
 
-def _failed(error: HttpError) -> bytes:
+def _error_event(error: HttpError) -> bytes:
     body = orjson.dumps({"error_code": error.error_code, "message": error.message})
     return b"event: error\ndata: %b\n\n" % body
 
 
-async def _send(request: Request, response: web.StreamResponse, text: bytes) -> None:
+async def _send(request: HttpRequest, response: web.StreamResponse, text: bytes) -> None:
     try:
-        async with asyncio.timeout(request.site.limits.write_seconds):
+        async with asyncio.timeout(request.context.limits.write_seconds):
             await response.write(text)
     except TimeoutError:
-        cut_off(request)
-    request.settle(0)
+        abort_connection(request)
+    request.set_held_memory(0)

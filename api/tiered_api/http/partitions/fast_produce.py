@@ -14,78 +14,78 @@ import orjson
 from aiohttp import web
 
 from tiered.errors import Refused
-from tiered_api.http.partitions.produce import append_here, choose, turns
-from tiered_api.http.partitions.record_formats import record_v3
-from tiered_api.http.server.context import Site
+from tiered_api.http.partitions.produce import append_locally, choose_partition, keyless_counter
+from tiered_api.http.partitions.record_formats import parse_record_v3
+from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import Request
+from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.server.responses import date_line
-from tiered_api.http.v3.produce import Reports
+from tiered_api.http.v3.produce import ProduceReports
 
-HEADS = 4096
+HEADS_MAX = 4096
 """Heads that are remembered; when there are more, all are forgotten."""
 HEAD_BYTES = 1024
-OTHER_MEANING = ("Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade")
+UNSUPPORTED_HEADERS = ("Transfer-Encoding", "Content-Encoding", "Expect", "Upgrade")
 """Headers under which the body is not simply the bytes that follow."""
 OPERATION = "v3_produce_records"
 
 _INTERNALS = ("_waiter", "_messages", "_next_keepalive_close_time", "_keepalive_timeout", "_reading_paused")
-POSSIBLE = all(hasattr(web.RequestHandler, name) for name in _INTERNALS)
+IS_SUPPORTED = all(hasattr(web.RequestHandler, name) for name in _INTERNALS)
 """Whether this aiohttp has what a connection has to look at to know that it is between two requests."""
 
 _HEAD = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-class Known(NamedTuple):
+class KnownHead(NamedTuple):
     """What a head means: a record for `topic` in a body of `length` bytes."""
 
     length: int
     topic: str
-    reports: Reports
+    reports: ProduceReports
 
 
-class Heads:
+class HeadCache:
     """The heads that are known."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._known: dict[bytes, Known] = {}
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._known: dict[bytes, KnownHead] = {}
 
-    def learn(self, head: bytes, request: Request) -> None:
+    def remember(self, head: bytes, request: HttpRequest) -> None:
         """Remembers the head of a request that was answered well, when it can be taken the short way."""
         if len(head) > HEAD_BYTES or request.version != (1, 1) or not request.keep_alive or head in self._known:
             return
-        if any(name in request.headers for name in OTHER_MEANING):
+        if any(name in request.headers for name in UNSUPPORTED_HEADERS):
             return
-        if len(self._known) >= HEADS:
+        if len(self._known) >= HEADS_MAX:
             self._known.clear()
-        reports = Reports(self._site.node.cluster_id, request.args["topic"])
-        self._known[head] = Known(request.content_length or 0, request.args["topic"], reports)
+        reports = ProduceReports(self._context.broker.cluster_id, request.args["topic"])
+        self._known[head] = KnownHead(request.content_length or 0, request.args["topic"], reports)
 
-    def answer(self, data: bytes) -> bytes | None:
+    def try_produce(self, data: bytes) -> bytes | None:
         """The whole answer to `data` when that is one known head and its body and the record is in; None when the full
         way has to deal with it: then nothing has happened."""
         end = data.find(b"\r\n\r\n") + 4
         known = self._known.get(data[:end])
         if known is None or len(data) - end != known.length:
             return None
-        site = self._site
-        topic = site.node.image.topics.get(known.topic)
+        context = self._context
+        topic = context.broker.image.topics.get(known.topic)
         if topic is None:
             return None
         try:
-            record = record_v3(orjson.loads(data[end:]), site.clock.wall_ms())
-            partition = choose(record, len(topic.partitions), next(turns))
-            placed = append_here(site, topic, partition, record)
+            record = parse_record_v3(orjson.loads(data[end:]), context.clock.wall_ms())
+            partition = choose_partition(record, len(topic.partitions), next(keyless_counter))
+            placed = append_locally(context, topic, partition, record)
         except (orjson.JSONDecodeError, HttpError, Refused):
             return None
         if placed is None:
             return None
-        site.requests.inc(1, OPERATION, "200")
-        body = known.reports.placed(record, placed)
+        context.requests.inc(1, OPERATION, "200")
+        body = known.reports.format_success(record, placed)
         return _HEAD % (date_line(), len(body)) + body
 
 
-def is_learned(request: Request, response: web.StreamResponse) -> bool:
+def is_cacheable(request: HttpRequest, response: web.StreamResponse) -> bool:
     """Whether what was just answered is of the kind that is worth remembering."""
     return request.operation == OPERATION and response.status == 200

@@ -15,31 +15,37 @@ from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
-from tiered_api.http.partitions.record_formats import Incoming
-from tiered_api.http.partitions.remote_partition import Away, Source, source_of
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.errors import NAMED, PARTITION_NOT_FOUND, TOPIC_NOT_FOUND, HttpError, from_named
+from tiered_api.http.partitions.record_formats import ProducerRecord
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.errors import (
+    EXPECTED_ERRORS,
+    PARTITION_NOT_FOUND,
+    TOPIC_NOT_FOUND,
+    HttpError,
+    to_http_error,
+)
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
 
-AT_ONCE = 5_000
+RECORDS_PER_TURN = 5_000
 """Records of one request that are dealt with before others get their turn."""
 
 LZ4_FAST = 9
 """The level by which Kafka means no level at all."""
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
-turns = itertools.count()
+keyless_counter = itertools.count()
 """Keyless records of one request stay together; the next request's go to the next partition."""
 
 _BATCH = re.compile(r"batch at byte \d+: ")
 """How the log begins a refusal."""
-ONE_AT_FAULT = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
+SINGLE_RECORD_CODES = (Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, Code.MESSAGE_TOO_LARGE)
 """Refusals of a batch that one record may have caused: the others are tried again without it."""
 
 
-class Placed(NamedTuple):
+class RecordMetadata(NamedTuple):
     """Where a record is now, and the timestamp that it has there."""
 
     partition: int
@@ -47,107 +53,116 @@ class Placed(NamedTuple):
     timestamp: int
 
 
-def topic_image(site: Site, name: str) -> TopicImage:
+def find_topic(context: HttpContext, name: str) -> TopicImage:
     """The topic; HttpError 404 when there is none."""
-    topic = site.node.image.topics.get(name)
+    topic = context.broker.image.topics.get(name)
     if topic is None:
         raise HttpError(TOPIC_NOT_FOUND, f"topic {name[:249]!r} not found")
     return topic
 
 
-def source_in(site: Site, topic: TopicImage, partition: int) -> Source:
+def find_partition(context: HttpContext, topic: TopicImage, partition: int) -> AnyPartition:
     """The partition, wherever it is led; HttpError 404 when the topic has no such partition."""
     if not 0 <= partition < len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition}")
-    return source_of(site, TopicPartition(topic.name, partition), topic.topic_id)
+    return open_partition(context, TopicPartition(topic.name, partition), topic.topic_id)
 
 
-def choose(record: Incoming, partitions: int, turn: int) -> int:
+def choose_partition(record: ProducerRecord, partitions: int, counter: int) -> int:
     """The partition a record goes to: as asked, by its key as Kafka's default partitioner, or in turn."""
     if record.partition is not None:
         return record.partition
     if record.key is not None:
         return partition_of(record.key, partitions)
-    return turn % partitions
+    return counter % partitions
 
 
-async def append_one(site: Site, topic: TopicImage, record: Incoming) -> Placed:
+async def append_one(context: HttpContext, topic: TopicImage, record: ProducerRecord) -> RecordMetadata:
     """One record, one batch. Raises what refuses it."""
     check_writable(topic.name)
-    partition = choose(record, len(topic.partitions), next(turns))
-    return (await _append(site, source_in(site, topic, partition), [record]))[0]
+    partition = choose_partition(record, len(topic.partitions), next(keyless_counter))
+    return (await _append(context, find_partition(context, topic, partition), [record]))[0]
 
 
-def append_here(site: Site, topic: TopicImage, partition: int, record: Incoming) -> Placed | None:
+def append_locally(
+    context: HttpContext, topic: TopicImage, partition: int, record: ProducerRecord
+) -> RecordMetadata | None:
     """One record into a partition that answers in the same turn of the loop; None, and nothing done, when this one does
     not. Raises what refuses the record."""
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
-    replica = site.node.replica(topic.name, partition)
+    replica = context.broker.leader_replica(topic.name, partition)
     if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
-    step = _append(site, replica, [record])
+    step = _append(context, replica, [record])
     try:
         step.send(None)
     except StopIteration as done:
-        placed: list[Placed] = done.value
+        placed: list[RecordMetadata] = done.value
         return placed[0]
     step.close()
     raise AssertionError(f"the append to {topic.name}-{partition} waits, though nobody else is in sync")
 
 
-async def append_many(site: Site, topic: TopicImage, records: Sequence[Incoming]) -> list[Placed | HttpError]:
+async def append_many(
+    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata | HttpError]:
     """One batch per partition, more only where one would be too large; what became of each record, in order."""
     check_writable(topic.name)
-    turn = next(turns)
-    if len(records) <= AT_ONCE:
-        return await _append_some(site, topic, records, turn)
-    outcomes: list[Placed | HttpError] = []
-    for start in range(0, len(records), AT_ONCE):
-        outcomes += await _append_some(site, topic, records[start : start + AT_ONCE], turn)
+    counter = next(keyless_counter)
+    if len(records) <= RECORDS_PER_TURN:
+        return await _append_chunk(context, topic, records, counter)
+    outcomes: list[RecordMetadata | HttpError] = []
+    for start in range(0, len(records), RECORDS_PER_TURN):
+        outcomes += await _append_chunk(context, topic, records[start : start + RECORDS_PER_TURN], counter)
         await asyncio.sleep(0)
     return outcomes
 
 
-async def _append_some(
-    site: Site, topic: TopicImage, records: Sequence[Incoming], turn: int
-) -> list[Placed | HttpError]:
-    outcomes: list[Placed | HttpError] = [_UNKNOWN] * len(records)
+async def _append_chunk(
+    context: HttpContext, topic: TopicImage, records: Sequence[ProducerRecord], counter: int
+) -> list[RecordMetadata | HttpError]:
+    outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
     count = len(topic.partitions)
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
-        groups.setdefault(choose(record, count, turn), []).append(n)
-    away = []
+        groups.setdefault(choose_partition(record, count, counter), []).append(n)
+    remote = []
     for partition, numbers in groups.items():
         try:
-            source = source_in(site, topic, partition)
-            share = _Share(source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes))
-        except NAMED as error:
+            source = find_partition(context, topic, partition)
+            share = _PartitionRecords(
+                source, numbers, min(source.config.max_message_bytes, source.config.segment_bytes)
+            )
+        except EXPECTED_ERRORS as error:
             for n in numbers:
-                outcomes[n] = from_named(error)
+                outcomes[n] = to_http_error(error)
             continue
-        if isinstance(source, Away):
-            away.append(share)
+        if isinstance(source, RemotePartition):
+            remote.append(share)
         else:
-            await _append_share(site, share, records, outcomes)
-    if away:  # each waits for another broker
-        await asyncio.gather(*(_append_share(site, share, records, outcomes) for share in away))
+            await _append_partition(context, share, records, outcomes)
+    if remote:  # each waits for another broker
+        await asyncio.gather(*(_append_partition(context, share, records, outcomes) for share in remote))
     return outcomes
 
 
-class _Share(NamedTuple):
+class _PartitionRecords(NamedTuple):
     """The records of one partition, by their numbers, and how large a batch may be."""
 
-    source: Source
+    source: AnyPartition
     numbers: list[int]
     limit: int
 
 
-async def _append_share(
-    site: Site, share: _Share, records: Sequence[Incoming], outcomes: list[Placed | HttpError]
+async def _append_partition(
+    context: HttpContext,
+    share: _PartitionRecords,
+    records: Sequence[ProducerRecord],
+    outcomes: list[RecordMetadata | HttpError],
 ) -> None:
     for batch in batches(records, share.numbers, share.limit):
-        placed = await _outcomes(site, share.source, [records[n] for n in batch])
+        placed = await _append_batch(context, share.source, [records[n] for n in batch])
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome
 
@@ -155,12 +170,12 @@ async def _append_share(
 _UNKNOWN = HttpError(500, "internal error")
 
 
-def batches(records: Sequence[Incoming], numbers: Iterable[int], limit: int) -> Iterable[list[int]]:
+def batches(records: Sequence[ProducerRecord], numbers: Iterable[int], limit: int) -> Iterable[list[int]]:
     """`numbers` in runs whose records make a batch of at most `limit` bytes; one too large for that is alone."""
     run: list[int] = []
     size = HEADER_BYTES
     for n in numbers:
-        more = size_of(records[n])
+        more = max_record_size(records[n])
         if run and size + more > limit:
             yield run
             run, size = [], HEADER_BYTES
@@ -170,7 +185,7 @@ def batches(records: Sequence[Incoming], numbers: Iterable[int], limit: int) -> 
         yield run
 
 
-def size_of(record: Incoming) -> int:
+def max_record_size(record: ProducerRecord) -> int:
     """An upper bound of a record's bytes in a batch."""
     size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
@@ -178,30 +193,34 @@ def size_of(record: Incoming) -> int:
     return size
 
 
-async def _outcomes(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed | HttpError]:
+async def _append_batch(
+    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata | HttpError]:
     try:
-        return list(await _append(site, source, records))
-    except NAMED as error:
-        if len(records) == 1 or not isinstance(error, Refused) or error.code not in ONE_AT_FAULT:
-            return [from_named(error)] * len(records)
-    return [outcome for record in records for outcome in await _outcomes(site, source, [record])]
+        return list(await _append(context, source, records))
+    except EXPECTED_ERRORS as error:
+        if len(records) == 1 or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
+            return [to_http_error(error)] * len(records)
+    return [outcome for record in records for outcome in await _append_batch(context, source, [record])]
 
 
-async def _append(site: Site, source: Source, records: Sequence[Incoming]) -> list[Placed]:
-    codec, level = codec_of(source.config)
+async def _append(
+    context: HttpContext, source: AnyPartition, records: Sequence[ProducerRecord]
+) -> list[RecordMetadata]:
+    codec, level = topic_codec(source.config)
     batch = bytearray(encode_batch([record[1:5] for record in records], codec=codec, level=level))
     try:
-        appended = await source.append(batch, timeout_ms=site.limits.append_ms)
+        appended = await source.append(batch, timeout_ms=context.limits.append_ms)
     except Refused as refused:
-        raise _of_records(refused) from None
-    site.written.inc(len(records))
+        raise _rephrase_refusal(refused) from None
+    context.records_written.inc(len(records))
     first, stamped, partition = appended.base_offset, appended.append_time_ms, source.partition
     if stamped >= 0:
-        return [Placed(partition, first + n, stamped) for n in range(len(records))]
-    return [Placed(partition, first + n, record.timestamp) for n, record in enumerate(records)]
+        return [RecordMetadata(partition, first + n, stamped) for n in range(len(records))]
+    return [RecordMetadata(partition, first + n, record.timestamp) for n, record in enumerate(records)]
 
 
-def _of_records(refused: Refused) -> Refused:
+def _rephrase_refusal(refused: Refused) -> Refused:
     """A refusal in the words of who sent records: the batch is ours."""
     found = _BATCH.match(refused.why)
     if found is None:
@@ -212,7 +231,7 @@ def _of_records(refused: Refused) -> Refused:
     return Refused(refused.code, why)
 
 
-def codec_of(config: TopicConfig) -> tuple[Codec, int | None]:
+def topic_codec(config: TopicConfig) -> tuple[Codec, int | None]:
     """How to compress what came uncompressed, and at which level: as the topic says, "producer" leaves it alone."""
     codec = CODECS.get(config.compression_type, Codec.NONE)
     levels = {

@@ -13,10 +13,10 @@ from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.partitions.produce import source_in, topic_image
-from tiered_api.http.partitions.remote_partition import Away, Source, bounds
+from tiered_api.http.partitions.produce import find_partition, find_topic
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, fetch_bounds
 from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
-from tiered_api.http.server.request import Request
+from tiered_api.http.server.request import HttpRequest
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
@@ -30,119 +30,127 @@ RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
 
 
 @dataclass(frozen=True)
-class Ask:
+class ReadSpec:
     """A read as asked for: offset, bytes of batches, milliseconds to wait for the first."""
 
-    source: Source
+    source: AnyPartition
     offset: int
     max_bytes: int
     wait_ms: int
-    held: int = DECODED_PER_BYTE
+    memory_per_byte: int = DECODED_PER_BYTE
     """Bytes of memory per byte of batches."""
 
 
-async def asked(request: Request, max_bytes: int) -> Ask:
+async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
     """The read that path and query describe; HttpError 404 for the partition, 400 for the query."""
     source = partition_of_path(request)
-    limits = request.site.limits
-    return Ask(
+    limits = request.context.limits
+    return ReadSpec(
         source,
-        await _start(request, source),
-        request.integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
-        request.integer("timeout", 0, 0, limits.poll_ms),
+        await _start_offset(request, source),
+        request.query_integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
+        request.query_integer("timeout", 0, 0, limits.poll_ms),
     )
 
 
-def partition_of_path(request: Request) -> Source:
+def partition_of_path(request: HttpRequest) -> AnyPartition:
     """The partition that `{topic}` and `{partition}` name."""
-    return source_in(request.site, topic_image(request.site, request.args["topic"]), request.number("partition"))
+    return find_partition(
+        request.context, find_topic(request.context, request.args["topic"]), request.path_number("partition")
+    )
 
 
-def led_here(request: Request) -> LeaderReplica:
+def require_local_leader(request: HttpRequest) -> LeaderReplica:
     """The same for who needs the replica itself: HttpError 307 to the broker that leads it."""
     source = partition_of_path(request)
     if isinstance(source, LeaderReplica):
         return source
-    raise request.site.elsewhere.away(request.target, source.leader().node_id, f"leads {source.at}")
+    raise request.context.remote_brokers.redirect_error(request.target, source.leader().node_id, f"leads {source.tp}")
 
 
-async def _start(request: Request, source: Source) -> int:
+async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
     """`offset` (a number, "earliest" or "latest") or the first at or after `timestamp`; the log's start without."""
-    parameters = request.parameters()
+    parameters = request.query_parameters()
     if "offset" in parameters and "timestamp" in parameters:
         raise HttpError(400, "offset and timestamp exclude each other")
     if "timestamp" in parameters:
-        moment = request.integer("timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970")
+        moment = request.query_integer(
+            "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
+        )
         found = await source.offset_for_timestamp(moment)
-        return (await bounds(source))[1] if found is None else found[0]
+        return (await fetch_bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
-            return (await bounds(source))[0]
+            return (await fetch_bounds(source))[0]
         case "latest":
-            return (await bounds(source))[1]
-    return request.integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
+            return (await fetch_bounds(source))[1]
+    return request.query_integer("offset", 0, 0, MAX_OFFSET, "earliest, latest or an integer of at least 0")
 
 
-async def fetch(request: Request, ask: Ask) -> ReadResult:
+async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     """Whole batches from the one that holds the offset, after waiting for them as long as asked; HttpError 416 for an
     offset outside of the log."""
-    source = ask.source
+    source = spec.source
     try:
-        if isinstance(source, Away):
-            return await _fetch_away(request, ask, source)
-        fetched = await source.read(ask.offset, ask.max_bytes)
-        if ask.wait_ms == 0 or fetched.size:
+        if isinstance(source, RemotePartition):
+            return await _fetch_remote(request, spec, source)
+        fetched = await source.read(spec.offset, spec.max_bytes)
+        if spec.wait_ms == 0 or fetched.size:
             return fetched
         try:
-            async with request.site.patience(ask.wait_ms / 1000 + 1):
-                return await source.read(ask.offset, ask.max_bytes, max_wait_ms=ask.wait_ms)
+            async with request.context.timeout(spec.wait_ms / 1000 + 1):
+                return await source.read(spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms)
         except TimeoutError:
             return fetched
     except Refused as refused:
         if isinstance(source, LeaderReplica) and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
             # It was led here until now.
-            return await fetch(request, replace(ask, source=Away(request.site, source.at, source.topic_id)))
+            return await fetch(
+                request, replace(spec, source=RemotePartition(request.context, source.tp, source.topic_id))
+            )
         if refused.code is not Code.OFFSET_OUT_OF_RANGE:
             raise
-        start, end = await bounds(source)
-        raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {ask.offset} is not in {start} to {end}") from None
+        start, end = await fetch_bounds(source)
+        raise HttpError(OFFSET_OUT_OF_RANGE, f"offset {spec.offset} is not in {start} to {end}") from None
 
 
-async def _fetch_away(request: Request, ask: Ask, source: Away) -> ReadResult:
+async def _fetch_remote(request: HttpRequest, spec: ReadSpec, source: RemotePartition) -> ReadResult:
     """The same of another broker. Memory is taken before the bytes are there, and not while nothing is."""
-    fetched = await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
-    if ask.wait_ms == 0 or fetched.size:
+    fetched = await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
+    if spec.wait_ms == 0 or fetched.size:
         return fetched
     try:
-        async with request.site.patience(ask.wait_ms / 1000 + 1):
-            await source.until_more(ask.offset, ask.wait_ms)
+        async with request.context.timeout(spec.wait_ms / 1000 + 1):
+            await source.wait_for_more(spec.offset, spec.wait_ms)
     except TimeoutError:
         return fetched
-    return await read_away(request, source, ask.offset, ask.max_bytes, ask.held)
+    return await read_remote(request, source, spec.offset, spec.max_bytes, spec.memory_per_byte)
 
 
-async def read_away(request: Request, source: Away, offset: int, max_bytes: int, held: int) -> ReadResult:
+async def read_remote(
+    request: HttpRequest, source: RemotePartition, offset: int, max_bytes: int, memory_per_byte: int
+) -> ReadResult:
     """A read of another broker, for which the request holds `held` bytes of memory per byte."""
-    wanted = max_bytes * held
-    await request.hold(wanted)
+    wanted = max_bytes * memory_per_byte
+    await request.reserve_memory(wanted)
     try:
         fetched = await source.read(offset, max_bytes)
     except BaseException:
-        request.settle(max(request.held - wanted, 0))
+        request.set_held_memory(max(request.held_bytes - wanted, 0))
         raise
-    request.settle(max(request.held - wanted, 0) + fetched.size * held)
+    request.set_held_memory(max(request.held_bytes - wanted, 0) + fetched.size * memory_per_byte)
     return fetched
 
 
-async def hold(request: Request, source: Source, size: int) -> None:
+async def reserve_memory(request: HttpRequest, source: AnyPartition, size: int) -> None:
     """Takes memory for what was read: for what came from another broker some is taken already, and must not wait."""
-    if isinstance(source, Away):
-        request.settle(size)
+    if isinstance(source, RemotePartition):
+        request.set_held_memory(size)
     else:
-        await request.hold(size)
+        await request.reserve_memory(size)
 
 
-def bytes_of(fetched: ReadResult) -> bytes:
+def load_bytes(fetched: ReadResult) -> bytes:
     """The batches of a read in memory."""
     data = fetched.data
     if not isinstance(data, FileSlice):
@@ -153,7 +161,7 @@ def bytes_of(fetched: ReadResult) -> bytes:
     return read
 
 
-class Opened(NamedTuple):
+class DecodedBatch(NamedTuple):
     """Data records of one batch from the asked offset on, and what the batch says for all of them."""
 
     leader_epoch: int
@@ -161,7 +169,7 @@ class Opened(NamedTuple):
     records: list[Record]
 
 
-def opened(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> Iterator[Opened]:
+def decode_batches(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> Iterator[DecodedBatch]:
     """The batches of `data`, records below `offset` left out, control batches empty. Ends, perhaps within a batch,
     before the record that would exceed `room` decompressed bytes or `objects` records and headers, but gives at least
     one. Who reads JSON cannot check a CRC, so it is checked here. `Corrupt` when it does not match, or for a record
@@ -175,7 +183,7 @@ def opened(data: bytes, offset: int, room: int, objects: int = OBJECTS_MAX) -> I
         size = head.size if not head.codec else sum(len(row.key or b"") + len(row.value or b"") + 32 for row in rows)
         if at and size > room:
             return
-        yield Opened(head.leader_epoch, head.next_offset if ended else rows[-1].offset + 1, rows)
+        yield DecodedBatch(head.leader_epoch, head.next_offset if ended else rows[-1].offset + 1, rows)
         room -= size
         objects -= len(rows) + sum(len(row.headers) for row in rows)
         if not ended or objects <= 0:
@@ -192,7 +200,7 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
         raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
 
 
-def effort(data: bytes | bytearray) -> int:
+def max_decoded_size(data: bytes | bytearray) -> int:
     """How many bytes `data` becomes at most when its batches are opened."""
     whole = walk(data, check_crc=False)
     became = (
@@ -201,8 +209,8 @@ def effort(data: bytes | bytearray) -> int:
     return max(len(data), sum(became))
 
 
-def memory(data: bytes | bytearray) -> int:
+def decode_memory(data: bytes | bytearray) -> int:
     """What a reader of `data` holds while it is rendered: records in Python's objects, and one opened batch at a time.
     How long the answer is is known only then. The objects of one rendering, some 40 MB at most, are not counted: only
     the workers render."""
-    return max(len(data) * DECODED_PER_BYTE, min(effort(data), MAX_DECOMPRESSED))
+    return max(len(data) * DECODED_PER_BYTE, min(max_decoded_size(data), MAX_DECOMPRESSED))

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.records.model import Header
-from tiered_api.http.server.errors import BAD_REQUEST, PAYLOAD, HttpError
+from tiered_api.http.server.errors import BAD_REQUEST, INVALID_RECORD, HttpError
 
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that an ISO timestamp can say."""
 HEADERS_MAX = 1_000
 
 
-class Incoming(NamedTuple):
+class ProducerRecord(NamedTuple):
     """A record as a client sent it. `kinds` names the v3 types of key and value ("" where there is none)."""
 
     partition: int | None
@@ -31,19 +31,19 @@ class Incoming(NamedTuple):
     kinds: tuple[str, str] = ("", "")
 
 
-def fault(message: str) -> HttpError:
+def record_error(message: str) -> HttpError:
     """A record that cannot be taken as it is."""
-    return HttpError(PAYLOAD, message)
+    return HttpError(INVALID_RECORD, message)
 
 
-def unbase64(text: Any, what: str) -> bytes:
+def decode_base64(text: Any, what: str) -> bytes:
     """Bytes of a base64 string; HttpError 422 for anything else."""
     if not isinstance(text, str):
-        raise fault(f"{what} has to be a base64 string")
+        raise record_error(f"{what} has to be a base64 string")
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
-        raise fault(f"{what} is not base64") from None
+        raise record_error(f"{what} is not base64") from None
 
 
 # -- v3 ---------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def unbase64(text: Any, what: str) -> bytes:
 
 def _string(data: Any, what: str) -> bytes:
     if not isinstance(data, str):
-        raise fault(f"{what}.data has to be a string when type is STRING")
+        raise record_error(f"{what}.data has to be a string when type is STRING")
     return data.encode()
 
 
@@ -59,10 +59,10 @@ def _json(data: Any, what: str) -> bytes:
     try:
         return orjson.dumps(data)
     except orjson.JSONEncodeError as error:
-        raise fault(f"{what} cannot be kept as JSON: {error}") from None
+        raise record_error(f"{what} cannot be kept as JSON: {error}") from None
 
 
-_FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": unbase64}
+_FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": decode_base64}
 
 
 def _field_v3(record: dict[str, Any], what: str) -> tuple[bytes | None, str]:
@@ -70,26 +70,26 @@ def _field_v3(record: dict[str, Any], what: str) -> tuple[bytes | None, str]:
     if field is None:
         return None, ""
     if not isinstance(field, dict):
-        raise fault(f"{what} has to be an object with type and data")
+        raise record_error(f"{what} has to be an object with type and data")
     kind, data = field.get("type"), field.get("data")
     if kind is None and data is None:
         return None, ""
     read = _FROM_V3.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise fault(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
+        raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
     return (None if data is None else read(data, what)), str(kind)
 
 
-def record_v3(record: Any, now_ms: int) -> Incoming:
+def parse_record_v3(record: Any, now_ms: int) -> ProducerRecord:
     """One record of a v3 body; HttpError 4xx says what is wrong with it."""
     if not isinstance(record, dict):
-        raise fault("a record has to be a JSON object")
+        raise record_error("a record has to be a JSON object")
     key, key_kind = _field_v3(record, "key")
     value, value_kind = _field_v3(record, "value")
     partition, timestamp, headers = record.get("partition_id"), record.get("timestamp"), record.get("headers")
-    return Incoming(
+    return ProducerRecord(
         None if partition is None else _partition(partition),
-        now_ms if timestamp is None else timestamp_ms(timestamp),
+        now_ms if timestamp is None else parse_timestamp(timestamp),
         key,
         value,
         () if headers is None else _headers_v3(headers),
@@ -105,17 +105,17 @@ def _partition(partition: Any) -> int:
 
 def _headers_v3(headers: Any) -> tuple[Header, ...]:
     if not isinstance(headers, list) or len(headers) > HEADERS_MAX:
-        raise fault(f"headers has to be an array of at most {HEADERS_MAX}")
+        raise record_error(f"headers has to be an array of at most {HEADERS_MAX}")
     out: list[Header] = []
     for header in headers:
         if not isinstance(header, dict) or not isinstance(header.get("name"), str):
-            raise fault("a header has to be an object with name and value")
+            raise record_error("a header has to be an object with name and value")
         value = header.get("value")
-        out.append((header["name"], None if value is None else unbase64(value, "a header's value")))
+        out.append((header["name"], None if value is None else decode_base64(value, "a header's value")))
     return tuple(out)
 
 
-def timestamp_ms(value: Any) -> int:
+def parse_timestamp(value: Any) -> int:
     """Milliseconds of an ISO 8601 timestamp with its offset from UTC, or of an integer that is that already."""
     if isinstance(value, str):
         try:
@@ -123,9 +123,11 @@ def timestamp_ms(value: Any) -> int:
         except (ValueError, TypeError):
             value = None
     if type(value) is not int:
-        raise fault("timestamp has to be ISO 8601 with an offset (2013-01-01T05:00:00Z) or milliseconds since 1970")
+        raise record_error(
+            "timestamp has to be ISO 8601 with an offset (2013-01-01T05:00:00Z) or milliseconds since 1970"
+        )
     if not 0 <= value <= MAX_TIMESTAMP:
-        raise fault("timestamp is outside of 1970 to 9999")
+        raise record_error("timestamp is outside of 1970 to 9999")
     return value
 
 
@@ -133,32 +135,32 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-_last_iso: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
+_last_formatted: tuple[int, str] = (0, "1970-01-01T00:00:00.000Z")
 
 
-def iso(ms: int) -> str:
+def format_timestamp(ms: int) -> str:
     """ISO 8601 in UTC. Records of one moment ask for the same one again and again, so the last is kept."""
-    global _last_iso
-    if ms == _last_iso[0]:
-        return _last_iso[1]
+    global _last_formatted
+    if ms == _last_formatted[0]:
+        return _last_formatted[1]
     text = f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-    _last_iso = (ms, text)
+    _last_formatted = (ms, text)
     return text
 
 
 # -- v2 ---------------------------------------------------------------------------------------------------------------
 
 
-FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": unbase64, "json": _json}
+FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": decode_base64, "json": _json}
 
 
-def record_v2(record: Any, form: str, now_ms: int) -> Incoming:
+def parse_record_v2(record: Any, form: str, now_ms: int) -> ProducerRecord:
     """One record of a v2 body in the embedded format `form` ("binary" or "json")."""
     if not isinstance(record, dict):
-        raise fault("a record has to be a JSON object")
+        raise record_error("a record has to be a JSON object")
     read = FROM_V2[form]
     key, value, partition = record.get("key"), record.get("value"), record.get("partition")
-    return Incoming(
+    return ProducerRecord(
         None if partition is None else _partition(partition),
         now_ms,
         None if key is None else read(key, "key"),

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from tiered.records.model import Header, Record
-from tiered_api.http.partitions.reads import OBJECTS_MAX, Opened, opened
+from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
 from tiered_api.http.server.errors import CONVERSION_FAILED, HttpError
 
 
@@ -40,7 +40,7 @@ def headers_json(headers: tuple[Header, ...]) -> list[dict[str, str | None]]:
     return [{"name": name, "value": None if value is None else _binary(value)} for name, value in headers]
 
 
-def rows_json(batch: Opened, form: str) -> list[dict[str, Any]]:
+def rows_json(batch: DecodedBatch, form: str) -> list[dict[str, Any]]:
     """The records of one batch. Bytes that are not of the form go into `key_base64` or `value_base64`, and `key` or
     `value` is null: nothing is lost, and nothing can be mistaken."""
     show, epoch = FORMS[form], batch.leader_epoch
@@ -72,17 +72,17 @@ def _row(row: Record, epoch: int, show: Callable[[bytes], Any]) -> dict[str, Any
     return out
 
 
-def answer_json(data: bytes, offset: int, room: int, form: str, outer: dict[str, Any]) -> tuple[bytes, int]:
+def encode_json(data: bytes, offset: int, room: int, form: str, outer: dict[str, Any]) -> tuple[bytes, int]:
     """(body, records) of a JSON read: `outer` with the offset to go on from and the records."""
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in opened(data, offset, room):
+    for batch in decode_batches(data, offset, room):
         rows += rows_json(batch, form)
         following = batch.next_offset
     return orjson.dumps({**outer, "next_offset": following, "records": rows}), len(rows)
 
 
-def list_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
+def encode_v2(data: bytes, offset: int, room: int, form: str, topic: str, partition: int) -> tuple[bytes, int]:
     """(body, records) of a REST v2 read."""
     rows, _ = rows_v2(data, offset, room, form, topic, partition)
     return orjson.dumps(rows), len(rows)
@@ -96,7 +96,7 @@ def rows_v2(
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in opened(data, offset, room, objects):
+    for batch in decode_batches(data, offset, room, objects):
         following = batch.next_offset
         for at, _, key, value, _ in batch.records:
             try:
@@ -109,11 +109,11 @@ def rows_v2(
     return rows, following
 
 
-def events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:
+def encode_events(data: bytes, offset: int, room: int, form: str) -> tuple[bytes, int, int]:
     """(text of the events, records, offset to go on from); the id of an event is the record's offset."""
     out: list[bytes] = []
     following = offset
-    for batch in opened(data, offset, room):
+    for batch in decode_batches(data, offset, room):
         out += [b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows_json(batch, form)]
         following = batch.next_offset
     return b"".join(out), len(out), following

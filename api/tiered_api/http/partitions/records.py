@@ -13,13 +13,22 @@ from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
 from tiered_api.http.partitions.event_stream import stream_events
-from tiered_api.http.partitions.reads import Ask, asked, bytes_of, effort, fetch, hold, led_here, memory
-from tiered_api.http.partitions.record_json import FORMS, answer_json, list_v2
+from tiered_api.http.partitions.reads import (
+    ReadSpec,
+    decode_memory,
+    fetch,
+    load_bytes,
+    max_decoded_size,
+    parse_read_spec,
+    require_local_leader,
+    reserve_memory,
+)
+from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import Answer, as_json
-from tiered_api.http.server.sendfile import SliceAnswer
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import HttpResponse, json_response
+from tiered_api.http.server.sendfile import FileSliceResponse
 
 READ_TYPES = (
     media_types.JSON,
@@ -32,53 +41,55 @@ READ_TYPES = (
 V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_types.V2_JSON: "json"}
 
 
-async def read_records(request: Request) -> web.StreamResponse:
+async def read_records(request: HttpRequest) -> web.StreamResponse:
     """Records from `offset` or `timestamp` on, in the form that Accept names."""
-    kind = media_types.answer_type(request.headers.get("Accept"), READ_TYPES)
-    limits = request.site.limits
+    kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
+    limits = request.context.limits
     if kind == media_types.BINARY:
-        return await _raw(request, replace(await asked(request, limits.read_bytes), held=1))
-    ask = await asked(request, limits.json_bytes)
+        return await _read_raw(request, replace(await parse_read_spec(request, limits.read_bytes), memory_per_byte=1))
+    spec = await parse_read_spec(request, limits.json_bytes)
     if kind == media_types.EVENTS and request.method == "HEAD":
-        return Answer(kind=kind)
+        return HttpResponse(media_type=kind)
     if kind == media_types.EVENTS:
-        return await stream_events(request, ask, form(request))
-    return await _json(request, ask, kind)
+        return await stream_events(request, spec, parse_format(request))
+    return await _read_json(request, spec, kind)
 
 
-def form(request: Request) -> str:
+def parse_format(request: HttpRequest) -> str:
     """How `format` wants keys and values shown: as text unless it says otherwise."""
-    name = request.parameters().get("format", "string")
+    name = request.query_parameters().get("format", "string")
     if name not in FORMS:
         raise HttpError(400, f"format={name[:40]!r} is none of {', '.join(FORMS)}")
     return name
 
 
-async def _raw(request: Request, ask: Ask) -> Answer:
-    fetched = await fetch(request, ask)
+async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
+    fetched = await fetch(request, spec)
     size = fetched.size
-    request.site.read_bytes.inc(size)
+    request.context.raw_bytes_read.inc(size)
     headers = (
         ("Tiered-High-Watermark", str(fetched.high_watermark)),
         ("Tiered-Log-Start-Offset", str(fetched.log_start_offset)),
     )
     data = fetched.data
     if isinstance(data, FileSlice) and data.file.fileno() >= 0:
-        return SliceAnswer(data, kind=media_types.BINARY, headers=headers)
-    await hold(request, ask.source, size)
-    return Answer(bytes_of(fetched), kind=media_types.BINARY, headers=headers)
+        return FileSliceResponse(data, media_type=media_types.BINARY, headers=headers)
+    await reserve_memory(request, spec.source, size)
+    return HttpResponse(load_bytes(fetched), media_type=media_types.BINARY, headers=headers)
 
 
-async def _json(request: Request, ask: Ask, kind: str) -> Answer:
+async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpResponse:
     v2 = V2_FORMS.get(kind)
-    shown = v2 or form(request)
-    fetched = await fetch(request, ask)
+    shown = v2 or parse_format(request)
+    fetched = await fetch(request, spec)
     # Read twice: what waits for its turn keeps no bytes of a hot segment.
-    await hold(request, ask.source, memory(bytes_of(fetched)))
-    data = bytes_of(fetched)
-    site, source, room = request.site, ask.source, request.site.limits.json_bytes
+    await reserve_memory(request, spec.source, decode_memory(load_bytes(fetched)))
+    data = load_bytes(fetched)
+    context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
-        body, count = await site.work(effort(data), list_v2, data, ask.offset, room, v2, source.topic, source.partition)
+        body, count = await context.run_job(
+            max_decoded_size(data), encode_v2, data, spec.offset, room, v2, source.topic, source.partition
+        )
     else:
         outer = {
             "topic": source.topic,
@@ -86,21 +97,21 @@ async def _json(request: Request, ask: Ask, kind: str) -> Answer:
             "log_start_offset": fetched.log_start_offset,
             "high_watermark": fetched.high_watermark,
         }
-        body, count = await site.work(effort(data), answer_json, data, ask.offset, room, shown, outer)
-    request.settle(len(body))
-    site.read.inc(count)
-    return Answer(body, kind=kind)
+        body, count = await context.run_job(max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer)
+    request.set_held_memory(len(body))
+    context.records_read.inc(count)
+    return HttpResponse(body, media_type=kind)
 
 
-async def write_batches(request: Request) -> web.StreamResponse:
+async def write_batches(request: HttpRequest) -> web.StreamResponse:
     """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once. 307 to the
     broker that leads the partition."""
-    replica = led_here(request)
-    data = bytearray(await request.whole())
-    count = await request.site.work(effort(data), prove, data)
-    appended = await replica.append(data, timeout_ms=request.site.limits.append_ms)
-    request.site.written.inc(count)
-    return as_json(
+    replica = require_local_leader(request)
+    data = bytearray(await request.read_body())
+    count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
+    appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+    request.context.records_written.inc(count)
+    return json_response(
         {
             "topic": replica.topic,
             "partition": replica.partition,
@@ -112,7 +123,7 @@ async def write_batches(request: Request) -> web.StreamResponse:
     )
 
 
-def prove(data: bytearray) -> int:
+def validate_batches(data: bytearray) -> int:
     """Opens every record of every batch; returns how many there are. HttpError 400 names the first fault."""
     if not data:
         raise HttpError(BAD_REQUEST, "the body holds no record batch")

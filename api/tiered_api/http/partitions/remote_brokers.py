@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tiered.broker.broker import Node
-from tiered.config.listeners import WILDCARDS, host_and_port
+from tiered.broker.broker import Broker
+from tiered.config.listeners import WILDCARDS, parse_host_port
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.server.errors import HttpError
-from tiered_api.kafka.client.client import code_of
-from tiered_api.kafka.client.leader_routing import STALE_LEADER
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -42,19 +42,19 @@ from tiered_api.kafka.protocol.messages.produce import (
 )
 from tiered_api.kafka.protocol.schema import Message
 
-ASK_SECONDS = 5.0
+REQUEST_SECONDS = 5.0
 """How long another broker may take to answer, beyond what it is asked to wait."""
-COLD_MS = 9_000
+COLD_READ_MS = 9_000
 """How long a read may wait for the bucket, over there."""
-WAITS_MAX = 512
+LONG_POLLS_MAX = 512
 """Reads that wait for more at one broker."""
 PRODUCE, FETCH, LIST_OFFSETS = 13, 16, 10
-ALL = -1
+ACKS_ALL = -1
 
 A = TypeVar("A", bound=Message)
 
 
-class Nowhere(Refused):
+class LeaderNotFound(Refused):
     """Nobody took it: the broker that leads was not found, or said that it does not. It may be asked again."""
 
 
@@ -66,146 +66,154 @@ class Leader(NamedTuple):
     address: str
 
 
-class Elsewhere:
+class RemoteBrokers:
     """The connections of one broker's HTTP side to the others. What waits does not hold up what is quick."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Broker) -> None:
         self._node = node
         net = node.world.net
-        self._quick = KafkaPeers(net, client_id="http", kept_bytes=0)
-        self._patient = KafkaPeers(net, client_id="http", at_once=WAITS_MAX, kept_bytes=0)
+        self._short_requests = KafkaPeers(net, client_id="http", pool_bytes=0)
+        self._long_polls = KafkaPeers(net, client_id="http", in_flight_max=LONG_POLLS_MAX, pool_bytes=0)
 
     async def close(self) -> None:
         """Ends all connections."""
-        await self._quick.close()
-        await self._patient.close()
+        await self._short_requests.close()
+        await self._long_polls.close()
 
     # -- who ----------------------------------------------------------------------------------------------------------
 
-    def topic(self, at: TopicPartition, topic_id: TopicId) -> TopicImage:
+    def topic(self, tp: TopicPartition, topic_id: TopicId) -> TopicImage:
         """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when it was deleted."""
         topic = self._node.image.topics_by_id.get(topic_id)
-        if topic is None or at.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{at} is not there any more")
+        if topic is None or tp.partition >= len(topic.partitions):
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} is not there any more")
         return topic
 
-    def leader(self, at: TopicPartition, topic_id: TopicId) -> Leader:
-        """As far as this broker has heard. `Nowhere` when no broker leads it now."""
-        partition = self.topic(at, topic_id).partitions[at.partition]
+    def leader(self, tp: TopicPartition, topic_id: TopicId) -> Leader:
+        """As far as this broker has heard. `LeaderNotFound` when no broker leads it now."""
+        partition = self.topic(tp, topic_id).partitions[tp.partition]
         if partition.leader < 0:
-            raise Nowhere(Code.LEADER_NOT_AVAILABLE, f"no broker leads {at} now")
+            raise LeaderNotFound(Code.LEADER_NOT_AVAILABLE, f"no broker leads {tp} now")
         if partition.leader == self._node.settings.node_id:
-            unopened = self._node.partitions.unopened.get(at)
+            unopened = self._node.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
-                raise Refused(Code.KAFKA_STORAGE_ERROR, f"{at} is not served: {unopened[1]}")
-            raise Nowhere(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {at}")
+                raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
+            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {tp}")
         return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
 
-    def away(self, target: str, node_id: int, what: str) -> HttpError:
+    def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
         """A 307 to the same `target` at the HTTP interface of another broker, which `what` says something of."""
         broker = self._node.image.brokers.get(node_id)
-        place = host_and_port(broker.http) if broker is not None and broker.live else None
+        place = parse_host_port(broker.http) if broker is not None and broker.live else None
         if broker is None or place is None:
-            raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {what}, and cannot be reached")
+            raise Refused(Code.LEADER_NOT_AVAILABLE, f"broker {node_id} {reason}, and cannot be reached")
         where = broker.advertised_http or f"http://{broker.http}"
         if not broker.advertised_http and place[0] in WILDCARDS:  # bound everywhere: clients of Kafka are told a name
-            told = next((found for text in broker.listeners.values() if (found := host_and_port(text))), place)
-            where = f"http://[{told[0]}]:{place[1]}" if ":" in told[0] else f"http://{told[0]}:{place[1]}"
-        return HttpError(307, f"broker {node_id} {what}", (("Location", f"{where}{target}"),))
+            advertised = next((found for text in broker.listeners.values() if (found := parse_host_port(text))), place)
+            where = (
+                f"http://[{advertised[0]}]:{place[1]}" if ":" in advertised[0] else f"http://{advertised[0]}:{place[1]}"
+            )
+        return HttpError(307, f"broker {node_id} {reason}", (("Location", f"{where}{target}"),))
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     async def produce(
-        self, leader: Leader, at: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
+        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes | bytearray, timeout_ms: int
     ) -> LogAppendInfo:
-        """One batch with acks=all. `Nowhere` when it was surely not written; every other `Refused` as the leader says,
-        REQUEST_TIMED_OUT also when that is not known."""
-        rows = [PartitionProduceData(at.partition, data)]
-        request = ProduceRequest(None, ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
-        seconds = timeout_ms / 1000 + ASK_SECONDS
+        """One batch with acks=all. `LeaderNotFound` when it was surely not written; every other `Refused` as the leader
+        says, REQUEST_TIMED_OUT also when that is not known."""
+        rows = [PartitionProduceData(tp.partition, data)]
+        request = ProduceRequest(None, ACKS_ALL, timeout_ms, [TopicProduceData(topic_id=topic_id, partition_data=rows)])
+        seconds = timeout_ms / 1000 + REQUEST_SECONDS
         try:
-            got = await self._ask(self._quick, leader, request, ProduceResponse, seconds, PRODUCE)
+            got = await self._send(self._short_requests, leader, request, ProduceResponse, seconds, PRODUCE)
             [[part]] = [each.partition_responses for each in got.responses]
         except Unavailable as fault:
-            why = f"broker {leader.node_id} did not confirm records for {at}, they may yet be there: {fault}"
+            why = f"broker {leader.node_id} did not confirm records for {tp}, they may yet be there: {fault}"
             raise Refused(Code.REQUEST_TIMED_OUT, why) from None
-        code = code_of(part.error_code)
+        code = code_from_number(part.error_code)
         if code is Code.NONE:
             count = int.from_bytes(data[57:61], "big")
             return LogAppendInfo(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
-        kind = Nowhere if code in STALE_LEADER and part.base_offset < 0 else Refused
-        raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {at}: {code.name}")
+        kind = LeaderNotFound if code in STALE_LEADER_CODES and part.base_offset < 0 else Refused
+        raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {tp}: {code.name}")
 
     async def fetch(
-        self, leader: Leader, at: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
+        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, offset: int, max_bytes: int, wait_ms: int
     ) -> ReadResult:
         """Whole batches from the one that holds `offset`; with `wait_ms` it waits for the first."""
-        pool = self._patient if wait_ms else self._quick
-        partition = FetchPartition(at.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
+        pool = self._long_polls if wait_ms else self._short_requests
+        partition = FetchPartition(tp.partition, leader.epoch, offset, partition_max_bytes=max_bytes)
         part = (await self._fetch(pool, leader, [FetchTopic("", topic_id, [partition])], max_bytes, wait_ms))[0]
-        code = code_of(part.error_code)
+        code = code_from_number(part.error_code)
         if code is not Code.NONE:
-            raise _no(leader, at, code)
+            raise _leader_refusal(leader, tp, code)
         # The frame is ours alone; a copy lets it go.
-        return ReadResult(bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset)
+        return ReadResult(
+            bytes(part.records or b""), part.high_watermark, part.log_start_offset, part.last_stable_offset
+        )
 
-    async def until_more(
+    async def wait_for_more(
         self, leader: Leader, ends: Sequence[tuple[TopicPartition, TopicId, int]], wait_ms: int
     ) -> bool:
         """Whether one of these partitions of one leader has records at or behind its offset within that time, or
         something else is to be said of it."""
         topics: dict[TopicId, FetchTopic] = {}
-        for at, topic_id, offset in ends:
+        for tp, topic_id, offset in ends:
             topic = topics.setdefault(topic_id, FetchTopic("", topic_id))
-            topic.partitions.append(FetchPartition(at.partition, -1, offset, partition_max_bytes=1))
-        parts = await self._fetch(self._patient, leader, list(topics.values()), 1, wait_ms)
+            topic.partitions.append(FetchPartition(tp.partition, -1, offset, partition_max_bytes=1))
+        parts = await self._fetch(self._long_polls, leader, list(topics.values()), 1, wait_ms)
         return any(part.error_code or part.records for part in parts)
 
     async def _fetch(
         self, pool: KafkaPeers, leader: Leader, topics: list[FetchTopic], max_bytes: int, wait_ms: int
     ) -> list[PartitionData]:
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, topics=topics)
-        got = await self._ask(pool, leader, request, FetchResponse, wait_ms / 1000 + ASK_SECONDS, FETCH)
+        got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH)
         if got.error_code:
-            raise Refused(code_of(got.error_code), f"broker {leader.node_id} refuses to be read from")
+            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to be read from")
         return [part for topic in got.responses for part in topic.partitions]
 
-    async def offsets(
+    async def list_offsets(
         self, leader: Leader, wanted: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, int | Refused]:
         """Offsets of partitions of one leader for (leader epoch, timestamp); -1 where no record is as late."""
         topics: dict[str, ListOffsetsTopic] = {}
-        for at, (epoch, timestamp) in wanted.items():
-            topic = topics.setdefault(at.topic, ListOffsetsTopic(at.topic))
-            topic.partitions.append(ListOffsetsPartition(at.partition, epoch, timestamp))
-        request = ListOffsetsRequest(-1, 0, list(topics.values()), int(ASK_SECONDS * 900))
-        got = await self._ask(self._quick, leader, request, ListOffsetsResponse, ASK_SECONDS, LIST_OFFSETS)
+        for tp, (epoch, timestamp) in wanted.items():
+            topic = topics.setdefault(tp.topic, ListOffsetsTopic(tp.topic))
+            topic.partitions.append(ListOffsetsPartition(tp.partition, epoch, timestamp))
+        request = ListOffsetsRequest(-1, 0, list(topics.values()), int(REQUEST_SECONDS * 900))
+        got = await self._send(
+            self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS
+        )
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
             for part in each.partitions:
-                at, code = TopicPartition(each.name, part.partition_index), code_of(part.error_code)
-                found[at] = part.offset if code is Code.NONE else _no(leader, at, code)
+                tp, code = TopicPartition(each.name, part.partition_index), code_from_number(part.error_code)
+                found[tp] = part.offset if code is Code.NONE else _leader_refusal(leader, tp, code)
         return found
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, node_id: int, request: Message, answer: type[A], version: int) -> A:
-        """What a broker answers. `Unavailable`, `Nowhere`."""
+    async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
+        """What a broker answers. `Unavailable`, `LeaderNotFound`."""
         leader = Leader(node_id, -1, self._node.cluster.address_of(node_id))
-        return await self._ask(self._quick, leader, request, answer, ASK_SECONDS, version)
+        return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
     @staticmethod
-    async def _ask(
-        pool: KafkaPeers, leader: Leader, request: Message, answer: type[A], seconds: float, version: int
+    async def _send(
+        pool: KafkaPeers, leader: Leader, request: Message, response_type: type[A], seconds: float, version: int
     ) -> A:
         try:
-            return await pool.ask(leader.address, request, answer, seconds, version)
+            return await pool.send(leader.address, request, response_type, seconds, version)
         except Unavailable as fault:
             if not fault.refused and leader.address:
                 raise
-            raise Nowhere(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}") from None
+            raise LeaderNotFound(
+                Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}"
+            ) from None
 
 
-def _no(leader: Leader, at: TopicPartition, code: Code) -> Refused:
-    kind = Nowhere if code in STALE_LEADER else Refused
-    return kind(code, f"broker {leader.node_id} cannot serve {at}: {code.name}")
+def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:
+    kind = LeaderNotFound if code in STALE_LEADER_CODES else Refused
+    return kind(code, f"broker {leader.node_id} cannot serve {tp}: {code.name}")

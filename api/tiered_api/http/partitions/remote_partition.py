@@ -13,11 +13,11 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.partitions.remote_brokers import COLD_MS, Leader, Nowhere
-from tiered_api.http.server.context import Site
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER
+from tiered_api.http.partitions.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound
+from tiered_api.http.server.context import HttpContext
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
 
-SLICE_MS = 5_000
+POLL_SLICE_MS = 5_000
 """A leader that has to wait answers as often as this: one that is frozen is noticed."""
 PAUSE_SECONDS = 0.05
 """Between two looks for who leads."""
@@ -25,148 +25,164 @@ PAUSE_SECONDS = 0.05
 T = TypeVar("T")
 
 
-class Away:
+class RemotePartition:
     """A partition that another broker leads, or that has no leader for the moment. It follows its leader, also to here;
     `patience` says for how many seconds one is looked for, where that is not what the limits say."""
 
-    def __init__(self, site: Site, at: TopicPartition, topic_id: TopicId, patience: float | None = None) -> None:
-        self.at = at
-        self.topic, self.partition = at
+    def __init__(
+        self, context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+    ) -> None:
+        self.tp = tp
+        self.topic, self.partition = tp
         self.topic_id = topic_id
-        self._site = site
-        self._patience = site.limits.leader_seconds if patience is None else patience
+        self._context = context
+        self._lookup_seconds = context.limits.leader_lookup_seconds if lookup_seconds is None else lookup_seconds
 
     @property
     def config(self) -> TopicConfig:
         """The settings in force, as far as this broker has heard."""
-        elsewhere, node = self._site.elsewhere, self._site.node
-        return topic_config(elsewhere.topic(self.at, self.topic_id), node.settings.topic_defaults())
+        remote_brokers, node = self._context.remote_brokers, self._context.broker
+        return topic_config(remote_brokers.topic(self.tp, self.topic_id), node.settings.topic_defaults())
 
     def leader(self) -> Leader:
-        """`Nowhere` when there is none, or it is this broker."""
-        return self._site.elsewhere.leader(self.at, self.topic_id)
+        """`LeaderNotFound` when there is none, or it is this broker."""
+        return self._context.remote_brokers.leader(self.tp, self.topic_id)
 
-    def here(self) -> LeaderReplica | None:
+    def local_replica(self) -> LeaderReplica | None:
         """The replica, when it has come to be led here."""
-        replica = self._site.node.partitions.get(self.at)
+        replica = self._context.broker.hosted_replicas.find_leader(self.tp)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
     async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
-        """One batch; as `Replica.append`. What may have been written is not sent again."""
+        """One batch; as `LeaderReplica.append`. What may have been written is not sent again."""
         deadline = self._deadline(timeout_ms / 1000)
         while True:
-            here = self.here()
+            here = self.local_replica()
             if here is not None:
                 return await here.append(data, timeout_ms=timeout_ms)
             try:
                 leader = self.leader()
-                return await self._site.elsewhere.produce(leader, self.at, self.topic_id, data, timeout_ms)
-            except Nowhere as no:
+                return await self._context.remote_brokers.produce(leader, self.tp, self.topic_id, data, timeout_ms)
+            except LeaderNotFound as no:
                 await self._pause(no, deadline)
 
     async def read(self, offset: int, max_bytes: int) -> ReadResult:
-        """As `Replica.read`, without a wait."""
+        """As `LeaderReplica.read`, without a wait."""
         fetched = await self._fetch(offset, max_bytes, 0)
         if fetched.size or offset >= fetched.high_watermark:
             return fetched
-        return await self._fetch(offset, max_bytes, COLD_MS)  # the bucket takes its time
+        return await self._fetch(offset, max_bytes, COLD_READ_MS)  # the bucket takes its time
 
-    async def until_more(self, end: int, wait_ms: int) -> None:
+    async def wait_for_more(self, end: int, wait_ms: int) -> None:
         """Returns when there are records at or behind `end`, or the time is over. It gives none."""
         deadline = self._deadline(wait_ms / 1000)
-        while (left := (deadline - self._site.clock.mono_ns()) // 1_000_000) > 0:
-            fetched = await self._fetch(end, 1, min(left, SLICE_MS))
+        while (left := (deadline - self._context.clock.mono_ns()) // 1_000_000) > 0:
+            fetched = await self._fetch(end, 1, min(left, POLL_SLICE_MS))
             if fetched.size or fetched.high_watermark > end:
                 return
 
     async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
-        return await self._asked(
+        return await self._call_leader(
             lambda here: here.read(offset, max_bytes, max_wait_ms=wait_ms),
-            lambda leader: self._site.elsewhere.fetch(leader, self.at, self.topic_id, offset, max_bytes, wait_ms),
+            lambda leader: self._context.remote_brokers.fetch(
+                leader, self.tp, self.topic_id, offset, max_bytes, wait_ms
+            ),
         )
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """As `Replica.offset_for_timestamp`, but it tells the offset only."""
+        """As `LeaderReplica.offset_for_timestamp`, but it tells the offset only."""
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
-            offset = await self._offset(leader, max(timestamp, 0))
+            offset = await self._list_offset(leader, max(timestamp, 0))
             return (offset, -1, -1) if offset >= 0 else None
 
-        return await self._asked(lambda here: here.offset_for_timestamp(timestamp), there)
+        return await self._call_leader(lambda here: here.offset_for_timestamp(timestamp), there)
 
-    async def bounds(self) -> tuple[int, int]:
+    async def fetch_bounds(self) -> tuple[int, int]:
         """Log start and high watermark."""
 
         async def here(replica: LeaderReplica) -> tuple[int, int]:
             return replica.log_start_offset, replica.high_watermark
 
         async def there(leader: Leader) -> tuple[int, int]:
-            start, end = await asyncio.gather(self._offset(leader, EARLIEST), self._offset(leader, LATEST))
+            start, end = await asyncio.gather(self._list_offset(leader, EARLIEST), self._list_offset(leader, LATEST))
             return start, end
 
-        return await self._asked(here, there)
+        return await self._call_leader(here, there)
 
-    async def _offset(self, leader: Leader, timestamp: int) -> int:
-        found = (await self._site.elsewhere.offsets(leader, {self.at: (leader.epoch, timestamp)})).get(self.at)
+    async def _list_offset(self, leader: Leader, timestamp: int) -> int:
+        found = (await self._context.remote_brokers.list_offsets(leader, {self.tp: (leader.epoch, timestamp)})).get(
+            self.tp
+        )
         if not isinstance(found, int):
-            raise found or Nowhere(Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.at}")
+            raise found or LeaderNotFound(
+                Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} says nothing of {self.tp}"
+            )
         return found
 
     # -- whoever leads ------------------------------------------------------------------------------------------------
 
-    async def _asked(self, here: Callable[[LeaderReplica], Awaitable[T]], there: Callable[[Leader], Awaitable[T]]) -> T:
+    async def _call_leader(
+        self, on_local: Callable[[LeaderReplica], Awaitable[T]], on_remote: Callable[[Leader], Awaitable[T]]
+    ) -> T:
         """An answer to what may be asked again, of whoever leads."""
-        deadline = self._deadline(self._patience)
+        deadline = self._deadline(self._lookup_seconds)
         while True:
             try:
-                replica = self.here()
-                return await (here(replica) if replica is not None else there(self.leader()))
+                replica = self.local_replica()
+                return await (on_local(replica) if replica is not None else on_remote(self.leader()))
             except Refused as refused:
-                if refused.code not in STALE_LEADER or (replica is None and not isinstance(refused, Nowhere)):
+                if refused.code not in STALE_LEADER_CODES or (
+                    replica is None and not isinstance(refused, LeaderNotFound)
+                ):
                     raise
-                no = refused
+                refusal = refused
             except Unavailable as fault:
                 if replica is not None:
                     raise
-                no = Nowhere(Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.at} does not answer: {fault}")
-            await self._pause(no, deadline)
+                refusal = LeaderNotFound(
+                    Code.LEADER_NOT_AVAILABLE, f"the broker that leads {self.tp} does not answer: {fault}"
+                )
+            await self._pause(refusal, deadline)
 
     def _deadline(self, seconds: float) -> int:
-        return self._site.clock.mono_ns() + int(seconds * 1e9)
+        return self._context.clock.mono_ns() + int(seconds * 1e9)
 
-    async def _pause(self, no: Refused, deadline: int) -> None:
+    async def _pause(self, refusal: Refused, deadline: int) -> None:
         """Raises `no` at the end."""
-        left = (deadline - self._site.clock.mono_ns()) / 1e9
-        if left <= 0 or self._site.closing:
-            raise no
-        await self._site.clock.sleep(min(PAUSE_SECONDS, left))
+        left = (deadline - self._context.clock.mono_ns()) / 1e9
+        if left <= 0 or self._context.closing:
+            raise refusal
+        await self._context.clock.sleep(min(PAUSE_SECONDS, left))
 
 
-Source = LeaderReplica | Away
+AnyPartition = LeaderReplica | RemotePartition
 """Whatever can be read from and written to."""
 
 
-def source_of(site: Site, at: TopicPartition, topic_id: TopicId, patience: float | None = None) -> Source:
+def open_partition(
+    context: HttpContext, tp: TopicPartition, topic_id: TopicId, lookup_seconds: float | None = None
+) -> AnyPartition:
     """A partition that is there. `Refused` when its topic is not, whichever has the name by now, and when it is this
     broker's to lead and cannot be opened."""
-    site.elsewhere.topic(at, topic_id)
+    context.remote_brokers.topic(tp, topic_id)
     try:
-        return site.node.replica(*at)
+        return context.broker.leader_replica(*tp)
     except Refused as refused:
         if refused.code is not Code.NOT_LEADER_OR_FOLLOWER:
             raise
-    return Away(site, at, topic_id, patience)
+    return RemotePartition(context, tp, topic_id, lookup_seconds)
 
 
-def followed(site: Site, source: Source) -> Source:
+def resolve_leader(context: HttpContext, source: AnyPartition) -> AnyPartition:
     """The same partition as it is led now: here, or elsewhere."""
-    if isinstance(source, Away):
-        return source.here() or source
-    return Away(site, source.at, source.topic_id) if source.is_stopped else source
+    if isinstance(source, RemotePartition):
+        return source.local_replica() or source
+    return RemotePartition(context, source.tp, source.topic_id) if source.is_stopped else source
 
 
-async def bounds(source: Source) -> tuple[int, int]:
+async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:
     """The first offset that can be read, and the one after the last."""
-    if isinstance(source, Away):
-        return await source.bounds()
+    if isinstance(source, RemotePartition):
+        return await source.fetch_bounds()
     return source.log_start_offset, source.high_watermark

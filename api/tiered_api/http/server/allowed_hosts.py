@@ -13,15 +13,15 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-from tiered.config.listeners import host_and_port
-from tiered.config.settings import Settings, address
+from tiered.config.listeners import parse_host_port
+from tiered.config.settings import Settings, parse_address
 from tiered_api.http.server.errors import HttpError
 
 SETTING = "tiered.http.allowed.hosts"
 ANY = "*"
 OWN_PAGES = ("same-origin", "none")
 """Values of Sec-Fetch-Site: a page of the broker, or a person."""
-REMEMBERED = 1_000
+HOST_CACHE_MAX = 1_000
 """Host headers that are known to be right; when there are more, all are forgotten."""
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
@@ -31,8 +31,8 @@ class AllowedHosts:
 
     def __init__(self, settings: Settings, hostname: str) -> None:
         self._allowed = frozenset(name_of(each) for each in settings.tiered_http_allowed_hosts)
-        self._names = self._allowed | {name_of(each) for each in (*own_names(settings), hostname, "localhost")}
-        self._right = {""}
+        self._names = self._allowed | {name_of(each) for each in (*broker_host_names(settings), hostname, "localhost")}
+        self._accepted = {""}
         """Host headers that were found right. An empty one names nothing, and no page can send it."""
 
     def check(self, headers: Mapping[str, str], version: tuple[int, int]) -> None:
@@ -41,7 +41,7 @@ class AllowedHosts:
         host = headers.get("Host")
         if host is None and version >= (1, 1):
             raise HttpError(400, "an HTTP/1.1 request has to name its Host", close=True)
-        if host is not None and host not in self._right:
+        if host is not None and host not in self._accepted:
             self._check_host(host)
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
         if origin is not None or site is not None:
@@ -53,9 +53,9 @@ class AllowedHosts:
         name = name_of(host)
         if ANY not in self._allowed and name not in self._names and not is_address(name):
             raise HttpError(403, f"this broker does not have the name {name[:80]!r}; if it should, add it to {SETTING}")
-        if len(self._right) >= REMEMBERED:
-            self._right = {""}
-        self._right.add(host)
+        if len(self._accepted) >= HOST_CACHE_MAX:
+            self._accepted = {""}
+        self._accepted.add(host)
 
     def _check_page(self, origin: str | None, site: str | None, host: str) -> None:
         if origin is not None:
@@ -69,13 +69,13 @@ class AllowedHosts:
             raise HttpError(403, f"pages of other sites may not use this broker; {SETTING} names those that may")
 
 
-def own_names(settings: Settings) -> list[str]:
+def broker_host_names(settings: Settings) -> list[str]:
     """Host names that the settings give the broker: where it listens, and what it tells clients. Addresses need no
     permission and are left out."""
-    told = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
-    places = [place[0] for text in (*told, settings.kafka) if (place := host_and_port(text))]
-    told_http = name_of(settings.advertised_origin(0).partition("://")[2])
-    found = (address(settings.http, "http")[0], told_http, *places)
+    advertised = (text.partition("://")[2] for text in (*settings.listeners, *settings.advertised_listeners))
+    places = [place[0] for text in (*advertised, settings.kafka) if (place := parse_host_port(text))]
+    advertised_http = name_of(settings.resolve_advertised_http(0).partition("://")[2])
+    found = (parse_address(settings.http, "http")[0], advertised_http, *places)
     return [each for each in found if each and not is_address(each)]
 
 

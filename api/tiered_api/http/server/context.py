@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tiered.broker.broker import Node
-from tiered.thread_pool import Workers
-from tiered_api.http.partitions.remote_brokers import Elsewhere
+from tiered.broker.broker import Broker
+from tiered.thread_pool import ThreadPool
+from tiered_api.http.partitions.remote_brokers import RemoteBrokers
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import Budget, Exhausted, Limits
+from tiered_api.http.server.limits import Exhausted, HttpLimits, MemoryBudget
 from tiered_api.kafka.server.latencies import BUCKETS
 
 if TYPE_CHECKING:
-    from tiered_api.http.consumers.instances import Instances
+    from tiered_api.http.consumers.instances import ConsumerInstances
     from tiered_api.http.group_lags import GroupLags
 
 P = ParamSpec("P")
@@ -28,26 +28,26 @@ INLINE_BYTES = 1 << 16
 """Work on fewer bytes is done on the loop: a thread would cost more than it frees."""
 
 
-class Site:
+class HttpContext:
     """One HTTP listener's surroundings."""
 
-    def __init__(self, node: Node, limits: Limits) -> None:
-        self.node = node
+    def __init__(self, broker: Broker, limits: HttpLimits) -> None:
+        self.broker = broker
         self.limits = limits
-        self.budget = Budget(limits.memory_bytes)
-        self.elsewhere = Elsewhere(node)
-        self.clock = node.world.clock
+        self.budget = MemoryBudget(limits.memory_bytes)
+        self.remote_brokers = RemoteBrokers(broker)
+        self.clock = broker.world.clock
         self.closing = False
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
-        self.instances: Instances
+        self.instances: ConsumerInstances
         self.group_lags: GroupLags
         """Both are set before the first request."""
-        self._patient: dict[asyncio.Timeout, float] = {}
+        self._deadlines: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
-        self._workers = Workers("http", WORKERS)
-        self._working = 0
-        metrics = node.metrics
+        self._workers = ThreadPool("http", WORKERS)
+        self._running_jobs = 0
+        metrics = broker.metrics
         self.requests = metrics.counter("tiered_http_requests_total", "Requests answered.", ("operation", "status"))
         self.seconds = metrics.histogram(
             "tiered_http_request_seconds", "Time to the answer of a request, by operation; streams last.",
@@ -57,23 +57,25 @@ class Site:
         self.refused_connections = metrics.counter(
             "tiered_http_connections_refused_total", "Connections above a limit: only health and metrics are answered."
         )
-        self.written = metrics.counter("tiered_http_records_written_total", "Records that HTTP produce appended.")
-        self.read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
-        self.read_bytes = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
+        self.records_written = metrics.counter(
+            "tiered_http_records_written_total", "Records that HTTP produce appended."
+        )
+        self.records_read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
+        self.raw_bytes_read = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
 
     @asynccontextmanager
-    async def patience(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
+    async def timeout(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
         """`asyncio.timeout` for long polls and streams: TimeoutError after `seconds`, or `closing_seconds` after the
         server begins to close."""
         async with asyncio.timeout(min(seconds, closing_seconds) if self.closing else seconds) as deadline:
-            self._patient[deadline] = closing_seconds
+            self._deadlines[deadline] = closing_seconds
             try:
                 yield
             finally:
-                del self._patient[deadline]
+                del self._deadlines[deadline]
 
     @contextmanager
-    def stream(self, peer: str, connection: object) -> Iterator[None]:
+    def admit_stream(self, peer: str, connection: object) -> Iterator[None]:
         """An event stream of an address on its connection; HttpError 429 when the address has too many."""
         streams = self.streams.setdefault(peer, set())
         if len(streams) >= self.limits.streams_per_peer:
@@ -94,33 +96,33 @@ class Site:
             if not streams:
                 del self.streams[peer]
 
-    async def work(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`function(...)`, off the loop when it has much to do (`size` bytes). `Exhausted` when too much waits for a
         thread, or when it is not done in time: then it may go on, and nobody looks at its result."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
-        if self._working >= self.limits.jobs:
-            raise Exhausted(f"{self._working} jobs wait for a thread")
-        seconds = self.limits.work_seconds
-        self._working += 1
+        if self._running_jobs >= self.limits.jobs:
+            raise Exhausted(f"{self._running_jobs} jobs wait for a thread")
+        request_seconds = self.limits.job_seconds
+        self._running_jobs += 1
         try:
-            async with self.patience(seconds, CLOSING_SECONDS):
-                return await self._workers.run(lambda: function(*args, **kwargs), seconds)
+            async with self.timeout(request_seconds, CLOSING_SECONDS):
+                return await self._workers.run(lambda: function(*args, **kwargs), request_seconds)
         except TimeoutError:
-            raise Exhausted(f"not done within {seconds:g} s") from None
+            raise Exhausted(f"not done within {request_seconds:g} s") from None
         finally:
-            self._working -= 1
+            self._running_jobs -= 1
 
-    def hurry(self) -> None:
+    def drain(self) -> None:
         """Ends all patience: what waits for more answers with what there is."""
         self.closing = True
         now = asyncio.get_running_loop().time()
-        for deadline, seconds in self._patient.items():
+        for deadline, seconds in self._deadlines.items():
             if not deadline.expired():  # else its own time is up in this moment
                 when = deadline.when()
                 deadline.reschedule(now + seconds if when is None else min(when, now + seconds))
 
     async def close(self) -> None:
         """Ends the connections to other brokers, and the worker threads."""
-        await self.elsewhere.close()
+        await self.remote_brokers.close()
         self._workers.close()

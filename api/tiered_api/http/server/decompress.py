@@ -27,7 +27,7 @@ class Inflater(Protocol):
         """HttpError 400 when the body ended inside a frame."""
 
 
-class Gzip:
+class GzipInflater:
     """Members one after the other, as RFC 1952 allows."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Gzip:
         at = members = 0
         while at < len(data):
             if self._member.eof:
-                members = counted(members)
+                members = count_member(members)
                 self._member, self._begun = zlib.decompressobj(wbits=31), False
             self._begun = True
             piece = data[at : at + GZIP_PIECE]
@@ -49,7 +49,7 @@ class Gzip:
                 raise HttpError(400, f"the body is not gzip: {str(error).rpartition(': ')[2]}") from None
             room -= len(part)
             if room < 0:
-                raise too_large()
+                raise too_large_error()
             parts.append(part)
             at += len(piece) - len(self._member.unconsumed_tail or self._member.unused_data)
         return b"".join(parts)
@@ -59,12 +59,12 @@ class Gzip:
             raise HttpError(400, "the gzip body ends too early")
 
 
-class Zstd:
+class ZstdInflater:
     """Frames one after the other."""
 
     def __init__(self) -> None:
-        self._maker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-        self._frame = self._maker.decompressobj()
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+        self._frame = self._decompressor.decompressobj()
         self._begun = False
 
     def feed(self, data: bytes, room: int) -> bytes:
@@ -72,8 +72,8 @@ class Zstd:
         at = frames = 0
         while at < len(data):
             if self._frame.eof:
-                frames = counted(frames)
-                self._frame, self._begun = self._maker.decompressobj(), False
+                frames = count_member(frames)
+                self._frame, self._begun = self._decompressor.decompressobj(), False
             self._begun = True
             piece = data[at : at + ZSTD_PIECE]
             try:
@@ -83,7 +83,7 @@ class Zstd:
             at += len(piece) - len(self._frame.unused_data)
             room -= len(part)
             if room < 0:
-                raise too_large()
+                raise too_large_error()
             parts.append(part)
         return b"".join(parts)
 
@@ -92,33 +92,33 @@ class Zstd:
             raise HttpError(400, "the zstd body ends too early")
 
 
-def counted(members: int) -> int:
+def count_member(members: int) -> int:
     """One member or frame more; HttpError 400 when there are too many."""
     if members >= MEMBERS_MAX:
         raise HttpError(400, f"the body has more than {MEMBERS_MAX} compressed parts; compress it as one")
     return members + 1
 
 
-def too_large() -> HttpError:
+def too_large_error() -> HttpError:
     """The one sentence for a bomb and for an honest body that is too long."""
     return HttpError(413, "the body is larger than allowed once it is decompressed")
 
 
-def inflater(encoding: str) -> Inflater | None:
+def new_inflater(encoding: str) -> Inflater | None:
     """For a Content-Encoding; None when there is none, HttpError 415 when it is not one of ours."""
     match encoding.strip().lower():
         case "" | "identity":
             return None
         case "gzip" | "x-gzip":
-            return Gzip()
+            return GzipInflater()
         case "zstd":
-            return Zstd()
+            return ZstdInflater()
     raise HttpError(415, f"Content-Encoding {encoding!r} is not understood; send {' or '.join(ENCODINGS)}")
 
 
 def inflate(encoding: str, data: bytes, limit: int) -> bytes:
     """A whole body, at most `limit` bytes of it."""
-    body = inflater(encoding)
+    body = new_inflater(encoding)
     if body is None:
         return data
     whole = body.feed(data, limit)

@@ -37,13 +37,13 @@ UNKNOWN_TOPIC_OR_PARTITION = 40403
 CONSUMER_NOT_FOUND = 40403
 LEADER_NOT_AVAILABLE = 40404
 GROUP_NOT_FOUND = 40405
-FORMAT_DIFFERS = 40601
+FORMAT_MISMATCH = 40601
 CONSUMER_EXISTS = 40902
 ILLEGAL_STATE = 40903
 CONVERSION_FAILED = 42203
-BAD_CONSUMER = 42204
-PAYLOAD = 42206
-BATCH = 42208
+INVALID_CONSUMER = 42204
+INVALID_RECORD = 42206
+INVALID_BATCH = 42208
 OFFSET_OUT_OF_RANGE = 41601
 KAFKA_ERROR = 50002
 KAFKA_RETRIABLE_ERROR = 50003
@@ -65,7 +65,7 @@ CODES = {
 """Where Kafka's code alone decides. The rest: may be retried -> 50003, else the request is at fault -> 40002."""
 
 
-def from_refused(refused: Refused) -> HttpError:
+def refused_to_http_error(refused: Refused) -> HttpError:
     """The engine's no, in HTTP's words."""
     code = CODES.get(refused.code)
     if code is None:
@@ -73,17 +73,17 @@ def from_refused(refused: Refused) -> HttpError:
     return HttpError(code, refused.why)
 
 
-NAMED = (HttpError, Refused, Unavailable, Corrupt, Fenced, Exhausted)
+EXPECTED_ERRORS = (HttpError, Refused, Unavailable, Corrupt, Fenced, Exhausted)
 """The errors that have an answer. Anything else is a bug, and for the log only."""
 
 
-def from_named(error: Exception) -> HttpError:
+def to_http_error(error: Exception) -> HttpError:
     """The answer to one of `NAMED`."""
     match error:
         case HttpError():
             return error
         case Refused():
-            return from_refused(error)
+            return refused_to_http_error(error)
         case Unavailable():
             return HttpError(BROKER_NOT_AVAILABLE, "the store or the disk cannot do this now; see /healthz")
         case Corrupt():

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class HttpLimits:
     """Bytes, milliseconds and seconds as the names say. A client over a limit gets 413, 414, 431, 429 or 503."""
 
     connections: int = 1_000
@@ -28,7 +28,7 @@ class Limits:
     """Longest JSON text of one record on a stream; a larger one goes in a request of its own."""
     memory_bytes: int = 256 * MIB
     """All bodies and JSON answers that are held at one moment."""
-    entries: int = 1_000
+    batch_entries: int = 1_000
     """Records in one `records:batch`."""
     poll_ms: int = 30_000
     """Longest `timeout` of a read; a larger one is cut to it."""
@@ -36,7 +36,7 @@ class Limits:
     """Largest `max_bytes` of a raw read; a larger one is cut to it."""
     json_bytes: int = 8 * MIB
     """Largest `max_bytes` of a JSON read, and about how much its records may come to when decompressed."""
-    first_seconds: float = 10.0
+    first_request_seconds: float = 10.0
     """A new connection without the whole head of a request is closed after this."""
     idle_seconds: float = 75.0
     """A connection without a request, or with half of a request's head, is closed after this."""
@@ -45,17 +45,17 @@ class Limits:
     """A client that takes nothing of its answer for this long is cut off."""
     jobs: int = 256
     """Bodies and answers that wait for a thread which decompresses, parses or renders them, or are in one."""
-    work_seconds: float = 60.0
+    job_seconds: float = 60.0
     """Longest time of such a job, the wait included."""
     append_ms: int = 30_000
-    leader_seconds: float = 20.0
+    leader_lookup_seconds: float = 20.0
     """How long a read looks for who leads its partition: longer than an election takes."""
     stream_idle_seconds: float = 600.0
     stream_seconds: float = 86_400.0
     """The age at which a produce stream or an event stream ends."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Limits:
+    def from_settings(cls, settings: Settings) -> HttpLimits:
         """What the broker's settings leave open."""
         connections = settings.tiered_http_connections_max
         per_peer = min(settings.tiered_http_connections_max_per_ip, connections)
@@ -71,43 +71,43 @@ class Exhausted(Exception):
     """The budget had no room within the deadline."""
 
 
-class Budget:
+class MemoryBudget:
     """Bytes that may be held at once. Takers wait in order, so a large one is not starved by small ones."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    async def take(self, size: int, seconds: float) -> int:
+    async def acquire(self, size: int, seconds: float) -> int:
         """Waits for room, returns what was taken (never more than the whole budget); `Exhausted` after `seconds`."""
         size = min(size, self.size)
-        if size <= self.free and not self._waiting:
+        if size <= self.free and not self._waiters:
             self.free -= size
             return size
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, waiter))
         try:
             async with asyncio.timeout(seconds):
-                await turn
+                await waiter
         except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self.give(size)
-            self._waiting = deque(w for w in self._waiting if w[1] is not turn)
+            if waiter.done() and not waiter.cancelled():
+                self.release(size)
+            self._waiters = deque(w for w in self._waiters if w[1] is not waiter)
             self._admit()
             if isinstance(error, TimeoutError):
                 raise Exhausted(f"no {size} bytes free within {seconds:g} s") from None
             raise
         return size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Returns what `take` returned. A negative `size` takes at once, even what is not free."""
         self.free += size
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self.free:
-            size, turn = self._waiting.popleft()
-            if not turn.done():
+        while self._waiters and self._waiters[0][0] <= self.free:
+            size, waiter = self._waiters.popleft()
+            if not waiter.done():
                 self.free -= size
-                turn.set_result(None)
+                waiter.set_result(None)

@@ -22,7 +22,7 @@ def body_type(header: str | None, accepted: tuple[str, ...]) -> str:
     return kind
 
 
-def answer_type(header: str | None, offered: tuple[str, ...]) -> str:
+def negotiate_type(header: str | None, offered: tuple[str, ...]) -> str:
     """The first of `offered` with the highest weight in an Accept header; HttpError 406 when all are refused."""
     if not header or header == "*/*":
         return offered[0]

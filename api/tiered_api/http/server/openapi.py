@@ -158,7 +158,7 @@ SCHEMAS: dict[str, Schema] = {
 }
 
 
-def document(routes: Iterable[Route]) -> dict[str, Any]:
+def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -180,27 +180,30 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": route.operation,
         "summary": (route.handler.__doc__ or "").strip().partition("\n")[0],
         "responses": {
-            str(route.status): _answer(route),
+            str(route.status): _response(route),
             "default": {"description": "Error", "content": {media_types.JSON: {"schema": _ref("Error")}}},
         },
     }
     if parameters := _parameters(route):
         operation["parameters"] = parameters
-    if route.takes:
-        schema = _ref(route.body) if route.body else {"type": "string", "format": "binary"}
-        operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in route.takes}}
+    if route.request_types:
+        schema = _ref(route.request_schema) if route.request_schema else {"type": "string", "format": "binary"}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {kind: {"schema": schema} for kind in route.request_types},
+        }
     return operation
 
 
-def _answer(route: Route) -> dict[str, Any]:
+def _response(route: Route) -> dict[str, Any]:
     if route.status == 204:
         return {"description": "Done"}
-    json, other = (_ref(route.answer) if route.answer else ANY), {"type": "string"}
+    json, other = (_ref(route.response_schema) if route.response_schema else ANY), {"type": "string"}
     return {
         "description": "Success",
         "content": {
             kind: {"schema": json if kind == media_types.JSON else ANY if "json" in kind else other}
-            for kind in route.gives
+            for kind in route.response_types
         },
     }
 
@@ -212,6 +215,6 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     return inside + [
-        {"name": query.name, "in": "query", "description": query.says, "schema": {"type": query.kind}}
+        {"name": query.name, "in": "query", "description": query.description, "schema": {"type": query.kind}}
         for query in route.query
     ]

@@ -12,19 +12,19 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered_api.http.server.context import Site
+from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.decompress import inflate
 from tiered_api.http.server.errors import HttpError
 
 QUERY_PARAMETERS = 32
 
 
-class Request(web.BaseRequest):
+class HttpRequest(web.BaseRequest):
     """aiohttp's request with the site, the route's arguments and the memory that it holds."""
 
     def __init__(
         self,
-        site: Site,
+        context: HttpContext,
         message: RawRequestMessage,
         payload: StreamReader,
         protocol: web.RequestHandler,
@@ -33,15 +33,15 @@ class Request(web.BaseRequest):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(message, payload, protocol, writer, task, loop)
-        self.site = site
+        self.context = context
         self.target = message.path
         self.operation = "none"
         self.args: dict[str, str] = {}
-        self.held = 0
+        self.held_bytes = 0
         """Bytes of the memory budget, given back when the answer is out."""
         self._query: dict[str, str] | None = None
 
-    ATTRS = web.BaseRequest.ATTRS | frozenset(("site", "target", "operation", "args", "held"))
+    ATTRS = web.BaseRequest.ATTRS | frozenset(("context", "target", "operation", "args", "held_bytes"))
 
     @property
     def peer(self) -> str:
@@ -50,23 +50,23 @@ class Request(web.BaseRequest):
 
     # -- path and query -------------------------------------------------------------------------------------------
 
-    def number(self, name: str) -> int:
+    def path_number(self, name: str) -> int:
         """A path argument that is a non-negative integer; HttpError 404 when it is not, for nothing has such a name."""
         text = self.args[name]
         if not (text.isascii() and text.isdigit() and len(text) <= 10):
             raise HttpError(404, f"{name} {text[:40]!r} is not a number")
         return int(text)
 
-    def parameters(self) -> dict[str, str]:
+    def query_parameters(self) -> dict[str, str]:
         """The query, each name once; HttpError 400 for a repeated or undecodable one."""
         if self._query is None:
             self._query = parse_query(self.target.partition("?")[2])
         return self._query
 
-    def integer(self, name: str, default: int, low: int, high: int, wanted: str = "") -> int:
+    def query_integer(self, name: str, default: int, low: int, high: int, wanted: str = "") -> int:
         """A query value in `low..high`: HttpError 400 below or when it is no integer, cut to `high` above. `wanted`
         says in words what may be given, where more than the number is."""
-        text = self.parameters().get(name)
+        text = self.query_parameters().get(name)
         if text is None:
             return default
         digits = text[1:] if text.startswith("-") else text
@@ -82,25 +82,25 @@ class Request(web.BaseRequest):
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         return f"http://{host}"
 
-    def told_origin(self) -> str:
+    def advertised_origin(self) -> str:
         """Where this broker, and no other one, is to be asked again: `advertised.http`, else as `origin`."""
-        node = self.site.node
+        node = self.context.broker
         known = node.image.brokers.get(node.settings.node_id)
         return (known.advertised_http if known is not None else "") or self.origin()
 
     # -- body -----------------------------------------------------------------------------------------------------
 
-    async def hold(self, size: int) -> None:
+    async def reserve_memory(self, size: int) -> None:
         """Takes part of the memory budget until the answer is out."""
-        self.held += await self.site.budget.take(size, self.site.limits.body_seconds)
+        self.held_bytes += await self.context.budget.acquire(size, self.context.limits.body_seconds)
 
-    def settle(self, size: int) -> None:
+    def set_held_memory(self, size: int) -> None:
         """What is held has become `size` bytes: too much is given back, too little is taken without waiting, for it is
         there already and others have to wait for it."""
-        self.site.budget.give(self.held - size)
-        self.held = size
+        self.context.budget.release(self.held_bytes - size)
+        self.held_bytes = size
 
-    def expect(self) -> None:
+    def send_continue(self) -> None:
         """Asks a waiting client for the body (`Expect: 100-continue`)."""
         wanted = self.headers.get("Expect")
         if wanted is None:
@@ -110,63 +110,63 @@ class Request(web.BaseRequest):
         if self.transport is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def whole(self) -> bytes:
+    async def read_body(self) -> bytes:
         """The body, decompressed; HttpError 413 when it is larger than allowed, 408 when it comes too slowly."""
         content = self.content
-        data = content.read_nowait(-1) if content.is_eof() else await self._gather()
-        limit = self.site.limits.body_bytes
+        data = content.read_nowait(-1) if content.is_eof() else await self._read_chunks()
+        limit = self.context.limits.body_bytes
         if len(data) > limit:
             raise self._too_large(limit)
         encoding = self.headers.get("Content-Encoding")
         if encoding is None:
             return data
-        await self.hold(limit)
+        await self.reserve_memory(limit)
         # However few bytes came, they may become `limit`.
-        whole = await self.site.work(limit, inflate, encoding, data, limit)
-        self.settle(len(whole))
+        whole = await self.context.run_job(limit, inflate, encoding, data, limit)
+        self.set_held_memory(len(whole))
         return whole
 
-    async def _gather(self) -> bytes:
-        limit = self.site.limits.body_bytes
+    async def _read_chunks(self) -> bytes:
+        limit = self.context.limits.body_bytes
         length = self.content_length
         if length is not None and length > limit:
             raise self._too_large(limit)
-        self.expect()
-        await self.hold(limit if length is None else length)
+        self.send_continue()
+        await self.reserve_memory(limit if length is None else length)
         parts: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self.site.limits.body_seconds):
+            async with asyncio.timeout(self.context.limits.body_seconds):
                 while part := await self.content.readany():
                     size += len(part)
                     if size > limit:
                         raise self._too_large(limit)
                     parts.append(part)
         except TimeoutError:
-            raise HttpError(408, f"the body did not come within {self.site.limits.body_seconds:g} s") from None
-        self.settle(size)
+            raise HttpError(408, f"the body did not come within {self.context.limits.body_seconds:g} s") from None
+        self.set_held_memory(size)
         return b"".join(parts)
 
     @staticmethod
     def _too_large(limit: int) -> HttpError:
         return HttpError(413, f"the body is larger than {limit} bytes")
 
-    async def json_object(self) -> dict[str, Any]:
+    async def read_json_object(self) -> dict[str, Any]:
         """The body as one JSON object."""
-        return await self.parsed_object(await self.whole())
+        return await self.parse_json_object(await self.read_body())
 
-    async def parsed_object(self, data: bytes) -> dict[str, Any]:
+    async def parse_json_object(self, data: bytes) -> dict[str, Any]:
         """One JSON object; HttpError 400 when it is not JSON, 422 when it is something else."""
         try:
-            value = await self.site.work(len(data), orjson.loads, data)
+            value = await self.context.run_job(len(data), orjson.loads, data)
         except orjson.JSONDecodeError as error:
-            raise malformed(error) from None
+            raise malformed_json(error) from None
         if not isinstance(value, dict):
             raise HttpError(422, "the body has to be a JSON object")
         return value
 
 
-def malformed(error: orjson.JSONDecodeError) -> HttpError:
+def malformed_json(error: orjson.JSONDecodeError) -> HttpError:
     """Where the JSON breaks, in one sentence."""
     return HttpError(400, f"malformed JSON: {error.msg}")
 
@@ -182,14 +182,14 @@ def parse_query(query: str) -> dict[str, str]:
     for pair in pairs:
         if not pair:
             continue
-        name, _, value = (decode(part.replace("+", " ")) for part in pair.partition("="))
+        name, _, value = (percent_decode(part.replace("+", " ")) for part in pair.partition("="))
         if name in found:
             raise HttpError(400, f"query parameter {name[:40]!r} is repeated")
         found[name] = value
     return found
 
 
-def decode(text: str) -> str:
+def percent_decode(text: str) -> str:
     """Percent-decoding of one path segment or query part; HttpError 400 when it is not UTF-8 or holds a NUL. Bytes that
     are not UTF-8 come as lone surrogates where aiohttp parses without its C extension."""
     if "%" in text or not text.isascii():

@@ -14,26 +14,26 @@ from aiohttp.abc import AbstractStreamWriter
 
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import Request
+from tiered_api.http.server.request import HttpRequest
 
 Headers = tuple[tuple[str, str], ...]
 
 _LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-_JOINED = 1 << 16
+JOINED_BYTES_MAX = 1 << 16
 """Bodies up to this many bytes go out in one write with their head."""
 
 
-class Answer(web.StreamResponse):
+class HttpResponse(web.StreamResponse):
     """A whole answer. It keeps nothing of its base class but the type: `prepare` writes it, `write_eof` has no work. A
     handler that has to know that it is out awaits `send`; else aiohttp writes it once the handler is done."""
 
     def __init__(
-        self, body: bytes = b"", *, status: int = 200, kind: str = media_types.JSON, headers: Headers = ()
+        self, body: bytes = b"", *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
     ) -> None:
         self._status = status
         self.payload = body
-        self.kind = kind
-        self.fields = headers
+        self.media_type = media_type
+        self.extra_headers = headers
 
     async def send(self, request: web.BaseRequest) -> None:
         """Returns once the kernel has all of it, to send it; the client may still miss it. `ConnectionError` where the
@@ -54,16 +54,18 @@ class Answer(web.StreamResponse):
             raise ConnectionResetError("the client has gone")
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
-        head = head_bytes(self._status, self.kind, len(self.payload), self._keep_alive, request, self.fields)
+        head = head_bytes(
+            self._status, self.media_type, len(self.payload), self._keep_alive, request, self.extra_headers
+        )
         body = b"" if request.method == "HEAD" else self.payload
-        if len(body) <= _JOINED:
+        if len(body) <= JOINED_BYTES_MAX:
             transport.write(head + body)
         else:
             transport.write(head)
             transport.write(body)
         self._eof_sent = True
         if transport.get_write_buffer_size():
-            await drained(request)
+            await drain_writer(request)
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -71,74 +73,81 @@ class Answer(web.StreamResponse):
 
 
 def head_bytes(
-    status: int, kind: str, length: int, keep_alive: bool | None, request: web.BaseRequest, fields: Headers = ()
+    status: int,
+    media_type: str,
+    length: int,
+    keep_alive: bool | None,
+    request: web.BaseRequest,
+    extra_headers: Headers = (),
 ) -> bytes:
     """Status line and headers up to the empty line."""
     head = _LINES[status] + date_line()
     if status != 204:
-        head += b"Content-Type: %b\r\nContent-Length: %d\r\n" % (kind.encode(), length)
+        head += b"Content-Type: %b\r\nContent-Length: %d\r\n" % (media_type.encode(), length)
     if not keep_alive:
         head += b"Connection: close\r\n"
     elif request.version < (1, 1):
         head += b"Connection: keep-alive\r\n"
-    for name, value in fields:
+    for name, value in extra_headers:
         head += f"{name}: {value}\r\n".encode("latin-1")
     return head + b"\r\n"
 
 
-_dated = (0, b"")
+_cached_date = (0, b"")
 
 
 def date_line() -> bytes:
     """The Date header that RFC 9110 asks of every answer, made once a second."""
-    global _dated
+    global _cached_date
     now = int(time.time())
-    if now != _dated[0]:
-        _dated = (now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode())
-    return _dated[1]
+    if now != _cached_date[0]:
+        _cached_date = (now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode())
+    return _cached_date[1]
 
 
-def open_stream(kind: str) -> web.StreamResponse:
+def open_stream(media_type: str) -> web.StreamResponse:
     """An answer without an end that is known. It does not say which server software it comes from."""
-    return web.StreamResponse(headers={"Content-Type": kind, "Cache-Control": "no-store", "Server": "tiered"})
+    return web.StreamResponse(headers={"Content-Type": media_type, "Cache-Control": "no-store", "Server": "tiered"})
 
 
-async def drained(request: web.BaseRequest) -> None:
+async def drain_writer(request: web.BaseRequest) -> None:
     """Waits until the client has taken enough for more to be written; cuts it off when it takes too long."""
     try:
         async with asyncio.timeout(write_seconds(request)):
             await request.writer.drain()
     except TimeoutError:
-        cut_off(request)
+        abort_connection(request)
 
 
 def write_seconds(request: web.BaseRequest) -> float:
     """How long a client may take nothing."""
-    assert isinstance(request, Request)
-    return request.site.limits.write_seconds
+    assert isinstance(request, HttpRequest)
+    return request.context.limits.write_seconds
 
 
-def cut_off(request: web.BaseRequest) -> NoReturn:
+def abort_connection(request: web.BaseRequest) -> NoReturn:
     """Ends the connection of a client that takes nothing."""
     if request.transport is not None:
         request.transport.abort()
     raise ConnectionResetError("the client does not read")
 
 
-def as_json(value: Any, *, status: int = 200, kind: str = media_types.JSON, headers: Headers = ()) -> Answer:
+def json_response(
+    value: Any, *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
+) -> HttpResponse:
     """`value` as JSON."""
-    return Answer(orjson.dumps(value), status=status, kind=kind, headers=headers)
+    return HttpResponse(orjson.dumps(value), status=status, media_type=media_type, headers=headers)
 
 
-def no_content() -> Answer:
+def no_content() -> HttpResponse:
     """Done, and there is nothing to say."""
-    return Answer(status=204)
+    return HttpResponse(status=204)
 
 
-def refusal(error: HttpError, *, close: bool = False) -> Answer:
+def error_response(error: HttpError, *, close: bool = False) -> HttpResponse:
     """An error in the one form that all errors have."""
-    answer = as_json({"error_code": error.error_code, "message": error.message}, status=error.status)
-    answer.fields = error.headers
+    answer = json_response({"error_code": error.error_code, "message": error.message}, status=error.status)
+    answer.extra_headers = error.headers
     if close:
         answer.force_close()
     return answer

@@ -10,14 +10,14 @@ from aiohttp import web
 
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import Request, decode
+from tiered_api.http.server.request import HttpRequest, percent_decode
 
-Handler = Callable[[Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 
-REMEMBERED = 4096
+MATCH_CACHE_MAX = 4096
 """Paths whose match is kept; when there are more, all are forgotten."""
-REMEMBERED_CHARACTERS = 512
-OBJECTS = (media_types.V2, media_types.JSON)
+CACHED_PATH_MAX = 512
+OBJECT_TYPES = (media_types.V2, media_types.JSON)
 """Types of a body that a route has no use for."""
 
 
@@ -27,23 +27,23 @@ class Query:
 
     name: str
     kind: str
-    says: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Route:
-    """One operation. `path` holds `{argument}` segments; `takes` and `gives` are media types, `body` and `answer`
-    names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
+    """One operation. `path` holds `{argument}` segments; `takes` and `response_types` are media types, `body` and
+    `answer` names of schemas (`openapi.SCHEMAS`); the handler's docstring says what it does."""
 
     method: str
     path: str
     handler: Handler
     status: int = 200
     query: tuple[Query, ...] = ()
-    takes: tuple[str, ...] = ()
-    body: str = ""
-    gives: tuple[str, ...] = (media_types.JSON,)
-    answer: str = ""
+    request_types: tuple[str, ...] = ()
+    request_schema: str = ""
+    response_types: tuple[str, ...] = (media_types.JSON,)
+    response_schema: str = ""
 
     @cached_property
     def operation(self) -> str:
@@ -52,66 +52,66 @@ class Route:
         prefix = f"{module}_" if module in ("v2", "v3") else ""
         return prefix + self.handler.__name__
 
-    def check_body_type(self, request: Request) -> None:
+    def check_body_type(self, request: HttpRequest) -> None:
         """Raises HttpError 415 when the Content-Type is none that the route takes. Every request that changes something
         needs one, also without a body: pages of other sites then have to ask first (CORS), in vain. Before a DELETE
         they always have to."""
         kind = request.headers.get("Content-Type")
         if request.method in ("GET", "HEAD"):
-            if kind is None or not self.takes:
+            if kind is None or not self.request_types:
                 return
         elif request.method == "DELETE" and not request.body_exists:
             return
-        media_types.body_type(kind, self.takes or OBJECTS)
+        media_types.body_type(kind, self.request_types or OBJECT_TYPES)
 
 
 @dataclass
-class _Place:
+class _PathNode:
     """One node of the tree of paths."""
 
-    below: dict[str, _Place] = field(default_factory=dict)
+    children: dict[str, _PathNode] = field(default_factory=dict)
     argument: str = ""
-    any: _Place | None = None
+    wildcard: _PathNode | None = None
     routes: dict[str, Route] = field(default_factory=dict)
 
 
 Match = tuple[dict[str, Route], dict[str, str]]
 
 
-class Table:
+class RouteTable:
     """All routes, found by walking the path's segments. A segment is decoded after the split: `%2F` never splits."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self._root = _Place()
-        self._remembered: dict[str, Match] = {}
+        self._root = _PathNode()
+        self._match_cache: dict[str, Match] = {}
         for route in self.routes:
             self._add(route)
 
     def _add(self, route: Route) -> None:
-        place = self._root
+        node = self._root
         for segment in route.path.split("/")[1:]:
             if segment.startswith("{"):
-                place.any = place.any or _Place(argument=segment[1:-1])
-                place = place.any
-                if place.argument != segment[1:-1]:
-                    raise ValueError(f"{route.path}: this argument is {place.argument} in another route")
+                node.wildcard = node.wildcard or _PathNode(argument=segment[1:-1])
+                node = node.wildcard
+                if node.argument != segment[1:-1]:
+                    raise ValueError(f"{route.path}: this argument is {node.argument} in another route")
             else:
-                place = place.below.setdefault(segment, _Place())
-        if route.method in place.routes:
+                node = node.children.setdefault(segment, _PathNode())
+        if route.method in node.routes:
             raise ValueError(f"two routes for {route.method} {route.path}")
-        place.routes[route.method] = route
+        node.routes[route.method] = route
 
     def match(self, method: str, target: str) -> tuple[Route, dict[str, str]]:
         """The route and its path arguments; HttpError 404 without one, 405 with `Allow` for another method."""
         path = target.partition("?")[0]
-        found = self._remembered.get(path)
+        found = self._match_cache.get(path)
         if found is None:
-            found = self._walk(path)
-            if len(self._remembered) >= REMEMBERED:
-                self._remembered.clear()
-            if len(path) <= REMEMBERED_CHARACTERS:
-                self._remembered[path] = found
+            found = self._find_match(path)
+            if len(self._match_cache) >= MATCH_CACHE_MAX:
+                self._match_cache.clear()
+            if len(path) <= CACHED_PATH_MAX:
+                self._match_cache[path] = found
         routes, arguments = found
         route = routes.get(method)
         if route is None and method == "HEAD":
@@ -121,25 +121,25 @@ class Table:
             raise HttpError(405, f"{method} is not possible here", (("Allow", ", ".join(allowed)),))
         return route, arguments
 
-    def _walk(self, path: str) -> Match:
+    def _find_match(self, path: str) -> Match:
         if not path.startswith("/"):
             raise HttpError(400, "the request target has to be a path", close=True)
-        segments = [decode(raw) for raw in path.split("/")[1:]]
+        segments = [percent_decode(raw) for raw in path.split("/")[1:]]
         found = _find(self._root, segments)
         if found is None:
             raise HttpError(404, "there is nothing at this address")
         return found
 
 
-def _find(place: _Place, segments: list[str]) -> Match | None:
+def _find(node: _PathNode, segments: list[str]) -> Match | None:
     """What is below `place` at `segments`. A name in the table goes first; where it leads nowhere it is an argument:
     "-" stands for all topics where there is such a route, elsewhere for the topic of that name."""
     if not segments:
-        return (place.routes, {}) if place.routes else None
+        return (node.routes, {}) if node.routes else None
     segment, rest = segments[0], segments[1:]
-    if segment in place.below and (found := _find(place.below[segment], rest)):
+    if segment in node.children and (found := _find(node.children[segment], rest)):
         return found
-    if place.any is None or not segment:
+    if node.wildcard is None or not segment:
         return None
-    found = _find(place.any, rest)
-    return found and (found[0], {place.any.argument: segment, **found[1]})
+    found = _find(node.wildcard, rest)
+    return found and (found[0], {node.wildcard.argument: segment, **found[1]})

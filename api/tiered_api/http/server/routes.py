@@ -7,10 +7,10 @@ from aiohttp import web
 from tiered_api.http import operations
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
 from tiered_api.http.server import media_types
-from tiered_api.http.server.openapi import document
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import as_json
-from tiered_api.http.server.router import Handler, Query, Route, Table
+from tiered_api.http.server.openapi import openapi_document
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import json_response
+from tiered_api.http.server.router import Handler, Query, Route, RouteTable
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce
 from tiered_api.http.v2 import topics as v2
@@ -38,22 +38,30 @@ READ = (
 
 
 def _get(path: str, handler: Handler, answer: str = "", query: tuple[Query, ...] = ()) -> Route:
-    return Route("GET", path, handler, query=query, answer=answer)
+    return Route("GET", path, handler, query=query, response_schema=answer)
 
 
 def _send(method: str, path: str, handler: Handler, body: str, answer: str = "", status: int = 200) -> Route:
-    return Route(method, path, handler, status=status, takes=JSON, body=body, answer=answer)
+    return Route(method, path, handler, status=status, request_types=JSON, request_schema=body, response_schema=answer)
 
 
 def _v2(method: str, path: str, handler: Handler, answer: str) -> Route:
     if method == "GET":
-        return Route(method, path, handler, gives=V2_ANSWERS, answer=answer)
-    return Route(method, path, handler, takes=V2_BODIES, body="ProduceV2", gives=V2_ANSWERS, answer=answer)
+        return Route(method, path, handler, response_types=V2_ANSWERS, response_schema=answer)
+    return Route(
+        method,
+        path,
+        handler,
+        request_types=V2_BODIES,
+        request_schema="ProduceV2",
+        response_types=V2_ANSWERS,
+        response_schema=answer,
+    )
 
 
 OPERATIONS = (
     _get("/healthz", operations.healthz, "Health"),
-    Route("GET", "/metrics", operations.metrics, gives=(media_types.TEXT,)),
+    Route("GET", "/metrics", operations.metrics, response_types=(media_types.TEXT,)),
     _get("/tiered/v1/node", operations.get_node, "Node"),
     _get("/tiered/v1/topics/{topic}/partitions/{partition}", operations.get_partition_state, "PartitionState"),
 )
@@ -64,15 +72,15 @@ RECORDS = (
         "/topics/{topic}/partitions/{partition}/records",
         read_records,
         query=READ,
-        gives=READ_TYPES,
-        answer="Records",
+        response_types=READ_TYPES,
+        response_schema="Records",
     ),
     Route(
         "POST",
         "/topics/{topic}/partitions/{partition}/records",
         write_batches,
-        takes=(media_types.BINARY,),
-        answer="Appended",
+        request_types=(media_types.BINARY,),
+        response_schema="Appended",
     ),
 )
 
@@ -98,10 +106,10 @@ def _consumer(method: str, path: str, handler: Handler, body: str = "", answer: 
         path,
         handler,
         status=status,
-        takes=V2_CONSUMER_BODIES if body else (),
-        body=body,
-        gives=V2_ANSWERS,
-        answer=answer,
+        request_types=V2_CONSUMER_BODIES if body else (),
+        request_schema=body,
+        response_types=V2_ANSWERS,
+        response_schema=answer,
     )
 
 
@@ -121,8 +129,8 @@ V2_CONSUMERS = (
             Query("timeout", "integer", "Milliseconds to wait for records, at most what the consumer was made with"),
             Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
         ),
-        gives=(media_types.V2_BINARY, media_types.V2_JSON),
-        answer="Array",
+        response_types=(media_types.V2_BINARY, media_types.V2_JSON),
+        response_schema="Array",
     ),
     _consumer("POST", f"{CONSUMER}/offsets", consumers.commit, "OffsetsToCommitV2", "Array", 200),
     _consumer("GET", f"{CONSUMER}/offsets", consumers.get_committed, "PartitionsV2", "Object", 200),
@@ -206,14 +214,14 @@ V3_GROUPS = (
 ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
 
 
-async def openapi(request: Request) -> web.StreamResponse:
+async def openapi(request: HttpRequest) -> web.StreamResponse:
     """This interface in OpenAPI's words."""
-    return as_json(document(table().routes))
+    return json_response(openapi_document(table().routes))
 
 
-def table() -> Table:
+def table() -> RouteTable:
     """All routes, ready to be searched."""
     return _TABLE
 
 
-_TABLE = Table((*ROUTES, _get("/openapi.json", openapi, "Object")))
+_TABLE = RouteTable((*ROUTES, _get("/openapi.json", openapi, "Object")))

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered.ports import FileSlice
-from tiered_api.http.server.responses import Answer, Headers, cut_off, head_bytes, write_seconds
+from tiered_api.http.server.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
 
 SLICE_BYTES = 40 << 10
 """Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""
@@ -17,13 +17,13 @@ TURN_BYTES = 1 << 20
 """After this many bytes without a wait other connections get their turn."""
 
 
-class SliceAnswer(Answer):
+class FileSliceResponse(HttpResponse):
     """Bytes of a file. Both descriptors are duplicated first: the log may close its file and asyncio may close the
     socket while it is under way, and a number that was given out again would name another file."""
 
-    def __init__(self, piece: FileSlice, *, kind: str, headers: Headers = ()) -> None:
-        super().__init__(kind=kind, headers=headers)
-        self._piece = piece
+    def __init__(self, piece: FileSlice, *, media_type: str, headers: Headers = ()) -> None:
+        super().__init__(media_type=media_type, headers=headers)
+        self._slice = piece
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         transport = request.transport
@@ -31,11 +31,13 @@ class SliceAnswer(Answer):
             raise ConnectionResetError("the client has gone")
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
-        piece = self._piece
+        piece = self._slice
         source = os.dup(piece.file.fileno())
         try:
             self._eof_sent = True
-            transport.write(head_bytes(200, self.kind, piece.length, self._keep_alive, request, self.fields))
+            transport.write(
+                head_bytes(200, self.media_type, piece.length, self._keep_alive, request, self.extra_headers)
+            )
             if request.method != "HEAD":
                 await self._copy(request, transport, source)
         finally:
@@ -47,44 +49,44 @@ class SliceAnswer(Answer):
         socket = os.dup(transport.get_extra_info("socket").fileno())
         try:
             while transport.get_write_buffer_size():
-                await writable(request, socket, seconds)
-            await copy(request, socket, source, self._piece, seconds)
+                await wait_writable(request, socket, seconds)
+            await send_slice(request, socket, source, self._slice, seconds)
         finally:
             os.close(socket)
 
 
-async def copy(request: web.BaseRequest, socket: int, source: int, piece: FileSlice, seconds: float) -> None:
+async def send_slice(request: web.BaseRequest, socket: int, source: int, piece: FileSlice, seconds: float) -> None:
     """Sends the piece; cuts the connection when the client takes nothing for `seconds` or the file ends too early."""
-    at, end, turn = piece.start, piece.start + piece.length, piece.start + TURN_BYTES
+    at, end, yield_at = piece.start, piece.start + piece.length, piece.start + TURN_BYTES
     while at < end:
         try:
             sent = os.sendfile(socket, source, at, min(SLICE_BYTES, end - at))
         except BlockingIOError:
-            await writable(request, socket, seconds)
-            turn = at + TURN_BYTES
+            await wait_writable(request, socket, seconds)
+            yield_at = at + TURN_BYTES
             continue
         if sent == 0:
-            cut_off(request)
+            abort_connection(request)
         at += sent
-        if at >= turn:
+        if at >= yield_at:
             await asyncio.sleep(0)
-            turn = at + TURN_BYTES
+            yield_at = at + TURN_BYTES
 
 
-async def writable(request: web.BaseRequest, socket: int, seconds: float) -> None:
+async def wait_writable(request: web.BaseRequest, socket: int, seconds: float) -> None:
     """Waits until the socket takes bytes."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(socket, _set, ready)
+    loop.add_writer(socket, _set_ready, ready)
     try:
         async with asyncio.timeout(seconds):
             await ready
     except TimeoutError:
-        cut_off(request)
+        abort_connection(request)
     finally:
         loop.remove_writer(socket)
 
 
-def _set(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)

@@ -13,35 +13,35 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered.broker.broker import Node
-from tiered.errors import Broken, Corrupt
-from tiered.log_limiter import Quiet
-from tiered_api.http.consumers.instances import Instances
+from tiered.broker.broker import Broker
+from tiered.errors import Corrupt, InvariantViolation
+from tiered.log_limiter import LogLimiter
+from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions import fast_produce
-from tiered_api.http.partitions.fast_produce import Heads
+from tiered_api.http.partitions.fast_produce import HeadCache
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.errors import BROKER_NOT_AVAILABLE, NAMED, HttpError, from_named
-from tiered_api.http.server.limits import Limits
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import refusal
-from tiered_api.http.server.router import Table
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import error_response
+from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-AT_ONCE = ("healthz", "metrics", "get_node")
+ANSWERED_WHILE_STARTING = ("healthz", "metrics", "get_node")
 """What is answered before the broker serves; the rest has to be known first."""
-ALWAYS = ("healthz", "metrics")
+ANSWERED_OVER_LIMIT = ("healthz", "metrics")
 """What is answered when connections have run out: a broker that is only busy must not be taken for a dead one."""
-SPARE = 16
+SPARE_CONNECTIONS_MAX = 16
 """Connections above a limit that are open at once."""
 TOO_MANY = "too many connections; tiered.http.connections.max and tiered.http.connections.max.per.ip bound them"
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """aiohttp's connection: counted, with errors below HTTP (a head that does not parse) in our form, and with the
     short way for known requests (`quick.py`).
 
@@ -50,41 +50,43 @@ class Connection(web.RequestHandler):
     long as nothing came after them; if they turn out to be exactly one request, the parser holds nothing again.
     """
 
-    __slots__ = ("_between", "_counted_as", "_opening", "_piece", "is_spare")
+    __slots__ = ("_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "is_spare")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         listener = self._manager
-        assert isinstance(listener, Listener) and isinstance(transport, asyncio.Transport)
+        assert isinstance(listener, HttpListener) and isinstance(transport, asyncio.Transport)
         peer = transport.get_extra_info("peername")
-        self._counted_as = str(peer[0]) if peer else ""
+        self._peer_address = str(peer[0]) if peer else ""
         super().connection_made(transport)
-        self._opening: asyncio.TimerHandle | None
-        self._opening = self._loop.call_later(listener.site.limits.first_seconds, self.force_close)
-        self.is_spare = not listener.admit(self, self._counted_as)
-        self._between, self._piece = fast_produce.POSSIBLE and not self.is_spare, b""
+        self._first_request_timer: asyncio.TimerHandle | None
+        self._first_request_timer = self._loop.call_later(
+            listener.context.limits.first_request_seconds, self.force_close
+        )
+        self.is_spare = not listener.admit_connection(self, self._peer_address)
+        self._is_between_requests, self._request_bytes = fast_produce.IS_SUPPORTED and not self.is_spare, b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
         listener = self._manager
-        if isinstance(listener, Listener):
-            listener.leave(self, self._counted_as)
-            listener.site.end_stream(self._counted_as, self)
-        self.opened()
+        if isinstance(listener, HttpListener):
+            listener.remove_connection(self, self._peer_address)
+            listener.context.end_stream(self._peer_address, self)
+        self.cancel_first_request_timer()
         super().connection_lost(exc)
 
-    def opened(self) -> None:
+    def cancel_first_request_timer(self) -> None:
         """A request has come, or none will."""
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
+        if self._first_request_timer is not None:
+            self._first_request_timer.cancel()
+            self._first_request_timer = None
 
     def data_received(self, data: bytes) -> None:
         if not data:
             self._parse(data)
-        elif not self._between:
-            self._piece = b""
+        elif not self._is_between_requests:
+            self._request_bytes = b""
             self._parse(data)
-        elif not self._answered(data):
-            self._between, self._piece = False, data
+        elif not self._try_fast_produce(data):
+            self._is_between_requests, self._request_bytes = False, data
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -100,30 +102,30 @@ class Connection(web.RequestHandler):
             if not body.is_eof() and body.exception() is None:
                 body.set_exception(malformed_head(400, message.message))
 
-    def _answered(self, data: bytes) -> bool:
+    def _try_fast_produce(self, data: bytes) -> bool:
         """Takes the short way, when nothing else is under way here."""
         waiter, listener, transport = self._waiter, self._manager, self.transport
         if waiter is None or waiter.done() or self._messages or transport is None:
             return False
-        assert isinstance(listener, Listener)
-        answer = listener.heads.answer(data) if not transport.get_write_buffer_size() else None
+        assert isinstance(listener, HttpListener)
+        answer = listener.head_cache.try_produce(data) if not transport.get_write_buffer_size() else None
         if answer is None:
             return False
-        self.opened()
+        self.cancel_first_request_timer()
         transport.write(answer)
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         return True
 
-    def answered(self, request: Request, response: web.StreamResponse) -> None:
+    def on_response(self, request: HttpRequest, response: web.StreamResponse) -> None:
         """A request was answered the full way; looks whether its bytes are worth remembering."""
-        piece, self._piece = self._piece, b""
+        piece, self._request_bytes = self._request_bytes, b""
         end = piece.find(b"\r\n\r\n") + 4
         if not piece or "Transfer-Encoding" in request.headers or len(piece) - end != (request.content_length or 0):
             return
-        self._between = True
+        self._is_between_requests = True
         listener = self._manager
-        if isinstance(listener, Listener) and fast_produce.is_learned(request, response):
-            listener.heads.learn(piece[:end], request)
+        if isinstance(listener, HttpListener) and fast_produce.is_cacheable(request, response):
+            listener.head_cache.remember(piece[:end], request)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -132,8 +134,8 @@ class Connection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            if isinstance(request, Request):
-                request.settle(0)
+            if isinstance(request, HttpRequest):
+                request.set_held_memory(0)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Nothing to resume, nothing to do: aiohttp would parse no bytes again after each body."""
@@ -147,10 +149,10 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        log.debug("request refused status=%d peer=%s reason=%r", status, self._counted_as, message)
+        log.debug("request refused status=%d peer=%s reason=%r", status, self._peer_address, message)
         if status < 500:
-            return refusal(malformed_head(status, message), close=True)
-        return refusal(HttpError(500, "internal error"), close=True)
+            return error_response(malformed_head(status, message), close=True)
+        return error_response(HttpError(500, "internal error"), close=True)
 
 
 def malformed_head(status: int, message: str | None) -> HttpError:
@@ -159,14 +161,14 @@ def malformed_head(status: int, message: str | None) -> HttpError:
     return HttpError(status, f"malformed request: {reason}")
 
 
-class Listener(web.Server):
+class HttpListener(web.Server):
     """Makes connections and requests, and sends each request through the table."""
 
-    def __init__(self, site: Site, routes: Table, hosts: AllowedHosts) -> None:
-        limits = site.limits
+    def __init__(self, context: HttpContext, routes: RouteTable, hosts: AllowedHosts) -> None:
+        limits = context.limits
         super().__init__(
-            self.answer,  # type: ignore[arg-type]
-            request_factory=self.request,
+            self.handle_request,  # type: ignore[arg-type]
+            request_factory=self.make_request,
             keepalive_timeout=limits.idle_seconds,
             access_log=None,
             max_line_size=limits.line_bytes,
@@ -176,106 +178,106 @@ class Listener(web.Server):
             lingering_time=2.0,
             logger=log,
         )
-        self.site = site
+        self.context = context
         self.table = routes
         self._hosts = hosts
-        self.heads = Heads(site)
+        self.head_cache = HeadCache(context)
         self._peers: Tally[str] = Tally()
-        self._spare: dict[Connection, None] = {}
+        self._spare_connections: dict[HttpConnection, None] = {}
         """Connections above a limit, the oldest one first."""
-        self._quiet = Quiet(site.clock)
+        self._log_limiter = LogLimiter(context.clock)
 
     def __call__(self) -> web.RequestHandler:
-        return Connection(self, loop=self._loop, **self._kwargs)
+        return HttpConnection(self, loop=self._loop, **self._kwargs)
 
-    def admit(self, connection: Connection, peer: str) -> bool:
+    def admit_connection(self, connection: HttpConnection, peer: str) -> bool:
         """Counts a connection. False when it is above a limit: then it is a spare one, and may take the place of the
         oldest of those."""
-        limits = self.site.limits
+        limits = self.context.limits
         if self._peers.total() < limits.connections and self._peers[peer] < limits.connections_per_peer:
             self._peers[peer] += 1
             return True
-        self.site.refused_connections.inc()
-        unsaid = self._quiet.unsaid()
-        if unsaid is not None:
-            log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), unsaid)
-        if len(self._spare) >= SPARE:
-            oldest = next(iter(self._spare))
-            del self._spare[oldest]
+        self.context.refused_connections.inc()
+        suppressed = self._log_limiter.admit()
+        if suppressed is not None:
+            log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), suppressed)
+        if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
+            oldest = next(iter(self._spare_connections))
+            del self._spare_connections[oldest]
             oldest.force_close()
-        self._spare[connection] = None
+        self._spare_connections[connection] = None
         return False
 
-    def leave(self, connection: Connection, peer: str) -> None:
+    def remove_connection(self, connection: HttpConnection, peer: str) -> None:
         """Counts a connection out."""
         if connection.is_spare:
-            self._spare.pop(connection, None)
+            self._spare_connections.pop(connection, None)
             return
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
 
     def open_connections(self) -> int:
-        return self._peers.total() + len(self._spare)
+        return self._peers.total() + len(self._spare_connections)
 
-    def request(
+    def make_request(
         self,
         message: RawRequestMessage,
         payload: StreamReader,
         protocol: web.RequestHandler,
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
-    ) -> Request:
+    ) -> HttpRequest:
         """What aiohttp calls for each parsed head."""
-        assert isinstance(protocol, Connection)
-        protocol.opened()
-        return Request(self.site, message, payload, protocol, writer, task, self._loop)
+        assert isinstance(protocol, HttpConnection)
+        protocol.cancel_first_request_timer()
+        return HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
 
-    async def answer(self, request: Request) -> web.StreamResponse:
+    async def handle_request(self, request: HttpRequest) -> web.StreamResponse:
         """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
         connection = request.protocol
-        assert isinstance(connection, Connection)
-        begun_ns = self.site.clock.mono_ns()
+        assert isinstance(connection, HttpConnection)
+        begun_ns = self.context.clock.mono_ns()
         try:
             self._hosts.check(request.headers, request.version)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
-            if connection.is_spare and route.operation not in ALWAYS:
+            if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
             route.check_body_type(request)
-            if route.operation not in AT_ONCE and not self.site.node.served.is_set():
+            if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
             response = await route.handler(request)
-        except NAMED as error:
-            response = self._refused(request, from_named(error), error)
+        except EXPECTED_ERRORS as error:
+            response = self._refuse(request, to_http_error(error), error)
         except (ConnectionError, asyncio.CancelledError):
-            request.settle(0)
+            request.set_held_memory(0)
             raise
         except Exception as error:
-            if isinstance(error, Broken):
-                self.site.node.broke(error)
+            if isinstance(error, InvariantViolation):
+                self.context.broker.on_invariant_violation(error)
             log.exception("request failed operation=%s target=%r", request.operation, request.target)
-            response = refusal(HttpError(500, "internal error; the broker's log says more"), close=True)
-        self.site.requests.inc(1, request.operation, str(response.status))
-        self.site.seconds.observe((self.site.clock.mono_ns() - begun_ns) * 1e-9, request.operation)
+            response = error_response(HttpError(500, "internal error; the broker's log says more"), close=True)
+        self.context.requests.inc(1, request.operation, str(response.status))
+        self.context.seconds.observe((self.context.clock.mono_ns() - begun_ns) * 1e-9, request.operation)
         if connection.is_spare:
             response.force_close()
-        connection.answered(request, response)
+        connection.on_response(request, response)
         return response
 
     @staticmethod
-    def _refused(request: Request, answer: HttpError, error: Exception) -> web.StreamResponse:
+    def _refuse(request: HttpRequest, answer: HttpError, error: Exception) -> web.StreamResponse:
         if isinstance(error, Corrupt):
             log.error("stored data is corrupt operation=%s target=%r why=%s", request.operation, request.target, error)
         elif answer.status >= 500:
             log.debug("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
-        return refusal(answer, close=answer.close or not request.content.is_eof())
+        return error_response(answer, close=answer.close or not request.content.is_eof())
 
 
 class HttpServer:
     """A listener that serves."""
 
-    def __init__(self, listener: Listener, server: asyncio.Server, url: str) -> None:
+    def __init__(self, listener: HttpListener, server: asyncio.Server, url: str) -> None:
         self.url = url
         self._listener = listener
         self._server = server
@@ -283,21 +285,21 @@ class HttpServer:
     async def close(self) -> None:
         """Stops listening, lets requests finish for a moment, ends the rest."""
         self._server.close()
-        self._listener.site.hurry()
+        self._listener.context.drain()
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
-        await self._listener.site.instances.close()
-        await self._listener.site.close()
+        await self._listener.context.instances.close()
+        await self._listener.context.close()
 
 
-async def serve_http(node: Node, host: str, port: int, *, limits: Limits | None = None) -> HttpServer:
+async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
     """Serves `node` on host and port (0: any free one); `.url` says where."""
-    site = Site(node, limits or Limits.of(node.settings))
-    site.instances = Instances(site)
-    site.group_lags = GroupLags(site)
-    listener = Listener(site, table(), AllowedHosts(node.settings, socket.gethostname()))
-    site.connections.read(listener.open_connections)
+    context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
+    context.instances = ConsumerInstances(context)
+    context.group_lags = GroupLags(context)
+    listener = HttpListener(context, table(), AllowedHosts(node.settings, socket.gethostname()))
+    context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):

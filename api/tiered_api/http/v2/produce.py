@@ -8,13 +8,13 @@ import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
-from tiered_api.http.partitions.produce import Placed, append_many, topic_image
-from tiered_api.http.partitions.record_formats import Incoming, record_v2
+from tiered_api.http.partitions.produce import RecordMetadata, append_many, find_topic
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.server.request import Request, malformed
-from tiered_api.http.server.responses import as_json
-from tiered_api.http.v2.topics import wanted
+from tiered_api.http.server.request import HttpRequest, malformed_json
+from tiered_api.http.server.responses import json_response
+from tiered_api.http.v2.topics import response_type
 
 FORMS = {
     media_types.V2_BINARY: "binary",
@@ -25,41 +25,43 @@ FORMS = {
 NOT_RETRIABLE, RETRIABLE = 1, 2
 
 
-async def produce_to_topic(request: Request) -> web.StreamResponse:
+async def produce_to_topic(request: HttpRequest) -> web.StreamResponse:
     """Records to the partitions that they name, or that their keys belong to."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
-    topic = topic_image(request.site, request.args["topic"])
+    topic = find_topic(request.context, request.args["topic"])
     return await _produce(request, topic, form, None)
 
 
-async def produce_to_partition(request: Request) -> web.StreamResponse:
+async def produce_to_partition(request: HttpRequest) -> web.StreamResponse:
     """Records to one partition."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
-    topic, number = topic_image(request.site, request.args["topic"]), request.number("partition")
+    topic, number = find_topic(request.context, request.args["topic"]), request.path_number("partition")
     if number >= len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {number}")
     return await _produce(request, topic, form, number)
 
 
-async def _produce(request: Request, topic: TopicImage, form: str, partition: int | None) -> web.StreamResponse:
-    kind = wanted(request)
-    body = await request.whole()
-    records = await request.site.work(len(body), read_body, body, form, request.site.clock.wall_ms(), partition)
-    outcomes = await append_many(request.site, topic, records)
-    offsets = [_offset(outcome) for outcome in outcomes]
-    return as_json({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, kind=kind)
+async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition: int | None) -> web.StreamResponse:
+    kind = response_type(request)
+    body = await request.read_body()
+    records = await request.context.run_job(
+        len(body), parse_records, body, form, request.context.clock.wall_ms(), partition
+    )
+    outcomes = await append_many(request.context, topic, records)
+    offsets = [_offset_row(outcome) for outcome in outcomes]
+    return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
 
 
-def read_body(body: bytes, form: str, now_ms: int, partition: int | None) -> list[Incoming]:
+def parse_records(body: bytes, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
     """The records of a body; HttpError 4xx when one of them cannot be taken: then none is."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise malformed(error) from None
+        raise malformed_json(error) from None
     entries = value.get("records") if isinstance(value, dict) else None
     if not isinstance(entries, list) or not entries:
         raise HttpError(422, "records has to be an array that is not empty")
-    records = [record_v2(entry, form, now_ms) for entry in entries]
+    records = [parse_record_v2(entry, form, now_ms) for entry in entries]
     if partition is None:
         return records
     if any(record.partition not in (None, partition) for record in records):
@@ -67,8 +69,8 @@ def read_body(body: bytes, form: str, now_ms: int, partition: int | None) -> lis
     return [record._replace(partition=partition) for record in records]
 
 
-def _offset(outcome: Placed | HttpError) -> dict[str, Any]:
-    if isinstance(outcome, Placed):
+def _offset_row(outcome: RecordMetadata | HttpError) -> dict[str, Any]:
+    if isinstance(outcome, RecordMetadata):
         return {"partition": outcome.partition, "offset": outcome.offset, "error_code": None, "error": None}
     code = RETRIABLE if outcome.status >= 500 else NOT_RETRIABLE
     return {"partition": None, "offset": None, "error_code": code, "error": outcome.message}

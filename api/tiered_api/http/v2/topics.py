@@ -7,25 +7,25 @@ from typing import Any
 from aiohttp import web
 
 from tiered.metadata.image import PartitionImage
-from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.partitions.reads import partition_of_path
-from tiered_api.http.partitions.remote_partition import bounds
+from tiered_api.http.partitions.remote_partition import fetch_bounds
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import Answer, as_json
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import HttpResponse, json_response
 
-ANSWER_TYPES = (media_types.V2, media_types.JSON)
+RESPONSE_TYPES = (media_types.V2, media_types.JSON)
 
 
-def wanted(request: Request) -> str:
+def response_type(request: HttpRequest) -> str:
     """The media type of an answer: v2's, or plain JSON for who prefers that; HttpError 406 for who takes neither."""
-    return media_types.answer_type(request.headers.get("Accept"), ANSWER_TYPES)
+    return media_types.negotiate_type(request.headers.get("Accept"), RESPONSE_TYPES)
 
 
-def shown(request: Request, value: Any) -> Answer:
+def v2_response(request: HttpRequest, value: Any) -> HttpResponse:
     """`value` in the type that is wanted."""
-    return as_json(value, kind=wanted(request))
+    return json_response(value, media_type=response_type(request))
 
 
 def partition_v2(number: int, partition: PartitionImage) -> dict[str, Any]:
@@ -36,44 +36,44 @@ def partition_v2(number: int, partition: PartitionImage) -> dict[str, Any]:
     return {"partition": number, "leader": partition.leader, "replicas": replicas}
 
 
-async def root(request: Request) -> web.StreamResponse:
+async def root(request: HttpRequest) -> web.StreamResponse:
     """An empty object, as v2 answers at `/`."""
-    return shown(request, {})
+    return v2_response(request, {})
 
 
-async def list_topics(request: Request) -> web.StreamResponse:
+async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """The names of all topics."""
-    return shown(request, sorted(request.site.node.image.topics))
+    return v2_response(request, sorted(request.context.broker.image.topics))
 
 
-async def get_topic(request: Request) -> web.StreamResponse:
+async def get_topic(request: HttpRequest) -> web.StreamResponse:
     """One topic with its configs and partitions."""
-    topic = topic_image(request.site, request.args["topic"])
+    topic = find_topic(request.context, request.args["topic"])
     partitions = [partition_v2(number, partition) for number, partition in enumerate(topic.partitions)]
-    return shown(request, {"name": topic.name, "configs": dict(topic.configs), "partitions": partitions})
+    return v2_response(request, {"name": topic.name, "configs": dict(topic.configs), "partitions": partitions})
 
 
-async def list_partitions(request: Request) -> web.StreamResponse:
+async def list_partitions(request: HttpRequest) -> web.StreamResponse:
     """The partitions of a topic."""
-    topic = topic_image(request.site, request.args["topic"])
-    return shown(request, [partition_v2(number, partition) for number, partition in enumerate(topic.partitions)])
+    topic = find_topic(request.context, request.args["topic"])
+    return v2_response(request, [partition_v2(number, partition) for number, partition in enumerate(topic.partitions)])
 
 
-async def get_partition(request: Request) -> web.StreamResponse:
+async def get_partition(request: HttpRequest) -> web.StreamResponse:
     """One partition."""
-    topic, number = topic_image(request.site, request.args["topic"]), request.number("partition")
+    topic, number = find_topic(request.context, request.args["topic"]), request.path_number("partition")
     if number >= len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {number}")
-    return shown(request, partition_v2(number, topic.partitions[number]))
+    return v2_response(request, partition_v2(number, topic.partitions[number]))
 
 
-async def get_offsets(request: Request) -> web.StreamResponse:
+async def get_offsets(request: HttpRequest) -> web.StreamResponse:
     """The first offset that can be read and the one after the last."""
-    start, end = await bounds(partition_of_path(request))
-    return shown(request, {"beginning_offset": start, "end_offset": end})
+    start, end = await fetch_bounds(partition_of_path(request))
+    return v2_response(request, {"beginning_offset": start, "end_offset": end})
 
 
-async def list_brokers(request: Request) -> web.StreamResponse:
+async def list_brokers(request: HttpRequest) -> web.StreamResponse:
     """The ids of the live brokers."""
-    brokers = request.site.node.image.brokers.values()
-    return shown(request, {"brokers": sorted(broker.node_id for broker in brokers if broker.live)})
+    brokers = request.context.broker.image.brokers.values()
+    return v2_response(request, {"brokers": sorted(broker.node_id for broker in brokers if broker.live)})

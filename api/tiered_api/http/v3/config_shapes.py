@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiered.metadata.config_sources import ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries, topic_config_entries
+from tiered.metadata.config_sources import (
+    ConfigEntry,
+    ConfigSource,
+    broker_config_entries,
+    cluster_config_entries,
+    topic_config_entries,
+)
 from tiered.metadata.image import TopicImage
-from tiered_api.http.server.request import Request
-from tiered_api.http.v3.shapes import Shape, head, link
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.v3.shapes import Shape, base_shape, link
 
 TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}
 
 
-def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...], shown: ConfigEntry) -> Shape:
+def config_shape(request: HttpRequest, kind: str, url: str, names: tuple[object, ...], shown: ConfigEntry) -> Shape:
     """One setting as v3 shows it."""
-    return head(request, kind, url, *names, "config", shown.row.name) | {
+    return base_shape(request, kind, url, *names, "config", shown.row.name) | {
         "name": shown.row.name,
         "value": shown.value,
         "is_default": shown.source is ConfigSource.DEFAULT_CONFIG,
@@ -27,30 +33,30 @@ def config_shape(request: Request, kind: str, url: str, names: tuple[object, ...
     }
 
 
-def topic_configs(request: Request, topic: TopicImage) -> dict[str, Shape]:
+def topic_configs(request: HttpRequest, topic: TopicImage) -> dict[str, Shape]:
     """All settings of a topic by name."""
-    node = request.site.node
-    settings = topic_config_entries(node.image, node.started_with, topic)
+    node = request.context.broker
+    settings = topic_config_entries(node.image, node.startup_settings, topic)
     more = {"topic_name": topic.name}
     return _shapes(request, "KafkaTopicConfig", ("topics", topic.name), ("topic", topic.name), settings, more)
 
 
-def broker_configs(request: Request, node_id: int) -> dict[str, Shape]:
+def broker_configs(request: HttpRequest, node_id: int) -> dict[str, Shape]:
     """All settings of a broker by name; those of another broker as far as the cluster knows them."""
-    node = request.site.node
-    settings = broker_config_entries(node.image, node.started_with, node_id)
+    node = request.context.broker
+    settings = broker_config_entries(node.image, node.startup_settings, node_id)
     more = {"broker_id": node_id}
     return _shapes(request, "KafkaBrokerConfig", ("brokers", node_id), ("broker", node_id), settings, more)
 
 
-def cluster_configs(request: Request) -> dict[str, Shape]:
+def cluster_configs(request: HttpRequest) -> dict[str, Shape]:
     """What is set for all brokers, by name."""
-    settings = cluster_config_entries(request.site.node.image)
+    settings = cluster_config_entries(request.context.broker.image)
     return _shapes(request, "KafkaClusterConfig", (), (), settings, {"config_type": "BROKER"})
 
 
 def _shapes(
-    request: Request,
+    request: HttpRequest,
     kind: str,
     path: tuple[object, ...],
     names: tuple[object, ...],

@@ -7,25 +7,25 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
-from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import as_json, no_content
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import json_response, no_content
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
-from tiered_api.http.v3.shapes import Shape, cluster, listed, listed_whole
-from tiered_api.http.v3.topics import flag, text
+from tiered_api.http.v3.shapes import Shape, check_cluster, list_response, short_list_response
+from tiered_api.http.v3.topics import boolean_field, config_text
 
 TOPIC_BYTES = 30_000
 """What the settings of one topic come to in a list, about."""
 
 
-def _one(shapes: Mapping[str, Shape], name: str) -> Shape:
+def _find_config(shapes: Mapping[str, Shape], name: str) -> Shape:
     if name not in shapes:
         raise HttpError(404, f"config {name[:80]!r} not found")
     return shapes[name]
@@ -34,9 +34,9 @@ def _one(shapes: Mapping[str, Shape], name: str) -> Shape:
 # -- what a body asks for ---------------------------------------------------------------------------------------------
 
 
-async def _changes(request: Request, rows: Mapping[str, Row]) -> tuple[dict[str, str | None], bool]:
+async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -> tuple[dict[str, str | None], bool]:
     """The changes of `{"data": [{name, value, operation}], "validate_only"}`."""
-    body = await request.json_object()
+    body = await request.read_json_object()
     data = body.get("data")
     if not isinstance(data, list) or not data:
         raise HttpError(422, "data has to be an array that is not empty")
@@ -46,85 +46,87 @@ async def _changes(request: Request, rows: Mapping[str, Row]) -> tuple[dict[str,
             raise HttpError(422, "each entry of data needs a name")
         if entry["name"] in changes:
             raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
-        changes[entry["name"]] = _change(entry)
+        changes[entry["name"]] = _parse_change(entry)
         if changes[entry["name"]] is None:
-            _resettable(rows, entry["name"])
-    return changes, flag(body, "validate_only")
+            _check_resettable(rows, entry["name"])
+    return changes, boolean_field(body, "validate_only")
 
 
-def _change(entry: dict[str, Any]) -> str | None:
+def _parse_change(entry: dict[str, Any]) -> str | None:
     operation, value = entry.get("operation") or "SET", entry.get("value")
     if operation not in ("SET", "DELETE"):
         raise HttpError(422, "operation has to be SET or DELETE")
-    return None if operation == "DELETE" or value is None else text(value)
+    return None if operation == "DELETE" or value is None else config_text(value)
 
 
-def _resettable(rows: Mapping[str, Row], name: str) -> None:
+def _check_resettable(rows: Mapping[str, SettingRow], name: str) -> None:
     """HttpError 400 for a setting that is not known: returning it to its default would silently do nothing."""
     if name not in rows:
         raise HttpError(BAD_REQUEST, f"{name[:80]!r}: unknown setting")
 
 
-async def _value(request: Request, rows: Mapping[str, Row]) -> str | None:
+async def _parse_value(request: HttpRequest, rows: Mapping[str, SettingRow]) -> str | None:
     """The value of `{"value": ...}`; null returns to the default."""
-    body = await request.json_object()
+    body = await request.read_json_object()
     if "value" not in body:
         raise HttpError(422, "value is missing")
     if body["value"] is None:
-        _resettable(rows, request.args["config"])
+        _check_resettable(rows, request.args["config"])
         return None
-    return text(body["value"])
+    return config_text(body["value"])
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
-def _topic(request: Request) -> TopicImage:
-    cluster(request)
-    return topic_image(request.site, request.args["topic"])
+def _topic(request: HttpRequest) -> TopicImage:
+    check_cluster(request)
+    return find_topic(request.context, request.args["topic"])
 
 
-async def list_topic_configs(request: Request) -> web.StreamResponse:
+async def list_topic_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of a topic."""
-    return await listed_whole(request, "KafkaTopicConfig", [*topic_configs(request, _topic(request)).values()])
+    return await short_list_response(request, "KafkaTopicConfig", [*topic_configs(request, _topic(request)).values()])
 
 
-async def list_all_topic_configs(request: Request) -> web.StreamResponse:
+async def list_all_topic_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of all topics."""
-    cluster(request)
-    topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
-    return await listed(
+    check_cluster(request)
+    topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
+    return await list_response(
         request, "KafkaTopicConfig", topics, lambda topic: topic_configs(request, topic).values(), TOPIC_BYTES
     )
 
 
-async def get_topic_config(request: Request) -> web.StreamResponse:
+async def get_topic_config(request: HttpRequest) -> web.StreamResponse:
     """One setting of a topic."""
-    return as_json(_one(topic_configs(request, _topic(request)), request.args["config"]))
+    return json_response(_find_config(topic_configs(request, _topic(request)), request.args["config"]))
 
 
-async def _alter_topic(request: Request, changes: Mapping[str, str | None], validate_only: bool) -> web.StreamResponse:
+async def _alter_topic(
+    request: HttpRequest, changes: Mapping[str, str | None], validate_only: bool
+) -> web.StreamResponse:
     topic = _topic(request)
-    await request.site.node.submit(AlterTopicConfigs(topic.name, changes, validate_only=validate_only))
+    await request.context.broker.submit(AlterTopicConfigs(topic.name, changes, validate_only=validate_only))
     return no_content()
 
 
-async def set_topic_config(request: Request) -> web.StreamResponse:
+async def set_topic_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting of a topic."""
-    return await _alter_topic(request, {request.args["config"]: await _value(request, topic_rows())}, False)
+    return await _alter_topic(request, {request.args["config"]: await _parse_value(request, topic_rows())}, False)
 
 
-async def reset_topic_config(request: Request) -> web.StreamResponse:
+async def reset_topic_config(request: HttpRequest) -> web.StreamResponse:
     """Returns one setting of a topic to its default."""
-    return await _alter_topic(request, {_known(topic_rows(), request.args["config"]): None}, False)
+    return await _alter_topic(request, {_check_known(topic_rows(), request.args["config"]): None}, False)
 
 
-async def alter_topic_configs(request: Request) -> web.StreamResponse:
+async def alter_topic_configs(request: HttpRequest) -> web.StreamResponse:
     """Sets and resets several settings of a topic at once, all or none."""
-    return await _alter_topic(request, *await _changes(request, topic_rows()))
+    return await _alter_topic(request, *await _parse_changes(request, topic_rows()))
 
 
-def _known(rows: Mapping[str, Row], name: str) -> str:
+def _check_known(rows: Mapping[str, SettingRow], name: str) -> str:
     if name not in rows:
         raise HttpError(404, f"config {name[:80]!r} not found")
     return name
@@ -133,89 +135,95 @@ def _known(rows: Mapping[str, Row], name: str) -> str:
 # -- brokers ----------------------------------------------------------------------------------------------------------
 
 
-def _broker(request: Request) -> int:
-    cluster(request)
+def _broker(request: HttpRequest) -> int:
+    check_cluster(request)
     return broker_of_path(request).node_id
 
 
-def _this(request: Request) -> int:
+def _require_local_broker(request: HttpRequest) -> int:
     """This broker, or one that is away and cannot be asked; HttpError 307 to another one."""
-    node_id, node = _broker(request), request.site.node
+    node_id, node = _broker(request), request.context.broker
     if node_id != node.settings.node_id and node.image.brokers[node_id].live:
-        raise request.site.elsewhere.away(request.target, node_id, "knows its settings")
+        raise request.context.remote_brokers.redirect_error(request.target, node_id, "knows its settings")
     return node_id
 
 
-async def list_broker_configs(request: Request) -> web.StreamResponse:
+async def list_broker_configs(request: HttpRequest) -> web.StreamResponse:
     """The settings of a broker; 307 to that one, which alone knows what it was started with."""
-    return await listed_whole(request, "KafkaBrokerConfig", [*broker_configs(request, _this(request)).values()])
-
-
-async def list_all_broker_configs(request: Request) -> web.StreamResponse:
-    """The settings of all brokers."""
-    cluster(request)
-    brokers = sorted(request.site.node.image.brokers)
-    return await listed(request, "KafkaBrokerConfig", brokers, lambda broker: broker_configs(request, broker).values())
-
-
-async def get_broker_config(request: Request) -> web.StreamResponse:
-    """One setting of a broker; 307 to that one."""
-    return as_json(_one(broker_configs(request, _this(request)), request.args["config"]))
-
-
-async def _alter_broker(
-    request: Request, node_id: int, changes: Mapping[str, str | None], validate_only: bool
-) -> web.StreamResponse:
-    await request.site.node.submit(AlterBrokerConfigs(node_id, changes, validate_only=validate_only))
-    return no_content()
-
-
-async def set_broker_config(request: Request) -> web.StreamResponse:
-    """Sets one setting of a broker."""
-    return await _alter_broker(
-        request, _broker(request), {request.args["config"]: await _value(request, broker_rows())}, False
+    return await short_list_response(
+        request, "KafkaBrokerConfig", [*broker_configs(request, _require_local_broker(request)).values()]
     )
 
 
-async def reset_broker_config(request: Request) -> web.StreamResponse:
+async def list_all_broker_configs(request: HttpRequest) -> web.StreamResponse:
+    """The settings of all brokers."""
+    check_cluster(request)
+    brokers = sorted(request.context.broker.image.brokers)
+    return await list_response(
+        request, "KafkaBrokerConfig", brokers, lambda broker: broker_configs(request, broker).values()
+    )
+
+
+async def get_broker_config(request: HttpRequest) -> web.StreamResponse:
+    """One setting of a broker; 307 to that one."""
+    return json_response(_find_config(broker_configs(request, _require_local_broker(request)), request.args["config"]))
+
+
+async def _alter_broker(
+    request: HttpRequest, node_id: int, changes: Mapping[str, str | None], validate_only: bool
+) -> web.StreamResponse:
+    await request.context.broker.submit(AlterBrokerConfigs(node_id, changes, validate_only=validate_only))
+    return no_content()
+
+
+async def set_broker_config(request: HttpRequest) -> web.StreamResponse:
+    """Sets one setting of a broker."""
+    return await _alter_broker(
+        request, _broker(request), {request.args["config"]: await _parse_value(request, broker_rows())}, False
+    )
+
+
+async def reset_broker_config(request: HttpRequest) -> web.StreamResponse:
     """Returns one setting of a broker to what it was started with."""
     node_id = _broker(request)
-    return await _alter_broker(request, node_id, {_known(broker_rows(), request.args["config"]): None}, False)
+    return await _alter_broker(request, node_id, {_check_known(broker_rows(), request.args["config"]): None}, False)
 
 
-async def alter_broker_configs(request: Request) -> web.StreamResponse:
+async def alter_broker_configs(request: HttpRequest) -> web.StreamResponse:
     """Sets and resets several settings of a broker at once, all or none."""
-    return await _alter_broker(request, _broker(request), *await _changes(request, broker_rows()))
+    return await _alter_broker(request, _broker(request), *await _parse_changes(request, broker_rows()))
 
 
 # -- all brokers ------------------------------------------------------------------------------------------------------
 
 
-async def list_cluster_configs(request: Request) -> web.StreamResponse:
+async def list_cluster_configs(request: HttpRequest) -> web.StreamResponse:
     """What is set for all brokers."""
-    cluster(request)
-    return await listed_whole(request, "KafkaClusterConfig", [*cluster_configs(request).values()])
+    check_cluster(request)
+    return await short_list_response(request, "KafkaClusterConfig", [*cluster_configs(request).values()])
 
 
-async def get_cluster_config(request: Request) -> web.StreamResponse:
+async def get_cluster_config(request: HttpRequest) -> web.StreamResponse:
     """One setting for all brokers."""
-    cluster(request)
-    return as_json(_one(cluster_configs(request), request.args["config"]))
+    check_cluster(request)
+    return json_response(_find_config(cluster_configs(request), request.args["config"]))
 
 
-async def set_cluster_config(request: Request) -> web.StreamResponse:
+async def set_cluster_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting for all brokers."""
-    cluster(request)
-    return await _alter_broker(request, ALL_BROKERS, {request.args["config"]: await _value(request, broker_rows())}, False)
+    check_cluster(request)
+    return await _alter_broker(
+        request, ALL_BROKERS, {request.args["config"]: await _parse_value(request, broker_rows())}, False
+    )
 
 
-async def reset_cluster_config(request: Request) -> web.StreamResponse:
+async def reset_cluster_config(request: HttpRequest) -> web.StreamResponse:
     """Takes one setting for all brokers back."""
-    cluster(request)
-    return await _alter_broker(request, ALL_BROKERS, {_known(broker_rows(), request.args["config"]): None}, False)
+    check_cluster(request)
+    return await _alter_broker(request, ALL_BROKERS, {_check_known(broker_rows(), request.args["config"]): None}, False)
 
 
-async def alter_cluster_configs(request: Request) -> web.StreamResponse:
+async def alter_cluster_configs(request: HttpRequest) -> web.StreamResponse:
     """Sets and resets several settings for all brokers at once, all or none."""
-    cluster(request)
-    return await _alter_broker(request, ALL_BROKERS, *await _changes(request, broker_rows()))
+    check_cluster(request)
+    return await _alter_broker(request, ALL_BROKERS, *await _parse_changes(request, broker_rows()))

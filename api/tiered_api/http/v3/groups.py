@@ -8,119 +8,132 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from tiered.errors import Code
-from tiered.groups.requests import DescribeGroupReply, DescribedMember
+from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
-from tiered_api.http.groups import Group, describe, ends, everyone, offsets
+from tiered_api.http.groups import (
+    GroupDescription,
+    describe_group,
+    fetch_committed_offsets,
+    fetch_end_offsets,
+    list_all_groups,
+)
 from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import as_json
-from tiered_api.http.v3.shapes import Shape, cluster, head, link, listed, related
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import json_response
+from tiered_api.http.v3.shapes import Shape, base_shape, check_cluster, link, list_response, related_link
 from tiered_api.kafka.client.group_member import read_assignment
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-class Lag(NamedTuple):
+class PartitionLag(NamedTuple):
     """How far a group has read one partition. `member` is who has it now, if anybody."""
 
-    at: TopicPartition
-    current: int
-    end: int
+    tp: TopicPartition
+    committed_offset: int
+    end_offset: int
     member: DescribedMember | None
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         """Records that are there and not read."""
-        return max(self.end - self.current, 0)
+        return max(self.end_offset - self.committed_offset, 0)
 
 
-async def _found(request: Request) -> Group:
+async def _find_group(request: HttpRequest) -> GroupDescription:
     """The group that the path names; HttpError 404 when there is none."""
-    cluster(request)
+    check_cluster(request)
     name = request.args["group"]
-    found = await describe(request.site, name)
-    if found.described.code is not Code.NONE:
+    found = await describe_group(request.context, name)
+    if found.description.code is not Code.NONE:
         raise HttpError(GROUP_NOT_FOUND, f"consumer group {name[:249]!r} not found")
     return found
 
 
-async def _group(request: Request) -> DescribeGroupReply:
-    return (await _found(request)).described
+async def _group(request: HttpRequest) -> DescribeGroupReply:
+    return (await _find_group(request)).description
 
 
-def _member(request: Request, group: DescribeGroupReply) -> DescribedMember:
+def _member(request: HttpRequest, group: DescribeGroupReply) -> DescribedMember:
     for member in group.members:
         if member.member_id == request.args["consumer"]:
             return member
     raise HttpError(404, f"consumer group {group.group[:249]!r} has no such consumer")
 
 
-async def _lags(request: Request, group: DescribeGroupReply) -> list[Lag]:
+async def _lags(request: HttpRequest, group: DescribeGroupReply) -> list[PartitionLag]:
     """One for each offset that the group committed, in order. A partition that nobody leads, or that is gone, is left
     out."""
-    owners = {at: member for member in group.members for at in read_assignment(member.assignment)}
+    owners = {tp: member for member in group.members for tp in read_assignment(member.assignment)}
     committed = {
-        TopicPartition(row.topic, row.partition): row.offset for row in await offsets(request.site, group.group)
+        TopicPartition(row.topic, row.partition): row.offset
+        for row in await fetch_committed_offsets(request.context, group.group)
     }
-    found = await ends(request.site, committed)
-    return [Lag(at, offset, found[at], owners.get(at)) for at, offset in sorted(committed.items()) if at in found]
+    found = await fetch_end_offsets(request.context, committed)
+    return [
+        PartitionLag(tp, offset, found[tp], owners.get(tp)) for tp, offset in sorted(committed.items()) if tp in found
+    ]
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def group_shape(request: Request, found: Group) -> Shape:
+def group_shape(request: HttpRequest, found: GroupDescription) -> Shape:
     broker, group = found
     url = link(request, "consumer-groups", group.group)
-    return head(request, "KafkaConsumerGroup", url, "consumer-group", group.group) | {
+    return base_shape(request, "KafkaConsumerGroup", url, "consumer-group", group.group) | {
         "consumer_group_id": group.group,
         "is_simple": not group.protocol_type,
         "partition_assignor": group.protocol,
         "state": _WORD.sub("_", group.state).upper(),
         "type": "CLASSIC",
         "is_mixed_consumer_group": False,
-        "coordinator": related(link(request, "brokers", broker)),
-        "consumers": related(f"{url}/consumers"),
-        "lag_summary": related(f"{url}/lag-summary"),
+        "coordinator": related_link(link(request, "brokers", broker)),
+        "consumers": related_link(f"{url}/consumers"),
+        "lag_summary": related_link(f"{url}/lag-summary"),
     }
 
 
-def consumer_shape(request: Request, group: DescribeGroupReply, member: DescribedMember) -> Shape:
+def consumer_shape(request: HttpRequest, group: DescribeGroupReply, member: DescribedMember) -> Shape:
     url = link(request, "consumer-groups", group.group, "consumers", member.member_id)
     names = ("consumer-group", group.group, "consumer", member.member_id)
-    return head(request, "KafkaConsumer", url, *names) | {
+    return base_shape(request, "KafkaConsumer", url, *names) | {
         "consumer_group_id": group.group,
         "consumer_id": member.member_id,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
-        "assignments": related(f"{url}/assignments"),
+        "assignments": related_link(f"{url}/assignments"),
     }
 
 
-def assignment_shape(request: Request, group: DescribeGroupReply, member: DescribedMember, at: TopicPartition) -> Shape:
-    place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", at.topic)
-    url = link(request, *place, "partitions", at.partition)
-    names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", at.partition)
-    return head(request, "KafkaConsumerAssignment", url, *names) | {
+def assignment_shape(
+    request: HttpRequest, group: DescribeGroupReply, member: DescribedMember, tp: TopicPartition
+) -> Shape:
+    place = ("consumer-groups", group.group, "consumers", member.member_id, "assignments", tp.topic)
+    url = link(request, *place, "partitions", tp.partition)
+    names = ("consumer-group", group.group, "consumer", member.member_id, "assignment", tp.partition)
+    return base_shape(request, "KafkaConsumerAssignment", url, *names) | {
         "consumer_group_id": group.group,
         "consumer_id": member.member_id,
-        "topic_name": at.topic,
-        "partition_id": at.partition,
-        "partition": related(link(request, "topics", at.topic, "partitions", at.partition)),
-        "lag": related(link(request, "consumer-groups", group.group, "lags", at.topic, "partitions", at.partition)),
+        "topic_name": tp.topic,
+        "partition_id": tp.partition,
+        "partition": related_link(link(request, "topics", tp.topic, "partitions", tp.partition)),
+        "lag": related_link(
+            link(request, "consumer-groups", group.group, "lags", tp.topic, "partitions", tp.partition)
+        ),
     }
 
 
-def lag_shape(request: Request, group: DescribeGroupReply, lag: Lag) -> Shape:
-    url = link(request, "consumer-groups", group.group, "lags", lag.at.topic, "partitions", lag.at.partition)
-    names = ("consumer-group", group.group, "lag", lag.at.topic, "partition", lag.at.partition)
-    return head(request, "KafkaConsumerLag", url, *names) | {
+def lag_shape(request: HttpRequest, group: DescribeGroupReply, lag: PartitionLag) -> Shape:
+    url = link(request, "consumer-groups", group.group, "lags", lag.tp.topic, "partitions", lag.tp.partition)
+    names = ("consumer-group", group.group, "lag", lag.tp.topic, "partition", lag.tp.partition)
+    return base_shape(request, "KafkaConsumerLag", url, *names) | {
         "consumer_group_id": group.group,
-        "topic_name": lag.at.topic,
-        "partition_id": lag.at.partition,
-        "current_offset": lag.current,
-        "log_end_offset": lag.end,
-        "lag": lag.behind,
+        "topic_name": lag.tp.topic,
+        "partition_id": lag.tp.partition,
+        "current_offset": lag.committed_offset,
+        "log_end_offset": lag.end_offset,
+        "lag": lag.lag,
         **_owner(lag.member),
     }
 
@@ -136,84 +149,84 @@ def _owner(member: DescribedMember | None, prefix: str = "") -> dict[str, Any]:
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-async def list_consumer_groups(request: Request) -> web.StreamResponse:
+async def list_consumer_groups(request: HttpRequest) -> web.StreamResponse:
     """The consumer groups of all brokers."""
-    cluster(request)
-    groups = await everyone(request.site)
-    return await listed(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
+    check_cluster(request)
+    groups = await list_all_groups(request.context)
+    return await list_response(request, "KafkaConsumerGroup", groups, lambda group: (group_shape(request, group),))
 
 
-async def get_consumer_group(request: Request) -> web.StreamResponse:
+async def get_consumer_group(request: HttpRequest) -> web.StreamResponse:
     """One consumer group."""
-    return as_json(group_shape(request, await _found(request)))
+    return json_response(group_shape(request, await _find_group(request)))
 
 
-async def list_consumers(request: Request) -> web.StreamResponse:
+async def list_consumers(request: HttpRequest) -> web.StreamResponse:
     """The members of a group."""
     group = await _group(request)
     members = group.members
-    return await listed(request, "KafkaConsumer", members, lambda each: (consumer_shape(request, group, each),))
+    return await list_response(request, "KafkaConsumer", members, lambda each: (consumer_shape(request, group, each),))
 
 
-async def get_consumer(request: Request) -> web.StreamResponse:
+async def get_consumer(request: HttpRequest) -> web.StreamResponse:
     """One member."""
     group = await _group(request)
-    return as_json(consumer_shape(request, group, _member(request, group)))
+    return json_response(consumer_shape(request, group, _member(request, group)))
 
 
-async def list_assignments(request: Request) -> web.StreamResponse:
+async def list_assignments(request: HttpRequest) -> web.StreamResponse:
     """The partitions that a member has now."""
     group = await _group(request)
     member = _member(request, group)
     places = sorted(read_assignment(member.assignment))
-    return await listed(
-        request, "KafkaConsumerAssignment", places, lambda at: (assignment_shape(request, group, member, at),)
+    return await list_response(
+        request, "KafkaConsumerAssignment", places, lambda tp: (assignment_shape(request, group, member, tp),)
     )
 
 
-async def get_assignment(request: Request) -> web.StreamResponse:
+async def get_assignment(request: HttpRequest) -> web.StreamResponse:
     """One partition that a member has now."""
     group = await _group(request)
-    member, at = _member(request, group), TopicPartition(request.args["topic"], request.number("partition"))
-    if at not in read_assignment(member.assignment):
-        raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"this consumer does not have {at}")
-    return as_json(assignment_shape(request, group, member, at))
+    member, tp = _member(request, group), TopicPartition(request.args["topic"], request.path_number("partition"))
+    if tp not in read_assignment(member.assignment):
+        raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"this consumer does not have {tp}")
+    return json_response(assignment_shape(request, group, member, tp))
 
 
-async def list_lags(request: Request) -> web.StreamResponse:
+async def list_lags(request: HttpRequest) -> web.StreamResponse:
     """How far the group is behind, partition by partition."""
     group = await _group(request)
     lags = await _lags(request, group)
-    return await listed(request, "KafkaConsumerLag", lags, lambda lag: (lag_shape(request, group, lag),))
+    return await list_response(request, "KafkaConsumerLag", lags, lambda lag: (lag_shape(request, group, lag),))
 
 
-async def get_lag(request: Request) -> web.StreamResponse:
+async def get_lag(request: HttpRequest) -> web.StreamResponse:
     """How far the group is behind in one partition."""
-    group, at = await _group(request), TopicPartition(request.args["topic"], request.number("partition"))
+    group, tp = await _group(request), TopicPartition(request.args["topic"], request.path_number("partition"))
     for lag in await _lags(request, group):
-        if lag.at == at:
-            return as_json(lag_shape(request, group, lag))
-    raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"the group has committed nothing of {at}")
+        if lag.tp == tp:
+            return json_response(lag_shape(request, group, lag))
+    raise HttpError(UNKNOWN_TOPIC_OR_PARTITION, f"the group has committed nothing of {tp}")
 
 
-async def get_lag_summary(request: Request) -> web.StreamResponse:
+async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
     """The sum of all lags, and the greatest one with who has it."""
     group = await _group(request)
     lags = await _lags(request, group)
     if not lags:
         raise HttpError(404, f"consumer group {group.group[:249]!r} has committed nothing")
-    worst = max(lags, key=lambda lag: lag.behind)
+    worst = max(lags, key=lambda lag: lag.lag)
     url = link(request, "consumer-groups", group.group, "lag-summary")
-    topic, partition = worst.at
-    return as_json(
-        head(request, "KafkaConsumerGroupLagSummary", url, "consumer-group", group.group, "lag-summary", "")
+    topic, partition = worst.tp
+    return json_response(
+        base_shape(request, "KafkaConsumerGroupLagSummary", url, "consumer-group", group.group, "lag-summary", "")
         | {
             "consumer_group_id": group.group,
-            "max_lag": worst.behind,
-            "total_lag": sum(lag.behind for lag in lags),
+            "max_lag": worst.lag,
+            "total_lag": sum(lag.lag for lag in lags),
             "max_lag_topic_name": topic,
             "max_lag_partition_id": partition,
             **_owner(worst.member, "max_lag_"),
-            "max_lag_partition": related(link(request, "topics", topic, "partitions", partition)),
+            "max_lag_partition": related_link(link(request, "topics", topic, "partitions", partition)),
         }
     )

@@ -12,32 +12,32 @@ import orjson
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.limits import Exhausted
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import Answer
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import HttpResponse
 
 Shape = dict[str, Any]
 T = TypeVar("T")
 
-AT_ONCE = 50
+ITEMS_PER_TURN = 50
 """Items of a list that are made before others get their turn."""
-SHORT = 100
+UNCOUNTED_ITEMS_MAX = 100
 """Items of a list that is not counted: one that a full budget must not hold up."""
 ITEM_BYTES = 1_000
 """What an item of a list comes to, about; more is taken where it comes to more."""
 
 
-def cluster(request: Request) -> str:
+def check_cluster(request: HttpRequest) -> str:
     """The cluster id of the path, which has to be ours; HttpError 404 otherwise."""
     name = request.args["cluster"]
-    if name != request.site.node.cluster_id:
+    if name != request.context.broker.cluster_id:
         raise HttpError(404, f"cluster {name[:80]!r} cannot be found")
     return name
 
 
-def link(request: Request, *segments: object) -> str:
+def link(request: HttpRequest, *segments: object) -> str:
     """The address of something below this cluster."""
     path = "/".join(quote(str(segment), safe=":") for segment in segments)
-    root = f"{request.origin()}/v3/clusters/{quote(request.site.node.cluster_id, safe='')}"
+    root = f"{request.origin()}/v3/clusters/{quote(request.context.broker.cluster_id, safe='')}"
     return f"{root}/{path}" if path else root
 
 
@@ -47,53 +47,53 @@ def resource(cluster_id: str, *segments: object) -> str:
     return f"crn:///kafka={cluster_id}" + "".join(f"/{kind}={name}" for kind, name in pairs)
 
 
-async def listed(
-    request: Request,
+async def list_response(
+    request: HttpRequest,
     kind: str,
     items: Sequence[T],
     shapes: Callable[[T], Iterable[Shape]],
     item_bytes: int = ITEM_BYTES,
-) -> Answer:
+) -> HttpResponse:
     """A list, whole: there are no further pages. `shapes` gives what the list says of an item.
 
     A list that is long counts against the memory budget, and others have their turn while it is made. `Exhausted` when
     there is no room for it in time, or never."""
-    counted = len(items) > SHORT
+    counted = len(items) > UNCOUNTED_ITEMS_MAX
     if counted:
-        await request.hold(len(items) * item_bytes)
+        await request.reserve_memory(len(items) * item_bytes)
     parts: list[bytes] = []
     size = 0
-    for start in range(0, len(items), AT_ONCE):
+    for start in range(0, len(items), ITEMS_PER_TURN):
         if start:
             await asyncio.sleep(0)
-        made = [shape for item in items[start : start + AT_ONCE] for shape in shapes(item)]
+        made = [shape for item in items[start : start + ITEMS_PER_TURN] for shape in shapes(item)]
         if made:
             parts.append(orjson.dumps(made)[1:-1])
             size += len(parts[-1])
-        if 2 * size > request.site.budget.size:  # the pieces, and the answer that they become
+        if 2 * size > request.context.budget.size:  # the pieces, and the answer that they become
             raise Exhausted(f"the list has more than {size} bytes")
-        if counted and 2 * size > request.held:
-            request.settle(2 * size)
+        if counted and 2 * size > request.held_bytes:
+            request.set_held_memory(2 * size)
     here = request.origin() + request.target.partition("?")[0]
     head = orjson.dumps({"kind": f"{kind}List", "metadata": {"self": here, "next": None}, "data": []})
     body = head[:-2] + b",".join(parts) + b"]}"
     if counted:
-        request.settle(len(body))
-    return Answer(body)
+        request.set_held_memory(len(body))
+    return HttpResponse(body)
 
 
-async def listed_whole(request: Request, kind: str, made: Sequence[Shape]) -> Answer:
+async def short_list_response(request: HttpRequest, kind: str, made: Sequence[Shape]) -> HttpResponse:
     """A list of a few objects, or of those that are there already."""
-    return await listed(request, kind, made, lambda shape: (shape,))
+    return await list_response(request, kind, made, lambda shape: (shape,))
 
 
-def related(url: str) -> Shape:
+def related_link(url: str) -> Shape:
     return {"related": url}
 
 
-def head(request: Request, kind: str, url: str, *names: object) -> Shape:
+def base_shape(request: HttpRequest, kind: str, url: str, *names: object) -> Shape:
     """What every object begins with."""
-    cluster_id = request.site.node.cluster_id
+    cluster_id = request.context.broker.cluster_id
     return {
         "kind": kind,
         "metadata": {"self": url, "resource_name": resource(cluster_id, *names)},
@@ -101,66 +101,70 @@ def head(request: Request, kind: str, url: str, *names: object) -> Shape:
     }
 
 
-def broker_shape(request: Request, broker: BrokerImage) -> Shape:
+def broker_shape(request: HttpRequest, broker: BrokerImage) -> Shape:
     url = link(request, "brokers", broker.node_id)
     host, _, port = broker.http.rpartition("//")[2].rpartition(":")
-    return head(request, "KafkaBroker", url, "broker", broker.node_id) | {
+    return base_shape(request, "KafkaBroker", url, "broker", broker.node_id) | {
         "broker_id": broker.node_id,
         "host": host or None,
         "port": int(port) if port.isdigit() else None,
         "rack": broker.rack or None,
-        "configs": related(f"{url}/configs"),
-        "partition_replicas": related(f"{url}/partition-replicas"),
+        "configs": related_link(f"{url}/configs"),
+        "partition_replicas": related_link(f"{url}/partition-replicas"),
     }
 
 
-def topic_shape(request: Request, topic: TopicImage) -> Shape:
+def topic_shape(request: HttpRequest, topic: TopicImage) -> Shape:
     url = link(request, "topics", topic.name)
-    return head(request, "KafkaTopic", url, "topic", topic.name) | {
+    return base_shape(request, "KafkaTopic", url, "topic", topic.name) | {
         "topic_name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.name.startswith("__"),
         "replication_factor": len(topic.partitions[0].replicas) if topic.partitions else 0,
         "partitions_count": len(topic.partitions),
-        "partitions": related(f"{url}/partitions"),
-        "configs": related(f"{url}/configs"),
-        "partition_reassignments": related(f"{url}/partitions/-/reassignment"),
+        "partitions": related_link(f"{url}/partitions"),
+        "configs": related_link(f"{url}/configs"),
+        "partition_reassignments": related_link(f"{url}/partitions/-/reassignment"),
         "authorized_operations": [],
     }
 
 
-def partition_shape(request: Request, topic: TopicImage, number: int) -> Shape:
+def partition_shape(request: HttpRequest, topic: TopicImage, number: int) -> Shape:
     url = link(request, "topics", topic.name, "partitions", number)
     partition = topic.partitions[number]
-    leader = related(f"{url}/replicas/{partition.leader}") if partition.leader >= 0 else None
-    return head(request, "KafkaPartition", url, "topic", topic.name, "partition", number) | {
+    leader = related_link(f"{url}/replicas/{partition.leader}") if partition.leader >= 0 else None
+    return base_shape(request, "KafkaPartition", url, "topic", topic.name, "partition", number) | {
         "topic_name": topic.name,
         "partition_id": number,
         "leader": leader,
-        "replicas": related(f"{url}/replicas"),
-        "reassignment": related(f"{url}/reassignment"),
+        "replicas": related_link(f"{url}/replicas"),
+        "reassignment": related_link(f"{url}/reassignment"),
     }
 
 
-def reassignment_shape(request: Request, topic: TopicImage, number: int) -> Shape:
+def reassignment_shape(request: HttpRequest, topic: TopicImage, number: int) -> Shape:
     place = link(request, "topics", topic.name, "partitions", number)
-    return head(request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number) | {
+    return base_shape(
+        request, "KafkaReassignment", f"{place}/reassignment", "topic", topic.name, "partition", number
+    ) | {
         "topic_name": topic.name,
         "partition_id": number,
         "adding_replicas": list(topic.partitions[number].adding),
         "removing_replicas": list(topic.partitions[number].removing),
-        "replicas": related(f"{place}/replicas"),
+        "replicas": related_link(f"{place}/replicas"),
     }
 
 
-def replica_shape(request: Request, topic: TopicImage, number: int, partition: PartitionImage, broker: int) -> Shape:
+def replica_shape(
+    request: HttpRequest, topic: TopicImage, number: int, partition: PartitionImage, broker: int
+) -> Shape:
     url = link(request, "topics", topic.name, "partitions", number, "replicas", broker)
     names = ("topic", topic.name, "partition", number, "replica", broker)
-    return head(request, "KafkaReplica", url, *names) | {
+    return base_shape(request, "KafkaReplica", url, *names) | {
         "topic_name": topic.name,
         "partition_id": number,
         "broker_id": broker,
         "is_leader": broker == partition.leader,
         "is_in_sync": broker in partition.isr,
-        "broker": related(link(request, "brokers", broker)),
+        "broker": related_link(link(request, "brokers", broker)),
     }

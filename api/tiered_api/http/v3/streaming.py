@@ -14,54 +14,54 @@ from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
-from tiered_api.http.partitions.produce import Placed, append_many
-from tiered_api.http.partitions.record_formats import Incoming, record_v3
+from tiered_api.http.partitions.produce import RecordMetadata, append_many
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 from tiered_api.http.server import media_types
-from tiered_api.http.server.context import Site
-from tiered_api.http.server.decompress import Inflater, inflater
+from tiered_api.http.server.context import HttpContext
+from tiered_api.http.server.decompress import Inflater, new_inflater
 from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import Request, malformed
-from tiered_api.http.server.responses import cut_off, open_stream
+from tiered_api.http.server.request import HttpRequest, malformed_json
+from tiered_api.http.server.responses import abort_connection, open_stream
 
 if TYPE_CHECKING:
-    from tiered_api.http.v3.produce import Reports
+    from tiered_api.http.v3.produce import ProduceReports
 
 PIECE_BYTES = 1 << 16
-SMALL_PIECE = 1 << 14
+SMALL_PIECE_BYTES = 1 << 14
 RESCAN_BYTES_PER_SECOND = 100_000_000
 """A long record that trickles in is looked at again and again from its start: no faster than this."""
 
 
-async def stream(
-    request: Request, topic: TopicImage, reports: Reports, body: bytes | None = None
+async def serve_stream(
+    request: HttpRequest, topic: TopicImage, reports: ProduceReports, body: bytes | None = None
 ) -> web.StreamResponse:
     """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time. The answer
     begins with the first report: a client that sees it earlier may think that it need not send more."""
     response = open_stream(media_types.JSON)
-    pieces = _of_request(request) if body is None else _of_whole(body)
-    splitter = Splitter(request.site.limits.record_bytes)
+    pieces = _request_chunks(request) if body is None else _split_body(body)
+    splitter = JsonSplitter(request.context.limits.record_bytes)
     try:
         async for piece in pieces:
             texts = splitter.feed(piece)
             if texts:
-                await _send(request, response, await _append(request.site, topic, reports, texts))
-            elif splitter.waiting > PIECE_BYTES and len(piece) < SMALL_PIECE:
-                await asyncio.sleep(splitter.waiting / RESCAN_BYTES_PER_SECOND)
-            splitter.check()
+                await _send(request, response, await _append(request.context, topic, reports, texts))
+            elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
+                await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
+            splitter.raise_fault()
         texts = splitter.finish()
         if texts:
-            await _send(request, response, await _append(request.site, topic, reports, texts))
-        splitter.check()
+            await _send(request, response, await _append(request.context, topic, reports, texts))
+        splitter.raise_fault()
     except HttpError as error:
         if not request.content.is_eof():
             response.force_close()
-        await _send(request, response, reports.failed(error) + b"\n")
+        await _send(request, response, reports.format_failure(error) + b"\n")
     await response.prepare(request)
     await response.write_eof()
     return response
 
 
-class Splitter:
+class JsonSplitter:
     """Cuts concatenated JSON into its values. What comes after a fault is not looked at; `check` raises the fault, once
     the values before it are dealt with."""
 
@@ -71,7 +71,7 @@ class Splitter:
         self._fault: HttpError | None = None
 
     @property
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes of a value whose end has not come."""
         return len(self._rest)
 
@@ -99,67 +99,71 @@ class Splitter:
             self._fault = HttpError(400, "malformed JSON: the stream ends inside a record")
         return texts
 
-    def check(self) -> None:
+    def raise_fault(self) -> None:
         """HttpError 400 for bytes that cannot become JSON, 413 for a value that is too long."""
         if self._fault is not None:
             raise self._fault
 
 
-async def _append(site: Site, topic: TopicImage, reports: Reports, texts: list[bytes]) -> bytes:
-    now = site.clock.wall_ms()
+async def _append(context: HttpContext, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
+    now = context.clock.wall_ms()
     parsed = [_parse(text, now) for text in texts]
-    records = [record for record in parsed if isinstance(record, Incoming)]
-    outcomes = iter(await append_many(site, topic, records))
+    records = [record for record in parsed if isinstance(record, ProducerRecord)]
+    outcomes = iter(await append_many(context, topic, records))
     out: list[bytes] = []
     for record in parsed:
         if isinstance(record, HttpError):
-            out.append(reports.failed(record))
+            out.append(reports.format_failure(record))
             continue
         outcome = next(outcomes)
-        out.append(reports.placed(record, outcome) if isinstance(outcome, Placed) else reports.failed(outcome))
+        out.append(
+            reports.format_success(record, outcome)
+            if isinstance(outcome, RecordMetadata)
+            else reports.format_failure(outcome)
+        )
     out.append(b"")
     return b"\n".join(out)
 
 
-def _parse(text: bytes, now_ms: int) -> Incoming | HttpError:
+def _parse(text: bytes, now_ms: int) -> ProducerRecord | HttpError:
     try:
-        return record_v3(orjson.loads(text), now_ms)
+        return parse_record_v3(orjson.loads(text), now_ms)
     except orjson.JSONDecodeError as error:
-        return malformed(error)
+        return malformed_json(error)
     except HttpError as error:
         return error
 
 
-async def _send(request: Request, response: web.StreamResponse, data: bytes) -> None:
+async def _send(request: HttpRequest, response: web.StreamResponse, data: bytes) -> None:
     try:
-        async with asyncio.timeout(request.site.limits.write_seconds):
+        async with asyncio.timeout(request.context.limits.write_seconds):
             if not response.prepared:
                 await response.prepare(request)
             await response.write(data)
     except TimeoutError:
-        cut_off(request)
+        abort_connection(request)
 
 
-async def _of_whole(body: bytes) -> AsyncIterator[bytes]:
+async def _split_body(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), PIECE_BYTES):
         yield body[start : start + PIECE_BYTES]
         await asyncio.sleep(0)
 
 
-def _of_request(request: Request) -> AsyncIterator[bytes]:
+def _request_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
     """The client's pieces. A client that waits to be asked for them (`Expect`) is asked now, before any answer."""
-    opened = inflater(request.headers.get("Content-Encoding", ""))
-    request.expect()
-    return _pieces(request, opened)
+    opened = new_inflater(request.headers.get("Content-Encoding", ""))
+    request.send_continue()
+    return _read_chunks(request, opened)
 
 
-async def _pieces(request: Request, opened: Inflater | None) -> AsyncIterator[bytes]:
+async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIterator[bytes]:
     """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
-    limits = request.site.limits
+    limits = request.context.limits
     until = asyncio.get_running_loop().time() + limits.stream_seconds
     while asyncio.get_running_loop().time() < until:
         try:
-            async with request.site.patience(limits.stream_idle_seconds):
+            async with request.context.timeout(limits.stream_idle_seconds):
                 piece = await request.content.readany()
         except TimeoutError:
             raise HttpError(408, "the stream has ended: it was silent for too long, or the broker stops") from None
@@ -170,7 +174,7 @@ async def _pieces(request: Request, opened: Inflater | None) -> AsyncIterator[by
         if opened is None:
             yield piece
             continue
-        inflated = await request.site.work(limits.body_bytes, opened.feed, piece, limits.body_bytes)
-        async for part in _of_whole(inflated):
+        inflated = await request.context.run_job(limits.body_bytes, opened.feed, piece, limits.body_bytes)
+        async for part in _split_body(inflated):
             yield part
     raise HttpError(408, f"the stream has ended: it is {limits.stream_seconds:g} s old")

@@ -8,40 +8,40 @@ from typing import Any
 from aiohttp import web
 
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
-from tiered_api.http.partitions.produce import topic_image
+from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import Request
-from tiered_api.http.server.responses import as_json, no_content
-from tiered_api.http.v3.shapes import cluster, listed, topic_shape
+from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.server.responses import json_response, no_content
+from tiered_api.http.v3.shapes import check_cluster, list_response, topic_shape
 
 MAX_INT = (1 << 31) - 1
 
 
-async def list_topics(request: Request) -> web.StreamResponse:
+async def list_topics(request: HttpRequest) -> web.StreamResponse:
     """All topics."""
-    cluster(request)
-    topics = [topic for _, topic in sorted(request.site.node.image.topics.items())]
-    return await listed(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
+    check_cluster(request)
+    topics = [topic for _, topic in sorted(request.context.broker.image.topics.items())]
+    return await list_response(request, "KafkaTopic", topics, lambda topic: (topic_shape(request, topic),))
 
 
-async def get_topic(request: Request) -> web.StreamResponse:
+async def get_topic(request: HttpRequest) -> web.StreamResponse:
     """One topic."""
-    cluster(request)
-    return as_json(topic_shape(request, topic_image(request.site, request.args["topic"])))
+    check_cluster(request)
+    return json_response(topic_shape(request, find_topic(request.context, request.args["topic"])))
 
 
-async def create_topic(request: Request) -> web.StreamResponse:
+async def create_topic(request: HttpRequest) -> web.StreamResponse:
     """A new topic: 201; with `validate_only` nothing but the checks: 200."""
-    cluster(request)
-    wanted = creation(await request.json_object())
-    topic = await request.site.node.submit(wanted)
+    check_cluster(request)
+    wanted = parse_creation(await request.read_json_object())
+    topic = await request.context.broker.submit(wanted)
     shape = topic_shape(request, topic)
     if wanted.validate_only:
-        return as_json(shape)
-    return as_json(shape, status=201, headers=(("Location", shape["metadata"]["self"]),))
+        return json_response(shape)
+    return json_response(shape, status=201, headers=(("Location", shape["metadata"]["self"]),))
 
 
-def creation(body: dict[str, Any]) -> CreateTopic:
+def parse_creation(body: dict[str, Any]) -> CreateTopic:
     """What a body asks for; HttpError 400 or 422 names the field that is wrong."""
     name = body.get("topic_name")
     if not isinstance(name, str):
@@ -53,15 +53,15 @@ def creation(body: dict[str, Any]) -> CreateTopic:
         raise HttpError(BAD_REQUEST, "replicas_assignments excludes partitions_count and replication_factor")
     return CreateTopic(
         name,
-        partitions=integer(body, "partitions_count"),
-        replication_factor=integer(body, "replication_factor"),
+        partitions=positive_integer(body, "partitions_count"),
+        replication_factor=positive_integer(body, "replication_factor"),
         assignments=None if assignments is None else _assignments(assignments),
         configs=_configs(body.get("configs")),
-        validate_only=flag(body, "validate_only"),
+        validate_only=boolean_field(body, "validate_only"),
     )
 
 
-def integer(body: dict[str, Any], name: str) -> int:
+def positive_integer(body: dict[str, Any], name: str) -> int:
     """A positive integer, or -1 when it is not there."""
     value = body.get(name)
     if value is None:
@@ -71,7 +71,7 @@ def integer(body: dict[str, Any], name: str) -> int:
     return value
 
 
-def flag(body: dict[str, Any], name: str) -> bool:
+def boolean_field(body: dict[str, Any], name: str) -> bool:
     """A boolean, false when it is not there."""
     value = body.get(name, False)
     if not isinstance(value, bool):
@@ -100,11 +100,11 @@ def _configs(value: Any) -> dict[str, str]:
         if entry["name"] in configs:
             raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} is there twice")
         if entry.get("value") is not None:
-            configs[entry["name"]] = text(entry["value"])
+            configs[entry["name"]] = config_text(entry["value"])
     return configs
 
 
-def text(value: Any) -> str:
+def config_text(value: Any) -> str:
     """A config value as Kafka writes it: clients send strings, people send numbers and booleans."""
     if isinstance(value, str):
         return value
@@ -115,22 +115,22 @@ def text(value: Any) -> str:
     raise HttpError(422, "a config value has to be a string, a number or a boolean")
 
 
-async def grow_topic(request: Request) -> web.StreamResponse:
+async def grow_topic(request: HttpRequest) -> web.StreamResponse:
     """More partitions: `partitions_count` is the new total."""
-    cluster(request)
-    topic = topic_image(request.site, request.args["topic"])
-    body = await request.json_object()
-    count = integer(body, "partitions_count")
+    check_cluster(request)
+    topic = find_topic(request.context, request.args["topic"])
+    body = await request.read_json_object()
+    count = positive_integer(body, "partitions_count")
     if count < 0:
         raise HttpError(422, "partitions_count is missing")
-    only = flag(body, "validate_only")
-    grown = await request.site.node.submit(CreatePartitions(topic.name, count, validate_only=only))
-    return as_json(topic_shape(request, grown))
+    only = boolean_field(body, "validate_only")
+    updated = await request.context.broker.submit(CreatePartitions(topic.name, count, validate_only=only))
+    return json_response(topic_shape(request, updated))
 
 
-async def delete_topic(request: Request) -> web.StreamResponse:
+async def delete_topic(request: HttpRequest) -> web.StreamResponse:
     """The topic is gone at once; its objects in the bucket go after a delay."""
-    cluster(request)
-    topic = topic_image(request.site, request.args["topic"])
-    await request.site.node.submit(DeleteTopic(topic.name))
+    check_cluster(request)
+    topic = find_topic(request.context, request.args["topic"])
+    await request.context.broker.submit(DeleteTopic(topic.name))
     return no_content()

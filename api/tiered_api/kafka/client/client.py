@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from tiered.errors import Code, Refused, Unavailable, code_name
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
-from tiered_api.kafka.client.connection import Link, open_link
+from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -26,8 +26,8 @@ from tiered_api.kafka.protocol.messages.metadata import (
 from tiered_api.kafka.protocol.schema import Message
 
 CONNECT_SECONDS = 5.0
-PAUSE_FIRST_SECONDS = 0.05
-PAUSE_MAX_SECONDS = 2.0
+BACKOFF_FIRST_SECONDS = 0.05
+BACKOFF_MAX_SECONDS = 2.0
 
 A = TypeVar("A", bound=Message)
 _CODES = {code.number: code for code in Code}
@@ -43,18 +43,18 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def code_of(number: int) -> Code:
+def code_from_number(number: int) -> Code:
     """The error code of a number on the wire."""
     return _CODES.get(number, Code.UNKNOWN_SERVER_ERROR)
 
 
-def refused(number: int, what: str, message: str | None = None) -> Refused:
+def to_refused(number: int, subject: str, message: str | None = None) -> Refused:
     """A broker's no: its code by name, and its own words where it has some."""
     name = code_name(number)
-    return Refused(code_of(number), f"{what}: {message} ({name})" if message else f"{what}: {name}")
+    return Refused(code_from_number(number), f"{subject}: {message} ({name})" if message else f"{subject}: {name}")
 
 
-class Client:
+class KafkaClient:
     """A view of one cluster. `timeout` bounds each request, `patience` how long brokers that were there are sought."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Client:
         *,
         client_id: str = "tiered",
         timeout: float = 30.0,
-        patience: float = 30.0,
+        retry_seconds: float = 30.0,
     ) -> None:
         self.clock = clock
         self.timeout = timeout
@@ -73,10 +73,10 @@ class Client:
         self.coordinators: dict[str, int] = {}
         self._net = net
         self._client_id = client_id
-        self._patience_ns = int(patience * 1e9)
+        self._retry_ns = int(retry_seconds * 1e9)
         self._bootstrap = list(brokers)
         self._leaders: dict[TopicPartition, int] = {}
-        self._links: dict[Address, Link] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._locks: dict[Address, asyncio.Lock] = {}
 
     @property
@@ -86,154 +86,154 @@ class Client:
 
     async def close(self) -> None:
         """Ends all connections."""
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def ask(
-        self, request: Message, answer: type[A], *, node: int | None = None, timeout: float | None = None
+    async def send(
+        self, request: Message, response_type: type[A], *, node_id: int | None = None, timeout: float | None = None
     ) -> A:
         """The answer of a broker: of `node`, or of any."""
-        link = await (self._any() if node is None else self._to(node))
-        return await link.ask(request, answer, self.timeout if timeout is None else timeout)
+        connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
+        return await connection.send(request, response_type, self.timeout if timeout is None else timeout)
 
-    async def tell(self, request: Message, *, node: int) -> None:
+    async def send_without_reply(self, request: Message, *, node_id: int) -> None:
         """Sends a request that is not answered."""
-        await (await self._to(node)).tell(request, self.timeout)
+        await (await self._connect_to(node_id)).send_without_reply(request, self.timeout)
 
-    async def ask_controller(self, request: Message, answer: type[A]) -> A:
+    async def send_to_controller(self, request: Message, response_type: type[A]) -> A:
         """The answer of the controller, or of the broker that passes requests on to it."""
-        got = await self.metadata([])
+        got = await self.fetch_metadata([])
         node = got.controller_id if got.controller_id in self.brokers else None
-        return await self.ask(request, answer, node=node)
+        return await self.send(request, response_type, node_id=node)
 
-    async def metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
+    async def fetch_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """What the cluster says of topics (None: of all), which the view then knows too."""
         names = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=names, allow_auto_topic_creation=create)
         try:
-            got = await self.ask(request, MetadataResponse)
+            got = await self.send(request, MetadataResponse)
         except Unavailable as fault:
             # A connection that died unnoticed: it costs nothing to ask once more, over another one.
             if fault.final or not self.brokers:
                 raise
-            got = await self.ask(request, MetadataResponse)
+            got = await self.send(request, MetadataResponse)
         for broker in got.brokers:
-            self.met(broker.node_id, broker.host, broker.port)
+            self.add_broker(broker.node_id, broker.host, broker.port)
         for topic in got.topics:
             for each in topic.partitions:
-                where = TopicPartition(topic.name or "", each.partition_index)
+                tp = TopicPartition(topic.name or "", each.partition_index)
                 if each.leader_id >= 0:
-                    self._leaders[where] = each.leader_id
+                    self._leaders[tp] = each.leader_id
                 else:
-                    self._leaders.pop(where, None)
+                    self._leaders.pop(tp, None)
         return got
 
-    def met(self, node: int, host: str, port: int) -> None:
+    def add_broker(self, node_id: int, host: str, port: int) -> None:
         """A broker said where another one is."""
-        self.brokers[node] = Address(host, port)
+        self.brokers[node_id] = Address(host, port)
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
-    async def topic(self, name: str, *, create: bool = False) -> MetadataResponseTopic:
+    async def fetch_topic(self, name: str, *, create: bool = False) -> MetadataResponseTopic:
         """One topic as the cluster has it now. Refused when it does not have it."""
-        got = (await self.metadata([name], create=create)).topics
+        got = (await self.fetch_metadata([name], create=create)).topics
         if not got:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: UNKNOWN_TOPIC_OR_PARTITION")
         if got[0].error_code:
-            raise refused(got[0].error_code, name)
+            raise to_refused(got[0].error_code, name)
         return got[0]
 
-    async def by_leader(
+    async def group_by_leader(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, Refused]]:
         """Partitions by the node that leads them, and a refusal for each that none leads."""
         wanted = list(partitions)
-        unknown = sorted({where.topic for where in wanted if where not in self._leaders})
+        unknown = sorted({tp.topic for tp in wanted if tp not in self._leaders})
         why: dict[str, int] = {}
         if unknown:
-            why = {topic.name or "": topic.error_code for topic in (await self.metadata(unknown)).topics}
+            why = {topic.name or "": topic.error_code for topic in (await self.fetch_metadata(unknown)).topics}
         shares: dict[int, list[TopicPartition]] = {}
         leaderless = {}
-        for where in wanted:
-            if where in self._leaders:
-                shares.setdefault(self._leaders[where], []).append(where)
+        for tp in wanted:
+            if tp in self._leaders:
+                shares.setdefault(self._leaders[tp], []).append(tp)
             else:
-                number = why.get(where.topic) or Code.LEADER_NOT_AVAILABLE.number
-                leaderless[where] = refused(number, str(where))
+                number = why.get(tp.topic) or Code.LEADER_NOT_AVAILABLE.number
+                leaderless[tp] = to_refused(number, str(tp))
         return shares, leaderless
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
         """They turned out to be led by another broker: the cluster is asked again."""
-        for where in partitions:
-            self._leaders.pop(where, None)
+        for tp in partitions:
+            self._leaders.pop(tp, None)
 
     # -- patience -----------------------------------------------------------------------------------------------------
 
-    def deadline(self) -> int:
+    def new_deadline(self) -> int:
         """When patience ends that begins now, on the monotonic clock."""
-        return self.clock.mono_ns() + self._patience_ns
+        return self.clock.mono_ns() + self._retry_ns
 
-    def is_over(self, deadline: int) -> bool:
+    def has_passed(self, deadline: int) -> bool:
         """Whether a deadline has passed."""
         return self.clock.mono_ns() >= deadline
 
-    def pauses(self) -> Iterator[Callable[[], Awaitable[None]]]:
+    def backoffs(self) -> Iterator[Callable[[], Awaitable[None]]]:
         """Endless turns of a loop that tries again; each gives a pause to make before the next, longer every time."""
-        seconds = PAUSE_FIRST_SECONDS
+        seconds = BACKOFF_FIRST_SECONDS
         while True:
             yield partial(self.clock.sleep, seconds)
-            seconds = min(2 * seconds, PAUSE_MAX_SECONDS)
+            seconds = min(2 * seconds, BACKOFF_MAX_SECONDS)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def _any(self) -> Link:
+    async def _connect_any(self) -> BrokerConnection:
         """A connection to whichever broker answers. The first contact is tried once; a cluster that was there is sought
         for longer."""
-        deadline = self.deadline()
-        for pause in self.pauses():
-            for link in self._links.values():
-                if link.closed is None:
-                    return link
+        deadline = self.new_deadline()
+        for pause in self.backoffs():
+            for connection in self._connections.values():
+                if connection.closed is None:
+                    return connection
             faults = []
             for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
                 try:
                     return await self._open(address)
                 except Unavailable as fault:
                     faults.append(str(fault))
-            if not self.brokers or self.is_over(deadline):
+            if not self.brokers or self.has_passed(deadline):
                 tried = ", ".join(map(str, self._bootstrap))
                 raise Unavailable(f"no broker answers at {tried} ({'; '.join(faults)}): check --brokers")
             await pause()
         raise AssertionError("pauses never end")
 
-    async def _to(self, node: int) -> Link:
-        deadline = self.deadline()
-        for pause in self.pauses():
-            if node not in self.brokers:
-                await self.metadata([])
-            if node in self.brokers:
-                address = self.brokers[node]
+    async def _connect_to(self, node_id: int) -> BrokerConnection:
+        deadline = self.new_deadline()
+        for pause in self.backoffs():
+            if node_id not in self.brokers:
+                await self.fetch_metadata([])
+            if node_id in self.brokers:
+                address = self.brokers[node_id]
                 try:
                     return await self._open(address)
                 except Unavailable as fault:
-                    why = f"broker {node} is advertised at {address}: {fault}"
+                    why = f"broker {node_id} is advertised at {address}: {fault}"
             else:
-                why = f"broker {node} is not in the cluster"
-            if self.is_over(deadline):
+                why = f"broker {node_id} is not in the cluster"
+            if self.has_passed(deadline):
                 raise Unavailable(why)
             await pause()
-            await self.metadata([])
+            await self.fetch_metadata([])
         raise AssertionError("pauses never end")
 
-    async def _open(self, address: Address) -> Link:
+    async def _open(self, address: Address) -> BrokerConnection:
         """The connection to an address, opened when there is none; two callers share it."""
         async with self._locks.setdefault(address, asyncio.Lock()):
-            link = self._links.get(address)
-            if link is None or link.closed:
+            connection = self._connections.get(address)
+            if connection is None or connection.closed:
                 timeout = min(CONNECT_SECONDS, self.timeout)
-                link = await open_link(self._net, address.host, address.port, self._client_id, timeout)
-                self._links[address] = link
-            return link
+                connection = await open_connection(self._net, address.host, address.port, self._client_id, timeout)
+                self._connections[address] = connection
+            return connection

@@ -14,21 +14,21 @@ from typing import NamedTuple, TypeVar
 import tiered
 from tiered.errors import Code, Corrupt, Refused, Unavailable, code_name
 from tiered.ports import Net, Stream
-from tiered_api.kafka.client.response_buffers import FrameMemory
-from tiered_api.kafka.protocol.apis import ALL, API_VERSIONS, FOR_OPERATORS
+from tiered_api.kafka.client.response_buffers import ResponseBuffers
+from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS, OPERATOR_APIS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
-from tiered_api.kafka.protocol.headers import request_bytes, response_position
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.schema import Message, Versions
 
 FRAME_MAX = 256 << 20
 """Bytes of the largest answer that is taken: what stands between a stranger at that address and all memory."""
-UNOFFERED = Versions(0, 0)
+UNADVERTISED = Versions(0, 0)
 """Of requests for our brokers alone, which do not offer them: the caller knows whom it asks."""
 IN_FLIGHT_MAX = 16
-SCRATCH = 64 << 10
+FIRST_BUFFER_BYTES = 64 << 10
 """Larger frames get their memory as they arrive in pieces of this size doubled, so that a length alone costs none."""
-NAMED_BY_ID = {0: 12, 1: 12, 8: 9, 9: 9}
+LAST_VERSION_WITH_NAMES = {0: 12, 1: 12, 8: 9, 9: 9}
 """Highest version of Produce, Fetch, OffsetCommit and OffsetFetch that names topics; later ones know only their ids."""
 
 _LENGTH = struct.Struct(">i")
@@ -36,65 +36,69 @@ _LENGTH = struct.Struct(">i")
 A = TypeVar("A", bound=Message)
 
 
-class _Awaited(NamedTuple):
+class _InFlightRequest(NamedTuple):
     """A request whose answer is not here."""
 
     name: str
     future: asyncio.Future[memoryview]
 
 
-class Link:
+class BrokerConnection:
     """An open connection. `closed` says why it is of no use any more; None while it is. Large answers are received in
     `memory`."""
 
-    def __init__(self, stream: Stream, address: str, client_id: str, memory: FrameMemory | None = None) -> None:
+    def __init__(self, stream: Stream, address: str, client_id: str, buffers: ResponseBuffers | None = None) -> None:
         self.address = address
         self.closed: Unavailable | None = None
         self.versions: dict[int, Versions] = {}
         self._stream = stream
         self._client_id = client_id
-        self._number = 0
-        self._awaited: dict[int, _Awaited] = {}
-        self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self._out: list[memoryview] = []
-        self._written = asyncio.Event()
-        self._memory = memory or FrameMemory(0)
-        self._into = memoryview(bytearray(4))
-        self._filled = 0
-        self._size = 0
-        stream.on_readable(self._readable)
+        self._correlation_id = 0
+        self._in_flight: dict[int, _InFlightRequest] = {}
+        self._permits = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._send_queue: list[memoryview] = []
+        self._all_sent = asyncio.Event()
+        self._buffers = buffers or ResponseBuffers(0)
+        self._receive_buffer = memoryview(bytearray(4))
+        self._received_bytes = 0
+        self._frame_size = 0
+        stream.on_readable(self._on_readable)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Message, answer: type[A], timeout: float, version: int | None = None) -> A:
+    async def send(self, request: Message, response_type: type[A], timeout: float, version: int | None = None) -> A:
         """The answer to a request. Unavailable when the connection is lost or the time is over (the connection then
         ends too), Refused(UNSUPPORTED_VERSION) when the broker does not know such requests."""
-        version = self.version(request) if version is None else version
+        version = self.choose_version(request) if version is None else version
         name = type(request).__name__.removesuffix("Request")
         frame = await self._exchange(request, version, name, timeout)
         try:
-            return decode(answer, version, frame, response_position(ALL[request.spec.key], version, frame)[1])
+            return decode(
+                response_type, version, frame, decode_response_header(ALL_APIS[request.spec.key], version, frame)[1]
+            )
         except Malformed as error:
-            self._lose(Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True))
+            self._fail_connection(
+                Unavailable(f"{self.address} answered {name} with bytes that do not parse", final=True)
+            )
             raise Corrupt(f"{name} does not parse: {error}", where=self.address) from None
 
-    async def tell(self, request: Message, timeout: float) -> None:
+    async def send_without_reply(self, request: Message, timeout: float) -> None:
         """Sends a request that has no answer (a produce request with acks=0); returns when all of it is sent."""
         try:
             async with asyncio.timeout(timeout):
-                async with self._slots:
-                    self._send(request, self.version(request))
-                    await self._written.wait()
+                async with self._permits:
+                    self._send(request, self.choose_version(request))
+                    await self._all_sent.wait()
         except TimeoutError:
-            raise self._lose(Unavailable(f"{self.address} took nothing for {timeout:g} s")) from None
+            raise self._fail_connection(Unavailable(f"{self.address} took nothing for {timeout:g} s")) from None
         if self.closed:
             raise self.closed
 
-    def version(self, request: Message) -> int:
+    def choose_version(self, request: Message) -> int:
         """The highest version that both sides know."""
         key, ours, _ = request.spec
-        theirs = self.versions.get(key, UNOFFERED if key in FOR_OPERATORS else Versions(1, 0))
-        high = min(ours.high, theirs.high, NAMED_BY_ID.get(key, ours.high))
+        theirs = self.versions.get(key, UNADVERTISED if key in OPERATOR_APIS else Versions(1, 0))
+        high = min(ours.high, theirs.high, LAST_VERSION_WITH_NAMES.get(key, ours.high))
         if high < max(ours.low, theirs.low):
             name = type(request).__name__.removesuffix("Request")
             raise Refused(Code.UNSUPPORTED_VERSION, f"{self.address} does not offer {name} in a version that we know")
@@ -121,122 +125,127 @@ class Link:
 
     def close(self) -> None:
         """Ends the connection."""
-        self._lose(Unavailable(f"connection to {self.address} closed"))
+        self._fail_connection(Unavailable(f"connection to {self.address} closed"))
 
     async def _exchange(self, request: Message, version: int, name: str, timeout: float) -> memoryview:
         try:
-            async with asyncio.timeout(timeout), self._slots:
+            async with asyncio.timeout(timeout), self._permits:
                 answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-                self._send(request, version, _Awaited(name, answer))
+                self._send(request, version, _InFlightRequest(name, answer))
                 return await answer
         except TimeoutError:
             # An answer that did not come holds up all answers behind it.
-            raise self._lose(Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")) from None
+            raise self._fail_connection(
+                Unavailable(f"{self.address} did not answer {name} within {timeout:g} s")
+            ) from None
 
-    def _send(self, request: Message, version: int, awaited: _Awaited | None = None) -> None:
+    def _send(self, request: Message, version: int, in_flight: _InFlightRequest | None = None) -> None:
         """Hands a request to the socket. When that finds the connection lost, whoever awaits the answer is told."""
         if self.closed:
             raise self.closed
-        self._number = (self._number + 1) & 0x7FFFFFFF
-        head = request_bytes(ALL[request.spec.key], version, self._number, self._client_id)
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        head = encode_request_header(ALL_APIS[request.spec.key], version, self._correlation_id, self._client_id)
         body = encode(request, version)
-        if awaited is not None:
-            self._awaited[self._number] = awaited
-        self._out += (memoryview(_LENGTH.pack(len(head) + len(body)) + head), memoryview(body))
-        self._written.clear()
-        self._writable()
+        if in_flight is not None:
+            self._in_flight[self._correlation_id] = in_flight
+        self._send_queue += (memoryview(_LENGTH.pack(len(head) + len(body)) + head), memoryview(body))
+        self._all_sent.clear()
+        self._on_writable()
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
-    def _writable(self) -> None:
+    def _on_writable(self) -> None:
         try:
-            while self._out:
-                sent = self._stream.sendmsg(self._out)
+            while self._send_queue:
+                sent = self._stream.sendmsg(self._send_queue)
                 if sent is None:
-                    self._stream.on_writable(self._writable)
+                    self._stream.on_writable(self._on_writable)
                     return
-                self._out = _without(self._out, sent)
+                self._send_queue = _skip_sent(self._send_queue, sent)
         except Unavailable as error:
-            self._lose(Unavailable(str(error)))  # final for this connection, not for the broker
+            self._fail_connection(Unavailable(str(error)))  # final for this connection, not for the broker
             return
         self._stream.on_writable(None)
-        self._written.set()
+        self._all_sent.set()
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         try:
             while not self.closed:
-                got = self._stream.recv_into(self._into[self._filled :])
+                got = self._stream.recv_into(self._receive_buffer[self._received_bytes :])
                 if got is None:
                     return
                 if got == 0:
-                    self._lose(Unavailable(self._why_closed()))
+                    self._fail_connection(Unavailable(self._describe_close()))
                     return
-                self._filled += got
-                if self._filled == len(self._into):
-                    self._filled_up()
+                self._received_bytes += got
+                if self._received_bytes == len(self._receive_buffer):
+                    self._on_buffer_full()
         except Unavailable as error:
-            self._lose(Unavailable(str(error)))  # final for this connection, not for the broker
+            self._fail_connection(Unavailable(str(error)))  # final for this connection, not for the broker
 
-    def _why_closed(self) -> str:
-        first = next(iter(self._awaited.values()), None)
+    def _describe_close(self) -> str:
+        first = next(iter(self._in_flight.values()), None)
         if first and first.name == "ApiVersions":
             return f"{self.address} closed the connection at once: is it a Kafka listener without TLS and SASL?"
         return f"{self.address} closed the connection" + (f" instead of answering {first.name}" if first else "")
 
-    def _filled_up(self) -> None:
+    def _on_buffer_full(self) -> None:
         """The buffer is full: a length, a part of a frame, or its end."""
-        if not self._size:
-            (self._size,) = _LENGTH.unpack(self._into)
-            if not 4 <= self._size <= FRAME_MAX:
+        if not self._frame_size:
+            (self._frame_size,) = _LENGTH.unpack(self._receive_buffer)
+            if not 4 <= self._frame_size <= FRAME_MAX:
                 # "HTTP" read as a length is 1.2 GB.
-                self._lose(Unavailable(f"{self.address} does not speak the Kafka protocol", final=True))
+                self._fail_connection(Unavailable(f"{self.address} does not speak the Kafka protocol", final=True))
                 return
-            begun = self._memory.ready(self._size)
-            self._into, self._filled = begun or memoryview(bytearray(min(self._size, SCRATCH))), 0
-        elif self._filled < self._size:
-            larger = self._memory.take(min(self._size, 2 * self._filled))
-            larger[: self._filled] = self._into
-            self._into = larger
+            begun = self._buffers.reuse(self._frame_size)
+            self._receive_buffer, self._received_bytes = (
+                begun or memoryview(bytearray(min(self._frame_size, FIRST_BUFFER_BYTES))),
+                0,
+            )
+        elif self._received_bytes < self._frame_size:
+            larger = self._buffers.acquire(min(self._frame_size, 2 * self._received_bytes))
+            larger[: self._received_bytes] = self._receive_buffer
+            self._receive_buffer = larger
         else:
-            frame = self._into
-            self._into, self._filled, self._size = memoryview(bytearray(4)), 0, 0
-            self._arrived(frame)
+            frame = self._receive_buffer
+            self._receive_buffer, self._received_bytes, self._frame_size = memoryview(bytearray(4)), 0, 0
+            self._on_response(frame)
 
-    def _arrived(self, frame: memoryview) -> None:
+    def _on_response(self, frame: memoryview) -> None:
         (number,) = _LENGTH.unpack_from(frame)
-        awaited = self._awaited.pop(number, None)
+        awaited = self._in_flight.pop(number, None)
         if awaited is None:
-            self._lose(Unavailable(f"{self.address} answers a question that was not asked", final=True))
+            self._fail_connection(Unavailable(f"{self.address} answers a question that was not asked", final=True))
         elif not awaited.future.done():
             awaited.future.set_result(frame)
 
-    def _lose(self, why: Unavailable) -> Unavailable:
+    def _fail_connection(self, why: Unavailable) -> Unavailable:
         """Ends the connection, once, and tells all that wait. Gives `why` back, to be raised."""
         if self.closed is None:
             self.closed = why
             self._stream.close()
-            self._out = []
-            self._written.set()
-            for awaited in self._awaited.values():
+            self._send_queue = []
+            self._all_sent.set()
+            for awaited in self._in_flight.values():
                 if not awaited.future.done():
                     awaited.future.set_exception(why)
-            self._awaited.clear()
+            self._in_flight.clear()
         return why
 
 
-async def open_link(net: Net, host: str, port: int, client_id: str, timeout: float) -> Link:
+async def open_connection(net: Net, host: str, port: int, client_id: str, timeout: float) -> BrokerConnection:
     """A connection whose versions are known. Unavailable when nobody answers there, or nobody who speaks Kafka."""
     stream = await net.connect(host, port, timeout)
-    link = Link(stream, f"{host}:{port}", client_id)
+    connection = BrokerConnection(stream, f"{host}:{port}", client_id)
     try:
-        await link.negotiate(timeout)
+        await connection.negotiate(timeout)
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def _without(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
+def _skip_sent(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
     """What is left of `parts` after `sent` bytes."""
     for at, part in enumerate(parts):
         if sent < len(part):

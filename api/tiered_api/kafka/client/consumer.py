@@ -12,8 +12,14 @@ from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import decode_header, decode_records
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
-from tiered_api.kafka.client.client import PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS, Client, code_of, refused
-from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER, offsets_at
+from tiered_api.kafka.client.client import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_MAX_SECONDS,
+    KafkaClient,
+    code_from_number,
+    to_refused,
+)
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES, list_offsets_at
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -24,32 +30,32 @@ from tiered_api.kafka.protocol.messages.fetch import (
 
 FETCH_BYTES = 16 << 20
 PARTITION_BYTES = 1 << 20
-LOST_SECONDS = 0.2
+LOST_LEADER_BACKOFF_SECONDS = 0.2
 ABORT = 0
 """Type of the transaction marker that says: what this producer wrote does not count."""
 
-OPENED_MAX = 200_000
+DECODED_MAX = 200_000
 """Records and headers that one fetch of a partition hands out before it ends with a whole batch."""
 
 
-class Fetched(NamedTuple):
+class FetchedBatch(NamedTuple):
     """The records of one batch from the position on, and what the partition said of itself."""
 
-    where: TopicPartition
-    head: BatchHeader
+    tp: TopicPartition
+    header: BatchHeader
     records: list[Record]
-    log_start: int
-    last_stable: int
+    log_start_offset: int
+    last_stable_offset: int
     high_watermark: int
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _ReadFailure:
     """A partition whose leader refuses it: since when in a row, until when it is left alone, and for how long then."""
 
     since_ns: int
-    until_ns: int
-    pauses: Iterator[float]
+    retry_at_ns: int
+    backoffs: Iterator[float]
 
 
 @dataclass(slots=True)
@@ -57,20 +63,20 @@ class _Position:
     """Where reading goes on."""
 
     offset: int
-    aborted: set[int] = field(default_factory=set)
-    trouble: _Trouble | None = None
+    aborted_producers: set[int] = field(default_factory=set)
+    failure: _ReadFailure | None = None
 
 
-class Consumer:
+class KafkaConsumer:
     """Reads the partitions that it is given. `trimmed` counts offsets that were deleted before they were read. `warn`
     hears once why a partition cannot be read for the moment; it is tried again for as long as a request may take."""
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         *,
         read_committed: bool = False,
-        control: bool = False,
+        include_control: bool = False,
         max_wait_ms: int = 500,
         max_bytes: int = FETCH_BYTES,
         rack: str = "",
@@ -78,113 +84,113 @@ class Consumer:
     ) -> None:
         self._client = client
         self._isolation = 1 if read_committed else 0
-        self._control = control
+        self._include_control = include_control
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
         self._rack = rack
         self._warn = warn
         self._positions: dict[TopicPartition, _Position] = {}
-        self._polls: dict[int, asyncio.Task[FetchResponse]] = {}
-        self._shares: dict[int, dict[TopicPartition, int]] = {}
-        self._patient_until: int | None = None
-        self._strays: set[TopicPartition] = set()
-        self.trimmed = 0
+        self._fetches: dict[int, asyncio.Task[FetchResponse]] = {}
+        self._requested_offsets: dict[int, dict[TopicPartition, int]] = {}
+        self._retry_until: int | None = None
+        self._out_of_range: set[TopicPartition] = set()
+        self.skipped_offsets = 0
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Reads these partitions and no others, each from its offset on."""
-        self._positions = {where: _Position(offset) for where, offset in offsets.items()}
+        self._positions = {tp: _Position(offset) for tp, offset in offsets.items()}
 
-    def drop(self, where: TopicPartition) -> None:
+    def unassign(self, tp: TopicPartition) -> None:
         """Reads this partition no more."""
-        self._positions.pop(where, None)
+        self._positions.pop(tp, None)
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition."""
-        return {where: position.offset for where, position in self._positions.items()}
+        return {tp: position.offset for tp, position in self._positions.items()}
 
     async def close(self) -> None:
         """Ends the polls that are under way."""
-        for task in self._polls.values():
+        for task in self._fetches.values():
             task.cancel()
-        await asyncio.gather(*self._polls.values(), return_exceptions=True)
-        self._polls.clear()
+        await asyncio.gather(*self._fetches.values(), return_exceptions=True)
+        self._fetches.clear()
 
-    async def poll(self) -> list[Fetched]:
+    async def poll(self) -> list[FetchedBatch]:
         """What one leader has: maybe nothing, after its longest wait. `Refused` when a partition cannot be read,
         `Unavailable` when it could not be for as long as a request may take."""
-        await self._ask()
-        if not self._polls:
-            await self._client.clock.sleep(self._rest_seconds())
+        await self._start_fetches()
+        if not self._fetches:
+            await self._client.clock.sleep(self._backoff_seconds())
             return []
-        done, _ = await asyncio.wait(self._polls.values(), return_when=asyncio.FIRST_COMPLETED)
-        out: list[Fetched] = []
-        for node in [node for node, task in self._polls.items() if task in done]:
-            task = self._polls.pop(node)
-            asked = self._shares.pop(node)
+        done, _ = await asyncio.wait(self._fetches.values(), return_when=asyncio.FIRST_COMPLETED)
+        out: list[FetchedBatch] = []
+        for node in [node for node, task in self._fetches.items() if task in done]:
+            task = self._fetches.pop(node)
+            asked = self._requested_offsets.pop(node)
             try:
                 got = task.result()
             except Unavailable as fault:
-                await self._lost(fault, asked)
+                await self._handle_lost_leader(fault, asked)
             else:
-                self._patient_until = None
-                out += self._read(got, asked)
-        if self._strays:
-            await self._find_strays()
+                self._retry_until = None
+                out += self._read_response(got, asked)
+        if self._out_of_range:
+            await self._reset_out_of_range()
         return out
 
-    async def _find_strays(self) -> None:
+    async def _reset_out_of_range(self) -> None:
         """Partitions that do not have the offset that was asked for: what was deleted is passed over, what is not there
         yet is refused. (The answer to the fetch may not say where the log begins: Kafka's does not.)"""
-        strays = sorted(self._strays & self._positions.keys())
-        self._strays.clear()
-        starts = await offsets_at(self._client, strays, EARLIEST)
-        ends = await offsets_at(self._client, strays, LATEST)
-        for where in strays:
-            position = self._positions[where]
-            if position.offset < starts[where]:
-                self.trimmed += starts[where] - position.offset
-                position.offset = starts[where]
-            elif position.offset > ends[where]:
-                why = f"{where} has no offset {position.offset}: it ends at {ends[where]}"
+        strays = sorted(self._out_of_range & self._positions.keys())
+        self._out_of_range.clear()
+        starts = await list_offsets_at(self._client, strays, EARLIEST)
+        ends = await list_offsets_at(self._client, strays, LATEST)
+        for tp in strays:
+            position = self._positions[tp]
+            if position.offset < starts[tp]:
+                self.skipped_offsets += starts[tp] - position.offset
+                position.offset = starts[tp]
+            elif position.offset > ends[tp]:
+                why = f"{tp} has no offset {position.offset}: it ends at {ends[tp]}"
                 raise Refused(Code.OFFSET_OUT_OF_RANGE, why)
 
-    async def _lost(self, fault: Unavailable, asked: Mapping[TopicPartition, int]) -> None:
+    async def _handle_lost_leader(self, fault: Unavailable, offsets: Mapping[TopicPartition, int]) -> None:
         """A leader is gone: what it led is asked of another, as long as the client is patient."""
-        if self._patient_until is None:
-            self._patient_until = self._client.deadline()
-        if fault.final or self._client.is_over(self._patient_until):
+        if self._retry_until is None:
+            self._retry_until = self._client.new_deadline()
+        if fault.final or self._client.has_passed(self._retry_until):
             raise fault
-        self._client.forget_leaders(asked)
-        await self._client.clock.sleep(LOST_SECONDS)
+        self._client.forget_leaders(offsets)
+        await self._client.clock.sleep(LOST_LEADER_BACKOFF_SECONDS)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def _ask(self) -> None:
+    async def _start_fetches(self) -> None:
         """A poll at every leader that has none under way."""
-        asked = {where for share in self._shares.values() for where in share}
+        asked = {tp for share in self._requested_offsets.values() for tp in share}
         now_ns = self._client.clock.mono_ns()
-        idle = [where for where, each in self._positions.items() if where not in asked and not _rests(each, now_ns)]
+        idle = [tp for tp, each in self._positions.items() if tp not in asked and not _is_backing_off(each, now_ns)]
         if not idle:
             return
-        deadline = self._client.deadline()
-        for pause in self._client.pauses():
-            shares, leaderless = await self._client.by_leader(idle)
+        deadline = self._client.new_deadline()
+        for pause in self._client.backoffs():
+            shares, leaderless = await self._client.group_by_leader(idle)
             for no in leaderless.values():
-                if no.code not in STALE_LEADER or self._client.is_over(deadline):
+                if no.code not in STALE_LEADER_CODES or self._client.has_passed(deadline):
                     raise no
             if shares:
                 break
             await pause()
         for node, share in shares.items():
-            if node not in self._polls:
-                self._shares[node] = {where: self._positions[where].offset for where in share}
-                request = self._request(self._shares[node])
+            if node not in self._fetches:
+                self._requested_offsets[node] = {tp: self._positions[tp].offset for tp in share}
+                request = self._make_request(self._requested_offsets[node])
                 # Broker's wait and ours: the answer may come that much later.
                 timeout = self._client.timeout + self._max_wait_ms / 1000
-                poll = self._client.ask(request, FetchResponse, node=node, timeout=timeout)
-                self._polls[node] = asyncio.get_running_loop().create_task(poll, name=f"fetch-{node}")
+                poll = self._client.send(request, FetchResponse, node_id=node, timeout=timeout)
+                self._fetches[node] = asyncio.get_running_loop().create_task(poll, name=f"fetch-{node}")
 
-    def _request(self, share: Mapping[TopicPartition, int]) -> FetchRequest:
+    def _make_request(self, share: Mapping[TopicPartition, int]) -> FetchRequest:
         topics: dict[str, FetchTopic] = {}
         for (name, partition), offset in share.items():
             topic = topics.setdefault(name, FetchTopic(topic=name))
@@ -201,99 +207,99 @@ class Consumer:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, got: FetchResponse, asked: Mapping[TopicPartition, int]) -> list[Fetched]:
+    def _read_response(self, got: FetchResponse, offsets: Mapping[TopicPartition, int]) -> list[FetchedBatch]:
         if got.error_code:
-            raise refused(got.error_code, "fetch")
-        out: list[Fetched] = []
+            raise to_refused(got.error_code, "fetch")
+        out: list[FetchedBatch] = []
         for topic in got.responses:
             for each in topic.partitions:
-                where = TopicPartition(topic.topic, each.partition_index)
-                position = self._positions.get(where)
-                if position is None or position.offset != asked.get(where):
+                tp = TopicPartition(topic.topic, each.partition_index)
+                position = self._positions.get(tp)
+                if position is None or position.offset != offsets.get(tp):
                     continue  # dropped or assigned anew since
                 if each.error_code:
-                    self._judge(where, position, each)
+                    self._handle_error(tp, position, each)
                     continue
-                position.trouble = None
+                position.failure = None
                 if each.records is not None and len(each.records):
-                    out += self._opened(where, position, each)
+                    out += self._decode_batches(tp, position, each)
         return out
 
-    def _judge(self, where: TopicPartition, position: _Position, got: PartitionData) -> None:
+    def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:
         """Goes on after an error where that can be."""
-        code = code_of(got.error_code)
-        if code in STALE_LEADER:
-            self._client.forget_leaders([where])
-            self._rest(where, position, code)
+        code = code_from_number(got.error_code)
+        if code in STALE_LEADER_CODES:
+            self._client.forget_leaders([tp])
+            self._back_off(tp, position, code)
         elif code is Code.OFFSET_OUT_OF_RANGE:
-            self._strays.add(where)
+            self._out_of_range.add(tp)
         elif code is not Code.OFFSET_NOT_AVAILABLE:
-            raise refused(got.error_code, str(where))
+            raise to_refused(got.error_code, str(tp))
 
-    def _rest(self, where: TopicPartition, position: _Position, code: Code) -> None:
+    def _back_off(self, tp: TopicPartition, position: _Position, code: Code) -> None:
         """Leaves a partition alone for a moment: not at first where it is only led elsewhere by now."""
         now_ns = self._client.clock.mono_ns()
-        trouble = position.trouble
+        trouble = position.failure
         if trouble is None:
-            first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else PAUSE_FIRST_SECONDS
-            trouble = position.trouble = _Trouble(now_ns, now_ns, _pauses(first))
+            first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else BACKOFF_FIRST_SECONDS
+            trouble = position.failure = _ReadFailure(now_ns, now_ns, _backoffs(first))
             if code is Code.KAFKA_STORAGE_ERROR:
-                self._warn(f"{where} cannot be read now, its broker says {code.name} (its disk, or the bucket)")
+                self._warn(f"{tp} cannot be read now, its broker says {code.name} (its disk, or the bucket)")
         elif now_ns - trouble.since_ns >= self._client.timeout * 1e9:
-            raise Unavailable(f"{where} could not be read for {self._client.timeout:g} s: {code.name}")
-        trouble.until_ns = now_ns + int(next(trouble.pauses) * 1e9)
+            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {code.name}")
+        trouble.retry_at_ns = now_ns + int(next(trouble.backoffs) * 1e9)
 
-    def _rest_seconds(self) -> float:
+    def _backoff_seconds(self) -> float:
         """Until the first partition that is left alone may be asked for again; where there is none, the longest wait of
         a poll."""
         now_ns = self._client.clock.mono_ns()
-        until = [each.trouble.until_ns for each in self._positions.values() if each.trouble is not None]
+        until = [each.failure.retry_at_ns for each in self._positions.values() if each.failure is not None]
         return max(0.0, (min(until) - now_ns) / 1e9) if until else self._max_wait_ms / 1000
 
-    def _opened(self, where: TopicPartition, position: _Position, got: PartitionData) -> list[Fetched]:
+    def _decode_batches(self, tp: TopicPartition, position: _Position, got: PartitionData) -> list[FetchedBatch]:
         """The batches of one partition; the last one may be cut short and is then fetched again."""
         objects = 0
         walked = native.walk(got.records)
         if walked.why and not (walked.why == "short" and walked.batches):
-            raise Corrupt(f"batch of {where} at or after offset {position.offset}: {walked.why}")
+            raise Corrupt(f"batch of {tp} at or after offset {position.offset}: {walked.why}")
         aborts = sorted((each.first_offset, each.producer_id) for each in got.aborted_transactions or ())
-        out: list[Fetched] = []
+        out: list[FetchedBatch] = []
         for batch in walked.batches:
             while aborts and aborts[0][0] <= batch.last_offset:
-                position.aborted.add(aborts.pop(0)[1])
+                position.aborted_producers.add(aborts.pop(0)[1])
             if batch.last_offset < position.offset:
                 continue
             start, position.offset = position.offset, batch.last_offset + 1
             if batch.attributes & CONTROL:
                 found = decode_records(got.records, batch.position)
                 if found and _is_abort(found[0]):
-                    position.aborted.discard(batch.producer_id)
-                if not self._control:
+                    position.aborted_producers.discard(batch.producer_id)
+                if not self._include_control:
                     continue
-            elif batch.attributes & TRANSACTIONAL and batch.producer_id in position.aborted:
+            elif batch.attributes & TRANSACTIONAL and batch.producer_id in position.aborted_producers:
                 continue
             else:
                 found = decode_records(got.records, batch.position)
             if start > batch.base_offset:
                 found = [record for record in found if record.offset >= start]
             head = decode_header(got.records, batch.position)
-            out.append(Fetched(where, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
+            out.append(FetchedBatch(tp, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
             objects += len(found) + sum(len(record.headers) for record in found)
-            if objects > OPENED_MAX:  # the rest is fetched again
+            if objects > DECODED_MAX:  # the rest is fetched again
                 break
         return out
 
 
-def _rests(position: _Position, now_ns: int) -> bool:
-    return position.trouble is not None and now_ns < position.trouble.until_ns
+def _is_backing_off(position: _Position, now_ns: int) -> bool:
+    return position.failure is not None and now_ns < position.failure.retry_at_ns
 
 
-def _pauses(first: float) -> Iterator[float]:
+def _backoffs(first: float) -> Iterator[float]:
     """Seconds between tries, without an end."""
     yield first
-    seconds = PAUSE_FIRST_SECONDS
+    seconds = BACKOFF_FIRST_SECONDS
     while True:
-        seconds = min(2 * seconds, PAUSE_MAX_SECONDS)
+        seconds = min(2 * seconds, BACKOFF_MAX_SECONDS)
         yield seconds
 
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client, code_of, refused
-from tiered_api.kafka.client.group_offsets import commit
-from tiered_api.kafka.client.leader_routing import Answered, ask_coordinator
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.group_offsets import commit_offsets
+from tiered_api.kafka.client.leader_routing import PartitionOutcomes, send_to_coordinator
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import (
     AssignedTopic,
@@ -32,66 +32,68 @@ from tiered_api.kafka.protocol.messages.sync_group import (
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
 HEARTBEAT_SECONDS = 3.0
-PROTOCOL = "range"
-VERSION = 0
+ASSIGNOR = "range"
+CONSUMER_PROTOCOL_VERSION = 0
 """Version of subscription and assignment that is written: all that the range assignor needs, and all read it."""
-LOST_PLACE = {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS}
+REJOIN_CODES = {Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS}
 
 
-class Member:
+class ConsumerGroupMember:
     """One member. After `join` the partitions are its own until `must_rejoin`."""
 
-    def __init__(self, client: Client, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, client: KafkaClient, group: str, topics: Sequence[str]) -> None:
         self.must_rejoin = asyncio.Event()
         self._client = client
         self._group = group
         self._topics = sorted(topics)
         self._id = ""
         self._generation = -1
-        self._heart: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     async def join(self) -> list[TopicPartition]:
         """Takes part in a generation and gives the partitions that are this member's in it."""
-        await self._stop_heart()
+        await self._stop_heartbeats()
         while True:
             joined = await self._join()
             code, mine = await self._sync(joined)
             if code is Code.NONE:
                 break
-            if code not in LOST_PLACE:
-                raise refused(code.number, f"group {self._group}")
-            self._forget(code)
+            if code not in REJOIN_CODES:
+                raise to_refused(code.number, f"group {self._group}")
+            self._reset_generation(code)
         self.must_rejoin.clear()
-        self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeats")
+        self._heartbeat_task = asyncio.get_running_loop().create_task(self._send_heartbeats(), name="heartbeats")
         return mine
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits. Nothing is committed when this member lost its place: another one reads on from the last commit."""
         if not offsets or self._generation < 0:
             return
-        got: Answered[int] = await commit(
-            self._client, self._group, offsets, generation=self._generation, member=self._id
+        got: PartitionOutcomes[int] = await commit_offsets(
+            self._client, self._group, offsets, generation_id=self._generation, member_id=self._id
         )
         for outcome in got.values():
             if isinstance(outcome, Refused):
-                if outcome.code not in LOST_PLACE:
+                if outcome.code not in REJOIN_CODES:
                     raise outcome
-                self._forget(outcome.code)
+                self._reset_generation(outcome.code)
                 self.must_rejoin.set()
 
     async def leave(self) -> None:
         """Gives the place up, so that the others need not wait for the session to end."""
-        await self._stop_heart()
+        await self._stop_heartbeats()
         if self._id:
             identity = [MemberIdentity(member_id=self._id)]
             request = LeaveGroupRequest(group_id=self._group, member_id=self._id, members=identity)
-            await ask_coordinator(self._client, self._group, request, LeaveGroupResponse, lambda got: got.error_code)
+            await send_to_coordinator(
+                self._client, self._group, request, LeaveGroupResponse, lambda got: got.error_code
+            )
             self._id, self._generation = "", -1
 
     # -- a generation -------------------------------------------------------------------------------------------------
 
     async def _join(self) -> JoinGroupResponse:
-        subscription = encode(ConsumerProtocolSubscription(topics=self._topics), VERSION)
+        subscription = encode(ConsumerProtocolSubscription(topics=self._topics), CONSUMER_PROTOCOL_VERSION)
         while True:
             request = JoinGroupRequest(
                 group_id=self._group,
@@ -99,9 +101,13 @@ class Member:
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_id=self._id,
                 protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name=PROTOCOL, metadata=VERSION.to_bytes(2, "big") + subscription)],
+                protocols=[
+                    JoinGroupRequestProtocol(
+                        name=ASSIGNOR, metadata=CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + subscription
+                    )
+                ],
             )
-            got = await ask_coordinator(
+            got = await send_to_coordinator(
                 self._client,
                 self._group,
                 request,
@@ -109,16 +115,16 @@ class Member:
                 lambda got: got.error_code,
                 REBALANCE_MS / 1000 + self._client.timeout,
             )
-            code = code_of(got.error_code)
+            code = code_from_number(got.error_code)
             if code is Code.NONE:
                 self._id, self._generation = got.member_id, got.generation_id
                 return got
             if code is Code.MEMBER_ID_REQUIRED:
                 self._id = got.member_id
-            elif code in LOST_PLACE:
-                self._forget(code)
+            elif code in REJOIN_CODES:
+                self._reset_generation(code)
             else:
-                raise refused(got.error_code, f"group {self._group}")
+                raise to_refused(got.error_code, f"group {self._group}")
 
     async def _sync(self, joined: JoinGroupResponse) -> tuple[Code, list[TopicPartition]]:
         assignments = await self._assign(joined) if joined.leader == self._id else []
@@ -127,27 +133,27 @@ class Member:
             generation_id=self._generation,
             member_id=self._id,
             protocol_type="consumer",
-            protocol_name=PROTOCOL,
+            protocol_name=ASSIGNOR,
             assignments=assignments,
         )
         timeout = REBALANCE_MS / 1000 + self._client.timeout
-        got = await ask_coordinator(
+        got = await send_to_coordinator(
             self._client, self._group, request, SyncGroupResponse, lambda got: got.error_code, timeout
         )
-        return code_of(got.error_code), read_assignment(got.assignment)
+        return code_from_number(got.error_code), read_assignment(got.assignment)
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """The leader's part: shares for all members."""
-        wishes = {member.member_id: read_topics(member.metadata) for member in joined.members}
-        names = sorted({topic for topics in wishes.values() for topic in topics})
-        got = await self._client.metadata(names)
+        subscriptions = {member.member_id: read_subscription(member.metadata) for member in joined.members}
+        names = sorted({topic for topics in subscriptions.values() for topic in topics})
+        got = await self._client.fetch_metadata(names)
         counts = {topic.name or "": len(topic.partitions) for topic in got.topics if not topic.error_code}
         return [
             SyncGroupRequestAssignment(member_id=member, assignment=write_assignment(partitions))
-            for member, partitions in by_range(wishes, counts).items()
+            for member, partitions in assign_range(subscriptions, counts).items()
         ]
 
-    def _forget(self, code: Code) -> None:
+    def _reset_generation(self, code: Code) -> None:
         """The coordinator does not know this member in this generation."""
         self._generation = -1
         if code is Code.UNKNOWN_MEMBER_ID:
@@ -155,35 +161,37 @@ class Member:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Ends when the place is lost; whoever reads then joins anew."""
         code = Code.NONE
-        while code not in LOST_PLACE:
+        while code not in REJOIN_CODES:
             await self._client.clock.sleep(HEARTBEAT_SECONDS)
             request = HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._id)
             try:
-                got = await ask_coordinator(
+                got = await send_to_coordinator(
                     self._client, self._group, request, HeartbeatResponse, lambda got: got.error_code
                 )
             except (Unavailable, Refused):
                 continue  # the session may last until there is a coordinator again
-            code = code_of(got.error_code)
+            code = code_from_number(got.error_code)
         if code is not Code.REBALANCE_IN_PROGRESS:
-            self._forget(code)
+            self._reset_generation(code)
         self.must_rejoin.set()
 
-    async def _stop_heart(self) -> None:
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            await asyncio.gather(heart, return_exceptions=True)
+    async def _stop_heartbeats(self) -> None:
+        task, self._heartbeat_task = self._heartbeat_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
-def by_range(wishes: Mapping[str, Iterable[str]], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
+def assign_range(
+    subscriptions: Mapping[str, Iterable[str]], counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
     """Each topic's partitions in order, cut into as many runs as members want it; the first ones may be one longer."""
-    out: dict[str, list[TopicPartition]] = {member: [] for member in wishes}
+    out: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic, count in sorted(counts.items()):
-        members = sorted(member for member, topics in wishes.items() if topic in topics)
+        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
         if not members:
             continue
         short, longer = divmod(count, len(members))
@@ -203,7 +211,7 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
     return [TopicPartition(topic.topic, number) for topic in got.assigned_partitions for number in topic.partitions]
 
 
-def read_topics(data: bytes) -> list[str]:
+def read_subscription(data: bytes) -> list[str]:
     try:
         version = min(int.from_bytes(data[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
         return decode(ConsumerProtocolSubscription, version, data, 2).topics
@@ -216,5 +224,5 @@ def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     topics: dict[str, AssignedTopic] = {}
     for name, number in partitions:
         topics.setdefault(name, AssignedTopic(topic=name)).partitions.append(number)
-    body = encode(ConsumerProtocolAssignment(assigned_partitions=list(topics.values())), VERSION)
-    return VERSION.to_bytes(2, "big") + body
+    body = encode(ConsumerProtocolAssignment(assigned_partitions=list(topics.values())), CONSUMER_PROTOCOL_VERSION)
+    return CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + body

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client, refused
-from tiered_api.kafka.client.leader_routing import Answered, ask_coordinator
+from tiered_api.kafka.client.client import KafkaClient, to_refused
+from tiered_api.kafka.client.leader_routing import PartitionOutcomes, send_to_coordinator
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -26,36 +26,36 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 )
 
 
-async def committed(client: Client, group: str) -> dict[TopicPartition, int]:
+async def fetch_committed_offsets(client: KafkaClient, group: str) -> dict[TopicPartition, int]:
     """All offsets that a group has committed. Refused when its coordinator cannot say."""
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
     )
-    got = await ask_coordinator(client, group, request, OffsetFetchResponse, _code_of_fetch)
-    if number := _code_of_fetch(got):
-        raise refused(number, f"offsets of group {group}")
+    got = await send_to_coordinator(client, group, request, OffsetFetchResponse, _fetch_error_code)
+    if number := _fetch_error_code(got):
+        raise to_refused(number, f"offsets of group {group}")
     out = {}
     for topic in got.groups[0].topics if got.groups else got.topics:
         for each in topic.partitions:
             if each.error_code:
-                raise refused(each.error_code, f"offset of group {group} in {topic.name}-{each.partition_index}")
+                raise to_refused(each.error_code, f"offset of group {group} in {topic.name}-{each.partition_index}")
             if each.committed_offset >= 0:
                 out[TopicPartition(topic.name, each.partition_index)] = each.committed_offset
     return out
 
 
-def _code_of_fetch(got: OffsetFetchResponse) -> int:
+def _fetch_error_code(got: OffsetFetchResponse) -> int:
     return got.groups[0].error_code if got.groups else got.error_code
 
 
-async def commit(
-    client: Client,
+async def commit_offsets(
+    client: KafkaClient,
     group: str,
     offsets: Mapping[TopicPartition, int],
     *,
-    generation: int = -1,
-    member: str = "",
-) -> Answered[int]:
+    generation_id: int = -1,
+    member_id: str = "",
+) -> PartitionOutcomes[int]:
     """Commits offsets, as a member or (without one) for a group that has none; the outcome by partition."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, partition), offset in offsets.items():
@@ -64,23 +64,25 @@ async def commit(
             OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
         )
     request = OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=generation, member_id=member, topics=list(topics.values())
+        group_id=group, generation_id_or_member_epoch=generation_id, member_id=member_id, topics=list(topics.values())
     )
-    got = await ask_coordinator(client, group, request, OffsetCommitResponse, _code_of_commit)
-    out: Answered[int] = {}
+    got = await send_to_coordinator(client, group, request, OffsetCommitResponse, _commit_error_code)
+    out: PartitionOutcomes[int] = {}
     for each_topic in got.topics:
         for each in each_topic.partitions:
-            where = TopicPartition(each_topic.name, each.partition_index)
-            out[where] = refused(each.error_code, str(where)) if each.error_code else offsets[where]
+            tp = TopicPartition(each_topic.name, each.partition_index)
+            out[tp] = to_refused(each.error_code, str(tp)) if each.error_code else offsets[tp]
     return out
 
 
-def _code_of_commit(got: OffsetCommitResponse) -> int:
+def _commit_error_code(got: OffsetCommitResponse) -> int:
     """That of the first partition: a coordinator that is none says it for all alike."""
     return next((each.error_code for topic in got.topics for each in topic.partitions), 0)
 
 
-async def delete(client: Client, group: str, partitions: Mapping[str, list[int]]) -> Answered[None]:
+async def delete_offsets(
+    client: KafkaClient, group: str, partitions: Mapping[str, list[int]]
+) -> PartitionOutcomes[None]:
     """Deletes committed offsets; the outcome by partition."""
     request = OffsetDeleteRequest(
         group_id=group,
@@ -91,12 +93,12 @@ async def delete(client: Client, group: str, partitions: Mapping[str, list[int]]
             for name, numbers in partitions.items()
         ],
     )
-    got = await ask_coordinator(client, group, request, OffsetDeleteResponse, lambda got: got.error_code)
+    got = await send_to_coordinator(client, group, request, OffsetDeleteResponse, lambda got: got.error_code)
     if got.error_code:
-        raise refused(got.error_code, f"group {group}")
-    out: Answered[None] = {}
+        raise to_refused(got.error_code, f"group {group}")
+    out: PartitionOutcomes[None] = {}
     for topic in got.topics:
         for each in topic.partitions:
-            where = TopicPartition(topic.name, each.partition_index)
-            out[where] = refused(each.error_code, str(where)) if each.error_code else None
+            tp = TopicPartition(topic.name, each.partition_index)
+            out[tp] = to_refused(each.error_code, str(tp)) if each.error_code else None
     return out

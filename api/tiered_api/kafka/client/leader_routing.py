@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.schema import Message
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """Timestamps that ListOffsets gives a meaning of their own."""
-STALE_LEADER = {
+STALE_LEADER_CODES = {
     Code.NOT_LEADER_OR_FOLLOWER,
     Code.LEADER_NOT_AVAILABLE,
     Code.FENCED_LEADER_EPOCH,
@@ -29,100 +29,100 @@ STALE_LEADER = {
     Code.KAFKA_STORAGE_ERROR,
 }
 """The partition is led by another broker, or by none for the moment."""
-STALE_COORDINATOR = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
+STALE_COORDINATOR_CODES = {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_LOAD_IN_PROGRESS}
 
 W = TypeVar("W")
 V = TypeVar("V")
 A = TypeVar("A", bound=Message)
 
-Answered = dict[TopicPartition, V | Refused]
+PartitionOutcomes = dict[TopicPartition, V | Refused]
 """By partition: the value, or why there is none."""
 
 
-async def ask_leaders(
-    client: Client,
-    wanted: Mapping[TopicPartition, W],
-    make: Callable[[Mapping[TopicPartition, W]], Message],
-    answer: type[A],
-    read: Callable[[A], Iterable[tuple[TopicPartition, int, V]]],
-) -> Answered[V]:
+async def send_to_leaders(
+    client: KafkaClient,
+    requested: Mapping[TopicPartition, W],
+    make_request: Callable[[Mapping[TopicPartition, W]], Message],
+    response_type: type[A],
+    read_response: Callable[[A], Iterable[tuple[TopicPartition, int, V]]],
+) -> PartitionOutcomes[V]:
     """One request to each leader for its partitions. What failed for want of the right leader is asked again until the
     client's patience is over; each partition has its own outcome."""
-    out: Answered[V] = {}
-    left = dict(wanted)
-    deadline = client.deadline()
-    for pause in client.pauses():
-        shares, leaderless = await client.by_leader(left)
+    out: PartitionOutcomes[V] = {}
+    left = dict(requested)
+    deadline = client.new_deadline()
+    for pause in client.backoffs():
+        shares, leaderless = await client.group_by_leader(left)
         out.update(leaderless)
         for node, share in shares.items():
             try:
-                got = await client.ask(make({tp: left[tp] for tp in share}), answer, node=node)
+                got = await client.send(make_request({tp: left[tp] for tp in share}), response_type, node_id=node)
             except Unavailable:
                 client.forget_leaders(share)  # it may be gone for good
                 raise
-            for where, number, value in read(got):
-                out[where] = refused(number, str(where)) if number else value
-        left = {tp: want for tp, want in left.items() if _is_stale(out.get(tp))}
-        if not left or client.is_over(deadline):
+            for tp, number, value in read_response(got):
+                out[tp] = to_refused(number, str(tp)) if number else value
+        left = {tp: want for tp, want in left.items() if _must_retry(out.get(tp))}
+        if not left or client.has_passed(deadline):
             break
         client.forget_leaders(left)
         await pause()
     return out
 
 
-def _is_stale(outcome: object) -> bool:
+def _must_retry(outcome: object) -> bool:
     if not isinstance(outcome, Refused):
         return outcome is None
-    return outcome.code in STALE_LEADER or outcome.code is Code.OFFSET_NOT_AVAILABLE
+    return outcome.code in STALE_LEADER_CODES or outcome.code is Code.OFFSET_NOT_AVAILABLE
 
 
-async def ask_coordinator(
-    client: Client,
+async def send_to_coordinator(
+    client: KafkaClient,
     group: str,
     request: Message,
-    answer: type[A],
-    code: Callable[[A], int],
+    response_type: type[A],
+    read_error_code: Callable[[A], int],
     timeout: float | None = None,
 ) -> A:
     """The answer of a group's coordinator. While there is none, or it loads, it is asked again until the client's
     patience is over; the last answer is then the answer."""
-    deadline = client.deadline()
-    for pause in client.pauses():
-        node = await coordinator(client, group, deadline)
+    deadline = client.new_deadline()
+    for pause in client.backoffs():
+        node = await find_coordinator(client, group, deadline)
         try:
-            got = await client.ask(request, answer, node=node, timeout=timeout)
+            got = await client.send(request, response_type, node_id=node, timeout=timeout)
         except Unavailable:
             client.coordinators.pop(group, None)
             raise
-        if code_of(code(got)) not in STALE_COORDINATOR or client.is_over(deadline):
+        if code_from_number(read_error_code(got)) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
             return got
         client.coordinators.pop(group, None)
         await pause()
     raise AssertionError("pauses never end")
 
 
-async def coordinator(client: Client, group: str, deadline: int | None = None) -> int:
+async def find_coordinator(client: KafkaClient, group: str, deadline: int | None = None) -> int:
     """The broker that keeps a group. Refused when the cluster has none for it."""
     if group in client.coordinators:
         return client.coordinators[group]
-    deadline = client.deadline() if deadline is None else deadline
-    for pause in client.pauses():
+    deadline = client.new_deadline() if deadline is None else deadline
+    for pause in client.backoffs():
         request = FindCoordinatorRequest(key=group, coordinator_keys=[group])
-        got = await client.ask(request, FindCoordinatorResponse)
+        got = await client.send(request, FindCoordinatorResponse)
         found = got.coordinators[0] if got.coordinators else got
         if not found.error_code:
-            client.met(found.node_id, found.host, found.port)
+            client.add_broker(found.node_id, found.host, found.port)
             client.coordinators[group] = found.node_id
             return found.node_id
-        if code_of(found.error_code) not in STALE_COORDINATOR or client.is_over(deadline):
-            raise refused(found.error_code, f"no coordinator for group {group}", found.error_message)
+        if code_from_number(found.error_code) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
+            raise to_refused(found.error_code, f"no coordinator for group {group}", found.error_message)
         await pause()
     raise AssertionError("pauses never end")
 
 
 async def list_offsets(
-    client: Client, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
-) -> Answered[tuple[int, int]]:
+    client: KafkaClient, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
+) -> PartitionOutcomes[tuple[int, int]]:
     """(offset, timestamp) for each partition's timestamp in ms, or one of the special ones above; offset -1 where no
     record is as late."""
 
@@ -141,22 +141,22 @@ async def list_offsets(
             for each in topic.partitions:
                 yield TopicPartition(topic.name, each.partition_index), each.error_code, (each.offset, each.timestamp)
 
-    return await ask_leaders(client, wanted, make, ListOffsetsResponse, read)
+    return await send_to_leaders(client, timestamps, make, ListOffsetsResponse, read)
 
 
-async def offsets_at(
-    client: Client, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool = False
+async def list_offsets_at(
+    client: KafkaClient, partitions: Iterable[TopicPartition], timestamp: int, *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at one timestamp; Refused when one of them has none to say."""
     got = await list_offsets(client, dict.fromkeys(partitions, timestamp), read_committed=read_committed)
-    return {where: value[0] for where, value in whole(got).items()}
+    return {tp: value[0] for tp, value in require_all(got).items()}
 
 
-def whole(answered: Answered[V]) -> dict[TopicPartition, V]:
+def require_all(outcomes: PartitionOutcomes[V]) -> dict[TopicPartition, V]:
     """All values, when there is one for every partition; otherwise the first refusal is raised."""
     out = {}
-    for where, value in answered.items():
+    for tp, value in outcomes.items():
         if isinstance(value, Refused):
             raise value
-        out[where] = value
+        out[tp] = value
     return out

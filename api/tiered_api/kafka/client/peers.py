@@ -11,22 +11,22 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
-from tiered.config.listeners import host_and_port
+from tiered.config.listeners import parse_host_port
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.peers import (
-    Diverging,
-    FetchedPart,
-    FollowAnswer,
-    FollowAsk,
-    HeardAnswer,
+    ControllerView,
+    DivergingEpoch,
+    FetchedPartition,
+    ForwardReply,
+    MetadataFetch,
+    MetadataFetchReply,
     ReplicaFetch,
-    SubmitAnswer,
 )
 from tiered.ports import Net
-from tiered_api.kafka.client.client import code_of
-from tiered_api.kafka.client.connection import Link
-from tiered_api.kafka.client.response_buffers import KEPT_BYTES, FrameMemory
+from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.connection import BrokerConnection
+from tiered_api.kafka.client.response_buffers import POOL_BYTES, ResponseBuffers
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -39,33 +39,33 @@ from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, 
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
 from tiered_api.kafka.protocol.schema import Message
 
-AT_ONCE = 64
+IN_FLIGHT_MAX = 64
 """Requests to one broker that are under way; more wait for their turn, within their time."""
-IDLE_MAX = 4
+IDLE_CONNECTIONS_MAX = 4
 """Connections to one broker that lie ready."""
 FETCH_VERSION = 17
 CONNECT_SECONDS = 3.0
 """A way that was cut and is mended is taken again soon."""
-REST_SECONDS = 10.0
+BUFFERS_IDLE_SECONDS = 10.0
 """Memory for copied records is let go when none came for so long."""
-ANSWERS_FIRST = 0.9
+REMOTE_TIMEOUT_SHARE = 0.9
 """Part of a caller's time that the other side is told of, so that its answer comes before the end."""
 
 A = TypeVar("A", bound=Message)
 
 
-class _Broker:
+class _BrokerConnections:
     """The connections to one address."""
 
-    def __init__(self, at_once: int) -> None:
-        self.idle: list[Link] = []
-        self.turns = asyncio.Semaphore(at_once)
-        self.asking = 0
+    def __init__(self, in_flight_max: int) -> None:
+        self.idle: list[BrokerConnection] = []
+        self.permits = asyncio.Semaphore(in_flight_max)
+        self.requests = 0
 
 
 class KafkaPeers:
     """Implements `Peers`. `cluster_id` and `credential` are said with every request among brokers once they are known;
-    `at_once` requests to one broker may be under way. `kept_bytes` of memory are kept for large answers."""
+    `at_once` requests to one broker may be under way. `pool_bytes` of memory are kept for large answers."""
 
     def __init__(
         self,
@@ -74,196 +74,196 @@ class KafkaPeers:
         client_id: str = "broker",
         cluster_id: str = "",
         credential: bytes = b"",
-        at_once: int = AT_ONCE,
-        kept_bytes: int = KEPT_BYTES,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        pool_bytes: int = POOL_BYTES,
     ) -> None:
         self.cluster_id = cluster_id
         self.credential = credential
-        self._at_once = at_once
+        self._in_flight_max = in_flight_max
         self._net = net
         self._client_id = client_id
-        self._brokers: dict[str, _Broker] = {}
-        self._links: dict[Link, None] = {}
-        self._memory = FrameMemory(kept_bytes)
-        self._copied_at = 0.0
+        self._brokers: dict[str, _BrokerConnections] = {}
+        self._connections: dict[BrokerConnection, None] = {}
+        self._buffers = ResponseBuffers(pool_bytes)
+        self._last_records_at = 0.0
 
-    async def follow(self, address: str, ask: FollowAsk, timeout: float) -> FollowAnswer:
-        """See `Peers.follow`."""
+    async def fetch_metadata(self, address: str, metadata_fetch: MetadataFetch, timeout: float) -> MetadataFetchReply:
+        """See `Peers.fetch_metadata`."""
         request = TieredFollowRequest(
-            self.cluster_id, self.credential, ask.node_id, ask.incarnation, ask.slot, ask.applied,
-            ask.controller_epoch, ask.wait_ms,
+            self.cluster_id, self.credential, metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.slot,
+            metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
         )  # fmt: skip
-        answer = await self.ask(address, request, TieredFollowResponse, timeout)
-        _check(answer.error_code, answer.error_message)
-        return FollowAnswer(
+        answer = await self.send(address, request, TieredFollowResponse, timeout)
+        _check_error(answer.error_code, answer.error_message)
+        return MetadataFetchReply(
             answer.controller_epoch, answer.next_slot, tuple(answer.entries), answer.too_old, answer.store_age_ms
         )
 
-    async def submit(
-        self, address: str, request: bytes, timeout: float, going: Callable[[], None] = lambda: None
-    ) -> SubmitAnswer:
-        """See `Peers.submit`."""
-        timeout_ms = int(timeout * 1000 * ANSWERS_FIRST)
+    async def forward(
+        self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
+    ) -> ForwardReply:
+        """See `Peers.forward`."""
+        timeout_ms = int(timeout * 1000 * REMOTE_TIMEOUT_SHARE)
         asked = TieredSubmitRequest(self.cluster_id, self.credential, timeout_ms, request)
-        answer = await self.ask(address, asked, TieredSubmitResponse, timeout, going=going)
-        _check(answer.error_code, answer.error_message)
-        return SubmitAnswer(answer.reply, answer.slot)
+        answer = await self.send(address, asked, TieredSubmitResponse, timeout, on_send=on_send)
+        _check_error(answer.error_code, answer.error_message)
+        return ForwardReply(answer.reply, answer.slot)
 
-    async def heard(self, address: str, timeout: float) -> HeardAnswer:
-        """See `Peers.heard`."""
+    async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
+        """See `Peers.get_controller_view`."""
         request = TieredHeardRequest(self.cluster_id, self.credential)
-        answer = await self.ask(address, request, TieredHeardResponse, timeout)
-        _check(answer.error_code, answer.error_message)
-        return HeardAnswer(
+        answer = await self.send(address, request, TieredHeardResponse, timeout)
+        _check_error(answer.error_code, answer.error_message)
+        return ControllerView(
             answer.controller_epoch, answer.controller, answer.heard_ms_ago, answer.node_id, answer.incarnation
         )
 
-    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPart]:
+    async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
         """See `Peers.fetch`. Records are views of the answer's frame."""
-        request = fetch_request(ask, self.credential)
-        answer = await self.ask(address, request, FetchResponse, timeout, FETCH_VERSION)
-        _check(answer.error_code, None)
-        parts = list(_fetched(answer))
+        request = make_fetch_request(replica_fetch, self.credential)
+        answer = await self.send(address, request, FetchResponse, timeout, FETCH_VERSION)
+        _check_error(answer.error_code, None)
+        parts = list(_read_fetched_parts(answer))
         now = asyncio.get_running_loop().time()
         if any(part.records for part in parts):
-            self._copied_at = now
-        elif now - self._copied_at > REST_SECONDS:
-            self._memory.rest()
+            self._last_records_at = now
+        elif now - self._last_records_at > BUFFERS_IDLE_SECONDS:
+            self._buffers.clear()
         return parts
 
-    async def reach(self, address: str, timeout: float) -> None:
-        """See `Peers.reach`."""
-        (await self._net.connect(*_place(address), timeout)).close()
+    async def check_listening(self, address: str, timeout: float) -> None:
+        """See `Peers.check_listening`."""
+        (await self._net.connect(*_split_address(address), timeout)).close()
 
     async def is_gone(self, address: str, timeout: float) -> bool:
         """See `Peers.is_gone`."""
         try:
-            await self.reach(address, timeout)
+            await self.check_listening(address, timeout)
         except Unavailable as error:
             return error.refused
         return False
 
     async def close(self) -> None:
         """Ends all connections; who waits on one is told."""
-        for link in list(self._links):
-            link.close()
-        self._links.clear()
+        for connection in list(self._connections):
+            connection.close()
+        self._connections.clear()
         self._brokers.clear()
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def send(
         self,
         address: str,
         request: Message,
-        answer: type[A],
+        response_type: type[A],
         timeout: float,
         version: int = 0,
-        going: Callable[[], None] = lambda: None,
+        on_send: Callable[[], None] = lambda: None,
     ) -> A:
         """The answer of the broker at `address`. `Unavailable`: it cannot be reached, or was asked and did not answer
         in time; `going` is called in between."""
-        broker = self._brokers.setdefault(address, _Broker(self._at_once))
-        broker.asking += 1
+        broker = self._brokers.setdefault(address, _BrokerConnections(self._in_flight_max))
+        broker.requests += 1
         end = asyncio.get_running_loop().time() + timeout
         try:
             async with asyncio.timeout_at(end):
-                await broker.turns.acquire()
+                await broker.permits.acquire()
             try:
-                return await self._exchange(broker, address, request, answer, end, version, going)
+                return await self._exchange(broker, address, request, response_type, end, version, on_send)
             finally:
-                broker.turns.release()
+                broker.permits.release()
         except TimeoutError:
-            raise Unavailable(f"{address} has {self._at_once} requests to answer first") from None
+            raise Unavailable(f"{address} has {self._in_flight_max} requests to answer first") from None
         except (Unavailable, Corrupt) as error:
             # What lies ready is as old as what has just failed.
             while broker.idle:
-                self._drop(broker.idle.pop())
+                self._discard(broker.idle.pop())
             raise Unavailable(str(error), refused=isinstance(error, Unavailable) and error.refused) from None
         finally:
-            broker.asking -= 1
-            if not broker.asking and not broker.idle and self._brokers.get(address) is broker:
+            broker.requests -= 1
+            if not broker.requests and not broker.idle and self._brokers.get(address) is broker:
                 del self._brokers[address]
 
     async def _exchange(
         self,
-        broker: _Broker,
+        broker: _BrokerConnections,
         address: str,
         request: Message,
-        answer: type[A],
+        response_type: type[A],
         end: float,
         version: int,
-        going: Callable[[], None],
+        on_send: Callable[[], None],
     ) -> A:
         loop = asyncio.get_running_loop()
-        link = self._ready(broker) or await self._open(address, end - loop.time())
-        going()
+        connection = self._take_idle(broker) or await self._open(address, end - loop.time())
+        on_send()
         try:
-            got = await link.ask(request, answer, end - loop.time(), version)
+            got = await connection.send(request, response_type, end - loop.time(), version)
         except BaseException:
-            self._drop(link)  # its answer may still come, ahead of the next one
+            self._discard(connection)  # its answer may still come, ahead of the next one
             raise
-        self._keep(broker, link)
+        self._return_idle(broker, connection)
         return got
 
-    def _ready(self, broker: _Broker) -> Link | None:
+    def _take_idle(self, broker: _BrokerConnections) -> BrokerConnection | None:
         """The connection that was used last, of those that are whole."""
         while broker.idle:
-            link = broker.idle.pop()
-            if link.closed is None:
-                return link
-            self._drop(link)
+            connection = broker.idle.pop()
+            if connection.closed is None:
+                return connection
+            self._discard(connection)
         return None
 
-    async def _open(self, address: str, timeout: float) -> Link:
+    async def _open(self, address: str, timeout: float) -> BrokerConnection:
         try:
-            stream = await self._net.connect(*_place(address), min(timeout, CONNECT_SECONDS))
+            stream = await self._net.connect(*_split_address(address), min(timeout, CONNECT_SECONDS))
         except Unavailable as error:
             raise Unavailable(str(error), refused=True) from None
-        link = Link(stream, address, self._client_id, self._memory)
-        self._links[link] = None
-        return link
+        connection = BrokerConnection(stream, address, self._client_id, self._buffers)
+        self._connections[connection] = None
+        return connection
 
-    def _keep(self, broker: _Broker, link: Link) -> None:
-        if link.closed is None and len(broker.idle) < IDLE_MAX and link in self._links:
-            broker.idle.append(link)
+    def _return_idle(self, broker: _BrokerConnections, connection: BrokerConnection) -> None:
+        if connection.closed is None and len(broker.idle) < IDLE_CONNECTIONS_MAX and connection in self._connections:
+            broker.idle.append(connection)
         else:
-            self._drop(link)
+            self._discard(connection)
 
-    def _drop(self, link: Link) -> None:
-        self._links.pop(link, None)
-        link.close()
+    def _discard(self, connection: BrokerConnection) -> None:
+        self._connections.pop(connection, None)
+        connection.close()
 
 
-def fetch_request(ask: ReplicaFetch, credential: bytes) -> FetchRequest:
+def make_fetch_request(replica_fetch: ReplicaFetch, credential: bytes) -> FetchRequest:
     """What a follower asks, as the one request of a Fetch without a session."""
     topics: dict[str, FetchTopic] = {}
-    for each in ask.partitions:
+    for each in replica_fetch.partitions:
         topic = topics.get(each.topic_id)
         if topic is None:
             topic = topics[each.topic_id] = FetchTopic(topic_id=each.topic_id)
         topic.partitions.append(
             FetchPartition(
                 each.partition, each.leader_epoch, each.offset, each.last_epoch, each.log_start_offset,
-                ask.partition_max_bytes, local_start_offset=each.local_start_offset,
+                replica_fetch.partition_max_bytes, local_start_offset=each.local_start_offset,
             )
         )  # fmt: skip
     return FetchRequest(
-        replica_state=ReplicaState(ask.node_id, ask.incarnation),
+        replica_state=ReplicaState(replica_fetch.node_id, replica_fetch.incarnation),
         credential=credential,
-        max_wait_ms=ask.max_wait_ms,
+        max_wait_ms=replica_fetch.max_wait_ms,
         min_bytes=1,
-        max_bytes=ask.max_bytes,
+        max_bytes=replica_fetch.max_bytes,
         topics=list(topics.values()),
     )
 
 
-def _fetched(answer: FetchResponse) -> Iterator[FetchedPart]:
+def _read_fetched_parts(answer: FetchResponse) -> Iterator[FetchedPartition]:
     for topic in answer.responses:
         topic_id = TopicId(topic.topic_id)
         for part in topic.partitions:
             diverging = part.diverging_epoch
-            yield FetchedPart(
+            yield FetchedPartition(
                 topic_id,
                 part.partition_index,
                 part.error_code,
@@ -271,23 +271,23 @@ def _fetched(answer: FetchResponse) -> Iterator[FetchedPart]:
                 part.log_start_offset,
                 part.local_start_offset,
                 part.cold_end_offset,
-                Diverging(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
+                DivergingEpoch(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
                 part.records or b"",
             )
 
 
-def _place(address: str) -> tuple[str, int]:
-    place = host_and_port(address)
+def _split_address(address: str) -> tuple[str, int]:
+    place = parse_host_port(address)
     if place is None:
         raise Unavailable(f"{address!r} is no HOST:PORT")
     return place
 
 
-def _check(number: int, message: str | None) -> None:
+def _check_error(number: int, message: str | None) -> None:
     if number:
-        _refuse(number, message)
+        _raise_refused(number, message)
 
 
-def _refuse(number: int, message: str | None) -> NoReturn:
-    code = code_of(number)
+def _raise_refused(number: int, message: str | None) -> NoReturn:
+    code = code_from_number(number)
     raise Refused(code, message or code.name)

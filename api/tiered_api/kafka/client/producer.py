@@ -19,7 +19,7 @@ from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec, ProducerRecord
 from tiered.records.partitioner import partition_of
-from tiered_api.kafka.client.client import Client, code_of, refused
+from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -34,14 +34,14 @@ PENDING_MAX = 16 << 20
 BATCH_BYTES = 1_000_000
 """Below the limit of a broker that has the default of message.max.bytes."""
 RECORD_OVERHEAD = 24
-SEQUENCES = 1 << 31
+SEQUENCE_MODULUS = 1 << 31
 
 
-class Delivered(NamedTuple):
+class DeliveryReport(NamedTuple):
     """Records that a partition has: `timestamp` is that of the broker, or -1 where their own ones hold. The offset is
     -1 when none was given (acks=0)."""
 
-    where: TopicPartition
+    tp: TopicPartition
     records: list[ProducerRecord]
     base_offset: int
     timestamp: int
@@ -52,7 +52,7 @@ class _Batch:
     """Records on their way to one partition."""
 
     records: list[ProducerRecord]
-    since_ns: int
+    created_ns: int
     data: bytes = b""
 
 
@@ -61,19 +61,19 @@ class _Queue:
     """What waits for one partition, and the sequence number of its next batch."""
 
     records: deque[tuple[ProducerRecord, int]] = field(default_factory=deque)
-    size: int = 0
+    size_bytes: int = 0
     batches: deque[_Batch] = field(default_factory=deque)
     sequence: int = 0
 
 
-class Producer:
+class KafkaProducer:
     """An async context: leaving it well flushes, leaving it with an error throws away what is not sent."""
 
     def __init__(
         self,
-        client: Client,
-        delivered: Callable[[Delivered], None],
-        chance: random.Random,
+        client: KafkaClient,
+        on_delivery: Callable[[DeliveryReport], None],
+        rng: random.Random,
         *,
         acks: int = -1,
         codec: Codec = Codec.NONE,
@@ -84,44 +84,44 @@ class Producer:
         self.added = 0
         self.written = 0
         self._client = client
-        self._delivered = delivered
-        self._chance = chance
+        self._on_delivery = on_delivery
+        self._rng = rng
         self._acks = acks
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._delivery_ns = int(delivery_seconds * 1e9)
-        self._create = create_topics
-        self._counts: dict[str, int] = {}
+        self._create_topics = create_topics
+        self._partition_counts: dict[str, int] = {}
         self._sticky: dict[str, int] = {}
         self._queues: dict[TopicPartition, _Queue] = {}
         self._pending = 0
-        self._producer = (-1, -1)
-        self._work = asyncio.Event()
+        self._producer_id_and_epoch = (-1, -1)
+        self._has_work = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._sender: asyncio.Task[None] | None = None
+        self._sender_task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> KafkaProducer:
         if self._acks == -1:
-            self._producer = await self._identity()
-        self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="producer")
+            self._producer_id_and_epoch = await self._init_producer_id()
+        self._sender_task = asyncio.get_running_loop().create_task(self._send_all(), name="producer")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._sender is not None
+        assert self._sender_task is not None
         try:
             if error is None:
                 await self.flush()
         finally:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
+            self._sender_task.cancel()
+            await asyncio.gather(self._sender_task, return_exceptions=True)
 
     async def add(self, topic: str, partition: int | None, record: ProducerRecord) -> None:
         """Takes a record; waits while too much is pending. A fault of the sending is raised here or by `flush`."""
-        count = self._counts.get(topic) or await self._count(topic)
+        count = self._partition_counts.get(topic) or await self._fetch_partition_count(topic)
         if partition is None:
-            partition = self._choose(topic, record[1], count)
+            partition = self._choose_partition(topic, record[1], count)
         elif partition >= count:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has partitions 0 to {count - 1}, not {partition}")
         queue = self._queues.setdefault(TopicPartition(topic, partition), _Queue())
@@ -129,83 +129,83 @@ class Producer:
         for name, value in record[3]:
             size += RECORD_OVERHEAD + len(name) + len(value or b"")
         queue.records.append((record, size))
-        batches = queue.size // self._batch_bytes
-        queue.size += size
+        batches = queue.size_bytes // self._batch_bytes
+        queue.size_bytes += size
         self._pending += size
         self.added += 1
-        if queue.size // self._batch_bytes > batches:
+        if queue.size_bytes // self._batch_bytes > batches:
             self._sticky.pop(topic, None)
-        self._work.set()
+        self._has_work.set()
         if self._pending >= PENDING_MAX:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._pending < PENDING_MAX or self._is_over())
+                await self._changed.wait_for(lambda: self._pending < PENDING_MAX or self._has_ended())
         self._raise_fault()
 
     async def flush(self) -> None:
         """Returns when all that was added is written."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._pending or self._is_over())
+            await self._changed.wait_for(lambda: not self._pending or self._has_ended())
         self._raise_fault()
 
-    async def unless_it_ends(self, wait: Coroutine[object, object, object]) -> None:
+    async def wait_or_fail(self, coroutine: Coroutine[object, object, object]) -> None:
         """Waits for something; a fault of the sending is raised while it does."""
-        assert self._sender is not None
-        waiting = asyncio.ensure_future(wait)
+        assert self._sender_task is not None
+        waiting = asyncio.ensure_future(coroutine)
         try:
-            await asyncio.wait((waiting, self._sender), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, self._sender_task), return_when=asyncio.FIRST_COMPLETED)
             self._raise_fault()
         finally:
             waiting.cancel()
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
-    async def _count(self, topic: str) -> int:
+    async def _fetch_partition_count(self, topic: str) -> int:
         """Partitions of a topic. One that is being created is waited for."""
-        deadline = self._client.deadline()
-        for pause in self._client.pauses():
+        deadline = self._client.new_deadline()
+        for pause in self._client.backoffs():
             try:
-                found = await self._client.topic(topic, create=self._create)
+                found = await self._client.fetch_topic(topic, create=self._create_topics)
             except Refused as no:
-                waits = self._create and no.code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
-                if not waits or self._client.is_over(deadline):
+                waits = self._create_topics and no.code in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
+                if not waits or self._client.has_passed(deadline):
                     raise
             else:
-                self._counts[topic] = len(found.partitions)
+                self._partition_counts[topic] = len(found.partitions)
                 return len(found.partitions)
             await pause()
         raise AssertionError("pauses never end")
 
-    def _choose(self, topic: str, key: bytes | bytearray | memoryview | None, count: int) -> int:
+    def _choose_partition(self, topic: str, key: bytes | bytearray | memoryview | None, count: int) -> int:
         """By the key as all clients do it; without one, the same partition until its batch is full."""
         if key is not None:
             return partition_of(key, count)
         if topic not in self._sticky:
-            self._sticky[topic] = self._chance.randrange(count)
+            self._sticky[topic] = self._rng.randrange(count)
         return self._sticky[topic]
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _is_over(self) -> bool:
-        return self._sender is not None and self._sender.done()
+    def _has_ended(self) -> bool:
+        return self._sender_task is not None and self._sender_task.done()
 
     def _raise_fault(self) -> None:
-        if self._sender is not None and self._sender.done():
-            fault = self._sender.exception()
+        if self._sender_task is not None and self._sender_task.done():
+            fault = self._sender_task.exception()
             if fault is not None:
                 raise fault
 
-    async def _identity(self) -> tuple[int, int]:
+    async def _init_producer_id(self) -> tuple[int, int]:
         """Producer id and epoch; none where the broker gives none."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        deadline = self._client.deadline()
-        for pause in self._client.pauses():
+        deadline = self._client.new_deadline()
+        for pause in self._client.backoffs():
             try:
-                got = await self._client.ask(request, InitProducerIdResponse)
+                got = await self._client.send(request, InitProducerIdResponse)
             except Refused:
                 return -1, -1
             if not got.error_code:
                 return got.producer_id, got.producer_epoch
-            if not code_of(got.error_code).retriable or self._client.is_over(deadline):
+            if not code_from_number(got.error_code).retriable or self._client.has_passed(deadline):
                 return -1, -1
             await pause()
         raise AssertionError("pauses never end")
@@ -214,19 +214,19 @@ class Producer:
         """The task that sends. Ends with the fault that ends the producer."""
         try:
             while True:
-                await self._work.wait()
-                self._work.clear()
+                await self._has_work.wait()
+                self._has_work.clear()
                 while self._pending:
-                    await self._until_sent()
+                    await self._send_until_done()
         finally:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _until_sent(self) -> None:
+    async def _send_until_done(self) -> None:
         """Rounds without new pauses until one went through whole."""
-        for pause in self._client.pauses():
+        for pause in self._client.backoffs():
             batches = self._next_batches()
-            again = await self._round(batches)
+            again = await self._send_batches(batches)
             async with self._changed:
                 self._changed.notify_all()
             if not again:
@@ -246,25 +246,25 @@ class Producer:
                 record, bytes_of = queue.records.popleft()
                 taken.append(record)
                 size += bytes_of
-            queue.size -= size
+            queue.size_bytes -= size
             self._pending -= size
             # Still pending, as one: a batch is let go when it is written.
             self._pending += len(taken)
             queue.batches.append(_Batch(taken, now))
-        return {where: queue.batches[0] for where, queue in self._queues.items() if queue.batches}
+        return {tp: queue.batches[0] for tp, queue in self._queues.items() if queue.batches}
 
-    async def _round(self, batches: dict[TopicPartition, _Batch]) -> bool:
+    async def _send_batches(self, batches: dict[TopicPartition, _Batch]) -> bool:
         """Sends a batch to each partition. True when one must be sent again."""
         try:
-            shares, leaderless = await self._client.by_leader(batches)
+            shares, leaderless = await self._client.group_by_leader(batches)
         except Unavailable as fault:
-            for where, batch in batches.items():
-                self._retry(where, batch, fault)
+            for tp, batch in batches.items():
+                self._check_retry(tp, batch, fault)
             return True
-        for where, no in leaderless.items():
-            self._retry(where, batches[where], no)
+        for tp, no in leaderless.items():
+            self._check_retry(tp, batches[tp], no)
         again = bool(leaderless)
-        sent = (self._to_leader(node, {where: batches[where] for where in share}) for node, share in shares.items())
+        sent = (self._send_to_leader(node, {tp: batches[tp] for tp in share}) for node, share in shares.items())
         results = await asyncio.gather(*sent, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -272,35 +272,35 @@ class Producer:
             again = result or again
         return again
 
-    async def _to_leader(self, node: int, batches: dict[TopicPartition, _Batch]) -> bool:
-        request = self._request(batches)
+    async def _send_to_leader(self, node_id: int, batches: dict[TopicPartition, _Batch]) -> bool:
+        request = self._make_request(batches)
         try:
             if self._acks == 0:
-                await self._client.tell(request, node=node)
-                for where, batch in batches.items():
-                    self._done(where, batch, -1, -1)
+                await self._client.send_without_reply(request, node_id=node_id)
+                for tp, batch in batches.items():
+                    self._complete_batch(tp, batch, -1, -1)
                 return False
-            got = await self._client.ask(request, ProduceResponse, node=node)
+            got = await self._client.send(request, ProduceResponse, node_id=node_id)
         except Unavailable as fault:
-            if self._producer[0] < 0:
+            if self._producer_id_and_epoch[0] < 0:
                 # It may be written: without an identity, sending it again could write it twice.
-                raise self._lost(batches, fault) from None
-            for where, batch in batches.items():
-                self._retry(where, batch, fault)
+                raise self._unknown_outcome(batches, fault) from None
+            for tp, batch in batches.items():
+                self._check_retry(tp, batch, fault)
             return True
         again = False
         for topic in got.responses:
             for each in topic.partition_responses:
-                where = TopicPartition(topic.name, each.index)
-                again = self._answered(where, batches[where], each) or again
+                tp = TopicPartition(topic.name, each.index)
+                again = self._handle_response(tp, batches[tp], each) or again
         return again
 
-    def _request(self, batches: dict[TopicPartition, _Batch]) -> ProduceRequest:
+    def _make_request(self, batches: dict[TopicPartition, _Batch]) -> ProduceRequest:
         topics: dict[str, TopicProduceData] = {}
-        for where, batch in batches.items():
+        for tp, batch in batches.items():
             if not batch.data:
-                identity, epoch = self._producer
-                sequence = self._queues[where].sequence if identity >= 0 else -1
+                identity, epoch = self._producer_id_and_epoch
+                sequence = self._queues[tp].sequence if identity >= 0 else -1
                 batch.data = encode_batch(
                     batch.records,
                     codec=self._codec,
@@ -308,58 +308,58 @@ class Producer:
                     producer_epoch=epoch,
                     base_sequence=sequence,
                 )
-            topic = topics.setdefault(where.topic, TopicProduceData(name=where.topic))
-            topic.partition_data.append(PartitionProduceData(index=where.partition, records=batch.data))
+            topic = topics.setdefault(tp.topic, TopicProduceData(name=tp.topic))
+            topic.partition_data.append(PartitionProduceData(index=tp.partition, records=batch.data))
         return ProduceRequest(acks=self._acks, timeout_ms=self._client.timeout_ms, topic_data=list(topics.values()))
 
-    def _answered(self, where: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:
+    def _handle_response(self, tp: TopicPartition, batch: _Batch, got: PartitionProduceResponse) -> bool:
         """Judges one partition's answer. True when its batch must be sent again."""
-        code = code_of(got.error_code)
+        code = code_from_number(got.error_code)
         if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
-            self._done(where, batch, got.base_offset, got.log_append_time_ms)
+            self._complete_batch(tp, batch, got.base_offset, got.log_append_time_ms)
             return False
         if code is Code.MESSAGE_TOO_LARGE and len(batch.records) > 1:
             # As a whole it does not fit; its halves may. Nothing of it was written, so the sequence goes on.
             middle = len(batch.records) // 2
-            halves = [_Batch(part, batch.since_ns) for part in (batch.records[:middle], batch.records[middle:])]
-            queue = self._queues[where]
+            halves = [_Batch(part, batch.created_ns) for part in (batch.records[:middle], batch.records[middle:])]
+            queue = self._queues[tp]
             queue.batches.popleft()
             queue.batches.extendleft(reversed(halves))
             return True
-        no = refused(got.error_code, str(where), _words(got))
+        no = to_refused(got.error_code, str(tp), _error_text(got))
         if not code.retriable:
-            raise Refused(no.code, f"{self._count_lost(batch)}: {no.why}")
-        self._client.forget_leaders([where])
-        self._retry(where, batch, no)
+            raise Refused(no.code, f"{self._describe_unwritten(batch)}: {no.why}")
+        self._client.forget_leaders([tp])
+        self._check_retry(tp, batch, no)
         return True
 
-    def _retry(self, where: TopicPartition, batch: _Batch, why: Refused | Unavailable) -> None:
+    def _check_retry(self, tp: TopicPartition, batch: _Batch, why: Refused | Unavailable) -> None:
         """Lets a batch be sent again, or gives up when its time is over."""
-        self._client.forget_leaders([where])
-        unknown = isinstance(why, Refused) and why.code is Code.UNKNOWN_TOPIC_OR_PARTITION and not self._create
-        if unknown or self._client.clock.mono_ns() - batch.since_ns >= self._delivery_ns:
+        self._client.forget_leaders([tp])
+        unknown = isinstance(why, Refused) and why.code is Code.UNKNOWN_TOPIC_OR_PARTITION and not self._create_topics
+        if unknown or self._client.clock.mono_ns() - batch.created_ns >= self._delivery_ns:
             if isinstance(why, Refused):
-                raise Refused(why.code, f"{self._count_lost(batch)}: {why.why}")
-            raise self._lost({where: batch}, why)
+                raise Refused(why.code, f"{self._describe_unwritten(batch)}: {why.why}")
+            raise self._unknown_outcome({tp: batch}, why)
 
-    def _done(self, where: TopicPartition, batch: _Batch, base_offset: int, timestamp: int) -> None:
-        queue = self._queues[where]
+    def _complete_batch(self, tp: TopicPartition, batch: _Batch, base_offset: int, timestamp: int) -> None:
+        queue = self._queues[tp]
         queue.batches.popleft()
-        queue.sequence = (queue.sequence + len(batch.records)) % SEQUENCES
+        queue.sequence = (queue.sequence + len(batch.records)) % SEQUENCE_MODULUS
         self._pending -= len(batch.records)
         self.written += len(batch.records)
-        self._delivered(Delivered(where, batch.records, base_offset, timestamp))
+        self._on_delivery(DeliveryReport(tp, batch.records, base_offset, timestamp))
 
-    def _lost(self, batches: dict[TopicPartition, _Batch], fault: Unavailable) -> Unavailable:
+    def _unknown_outcome(self, batches: dict[TopicPartition, _Batch], fault: Unavailable) -> Unavailable:
         count = sum(len(batch.records) for batch in batches.values())
         places = ", ".join(map(str, batches))
         return Unavailable(f"{count} records for {places} may be written or not: {fault}")
 
-    def _count_lost(self, batch: _Batch) -> str:
+    def _describe_unwritten(self, batch: _Batch) -> str:
         left = self.added - self.written
         return f"{left} records were not written" if left != 1 else "a record was not written"
 
 
-def _words(got: PartitionProduceResponse) -> str | None:
+def _error_text(got: PartitionProduceResponse) -> str | None:
     words: Sequence[str | None] = [got.error_message, *(each.batch_index_error_message for each in got.record_errors)]
     return "; ".join(dict.fromkeys(word for word in words if word)) or None

@@ -6,53 +6,53 @@ word: it lies ready again once nobody views it.
 
 from __future__ import annotations
 
-SMALLEST = 256 << 10
+POOLED_MIN_BYTES = 256 << 10
 """Less is not worth keeping."""
-KEPT_BYTES = 32 << 20
+POOL_BYTES = 32 << 20
 
 
-class FrameMemory:
+class ResponseBuffers:
     """Memory of the connections that share it; keeps `most` bytes of it."""
 
-    def __init__(self, most: int = KEPT_BYTES) -> None:
-        self._most = most
-        self._kept: list[bytearray] = []
+    def __init__(self, max_bytes: int = POOL_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._pool: list[bytearray] = []
 
     @property
-    def kept(self) -> int:
+    def pooled_bytes(self) -> int:
         """Bytes, in use or not."""
-        return sum(map(len, self._kept))
+        return sum(map(len, self._pool))
 
-    def ready(self, size: int) -> memoryview | None:
+    def reuse(self, size: int) -> memoryview | None:
         """So many bytes that are there already, whatever is in them."""
-        if size < SMALLEST:
+        if size < POOLED_MIN_BYTES:
             return None
-        fitting = [each for each in self._kept if len(each) >= size and _is_free(each)]
+        fitting = [each for each in self._pool if len(each) >= size and _is_free(each)]
         return memoryview(min(fitting, key=len))[:size] if fitting else None
 
-    def take(self, size: int) -> memoryview:
+    def acquire(self, size: int) -> memoryview:
         """So many bytes, fresh ones where none lie ready."""
-        found = self.ready(size)
+        found = self.reuse(size)
         if found is not None:
             return found
         whole = 1 << (size - 1).bit_length()
-        if size < SMALLEST or not self._has_room(whole):
+        if size < POOLED_MIN_BYTES or not self._make_room(whole):
             return memoryview(bytearray(size))
-        self._kept.append(bytearray(whole))
-        return memoryview(self._kept[-1])[:size]
+        self._pool.append(bytearray(whole))
+        return memoryview(self._pool[-1])[:size]
 
-    def _has_room(self, size: int) -> bool:
+    def _make_room(self, size: int) -> bool:
         """Makes it, of smaller pieces that lie ready."""
-        while self.kept + size > self._most:
-            smaller = [at for at, each in enumerate(self._kept) if len(each) < size and _is_free(each)]
+        while self.pooled_bytes + size > self._max_bytes:
+            smaller = [at for at, each in enumerate(self._pool) if len(each) < size and _is_free(each)]
             if not smaller:
                 return False
-            del self._kept[smaller[0]]
+            del self._pool[smaller[0]]
         return True
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Keeps nothing: there is nothing large to receive."""
-        self._kept.clear()
+        self._pool.clear()
 
 
 def _is_free(buffer: bytearray) -> bool:

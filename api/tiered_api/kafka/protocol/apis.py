@@ -19,7 +19,7 @@ from typing import Any
 from tiered_api.kafka.protocol.schema import Message
 
 API_VERSIONS = 18
-NEVER = 32767
+NEVER_FLEXIBLE = 32767
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -35,12 +35,12 @@ class Api:
     high: int
     flexible: int
     served_from: int = 0
-    request_bytes: int = 2 << 20
-    waits: bool = False
+    max_request_bytes: int = 2 << 20
+    is_long_poll: bool = False
     """Whether an answer waits for something to happen: a broker that stops ends such connections at once."""
 
     @property
-    def served(self) -> range:
+    def served_versions(self) -> range:
         """The versions that are served."""
         return range(max(self.low, self.served_from), self.high + 1)
 
@@ -49,22 +49,22 @@ class Api:
         return version >= self.flexible
 
     @property
-    def module(self) -> str:
+    def module_name(self) -> str:
         """The name of the files of its tables and of its handler."""
         return _WORD.sub("_", self.name).lower()
 
     @cached_property
-    def request(self) -> type[Message]:
+    def request_type(self) -> type[Message]:
         """The table of its requests."""
         return self._table("Request")
 
     @cached_property
-    def response(self) -> type[Message]:
+    def response_type(self) -> type[Message]:
         """The table of its answers."""
         return self._table("Response")
 
     def _table(self, what: str) -> type[Message]:
-        tables: Any = import_module(f"tiered_api.kafka.protocol.messages.{self.module}")
+        tables: Any = import_module(f"tiered_api.kafka.protocol.messages.{self.module_name}")
         table: type[Message] = getattr(tables, self.name + what)
         return table
 
@@ -78,14 +78,14 @@ _TABLE = (
     Api(8, "OffsetCommit", 2, 10, 8),
     Api(9, "OffsetFetch", 1, 10, 6),
     Api(10, "FindCoordinator", 0, 6, 3),
-    Api(11, "JoinGroup", 0, 9, 6, request_bytes=1 << 20),
+    Api(11, "JoinGroup", 0, 9, 6, max_request_bytes=1 << 20),
     Api(12, "Heartbeat", 0, 4, 4),
     Api(13, "LeaveGroup", 0, 5, 4),
     Api(14, "SyncGroup", 0, 5, 4),
     Api(15, "DescribeGroups", 0, 6, 5),
     Api(16, "ListGroups", 0, 5, 3),
     Api(API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(19, "CreateTopics", 2, 7, 5, request_bytes=1 << 20),
+    Api(19, "CreateTopics", 2, 7, 5, max_request_bytes=1 << 20),
     Api(20, "DeleteTopics", 1, 6, 4),
     Api(21, "DeleteRecords", 0, 2, 2),
     Api(22, "InitProducerId", 0, 5, 2),
@@ -99,7 +99,7 @@ _TABLE = (
     Api(44, "IncrementalAlterConfigs", 0, 1, 1),
     Api(45, "AlterPartitionReassignments", 0, 1, 0),
     Api(46, "ListPartitionReassignments", 0, 0, 0),
-    Api(47, "OffsetDelete", 0, 0, NEVER),
+    Api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE),
     Api(60, "DescribeCluster", 0, 2, 0),
     Api(61, "DescribeProducers", 0, 0, 0),
     Api(64, "UnregisterBroker", 0, 0, 0),
@@ -107,29 +107,29 @@ _TABLE = (
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
 
-_AMONG_BROKERS = (
-    Api(20001, "TieredFollow", 0, 0, 0, waits=True),
-    Api(20002, "TieredSubmit", 0, 0, 0, request_bytes=16 << 20),
+_INTER_BROKER_TABLE = (
+    Api(20001, "TieredFollow", 0, 0, 0, is_long_poll=True),
+    Api(20002, "TieredSubmit", 0, 0, 0, max_request_bytes=16 << 20),
     Api(20003, "TieredHeard", 0, 0, 0),
 )
 
-_FOR_OPERATORS = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
+_OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Kafka's."""
-AMONG_BROKERS: dict[int, Api] = {api.key: api for api in _AMONG_BROKERS}
+INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_TABLE}
 """Ours."""
-FOR_OPERATORS: dict[int, Api] = {api.key: api for api in _FOR_OPERATORS}
+OPERATOR_APIS: dict[int, Api] = {api.key: api for api in _OPERATOR_TABLE}
 """Ours, for our own command line."""
-ALL: dict[int, Api] = APIS | AMONG_BROKERS | FOR_OPERATORS
-_SERVED = {(api.key, version): api for api in ALL.values() for version in api.served}
+ALL_APIS: dict[int, Api] = APIS | INTER_BROKER_APIS | OPERATOR_APIS
+_SERVED = {(api.key, version): api for api in ALL_APIS.values() for version in api.served_versions}
 
 
-def find(key: int, version: int) -> Api | None:
+def find_api(key: int, version: int) -> Api | None:
     """The API of a request, or None when its key or version is not served."""
     return _SERVED.get((key, version))
 
 
-def offered() -> list[tuple[int, int, int]]:
+def advertised_versions() -> list[tuple[int, int, int]]:
     """What ApiVersions lists: key, lowest and highest version."""
     return [(api.key, api.low, api.high) for api in _TABLE]

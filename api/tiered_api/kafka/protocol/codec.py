@@ -13,7 +13,7 @@ from typing import TypeVar
 from tiered_api.kafka.protocol.decoder import Decoder, compile_decoder
 from tiered_api.kafka.protocol.encoder import Encoder, compile_encoder
 from tiered_api.kafka.protocol.primitives import Malformed
-from tiered_api.kafka.protocol.schema import Kind, Message, rows
+from tiered_api.kafka.protocol.schema import FieldType, Message, field_specs
 
 __all__ = ["Malformed", "decode", "encode"]
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Message)
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
-_views: dict[type[Message], bool] = {}
+_keeps_views: dict[type[Message], bool] = {}
 
 
 def decode(table: type[T], version: int, frame: memoryview | bytes, position: int = 0) -> T:
@@ -31,7 +31,7 @@ def decode(table: type[T], version: int, frame: memoryview | bytes, position: in
     """
     read = _decoders.get((table, version)) or _new_decoder(table, version)
     # Reading from bytes is twice as fast as from a view: worth a copy, unless there are records to be left in place.
-    data = memoryview(frame) if _views[table] else bytes(frame)
+    data = memoryview(frame) if _keeps_views[table] else bytes(frame)
     try:
         made: T = read(data, position, len(data))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -52,22 +52,24 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def _new_decoder(table: type[Message], version: int) -> Decoder:
-    _check(table, version)
-    _views[table] = _has_records(table)
+    _check_version(table, version)
+    _keeps_views[table] = _has_records(table)
     made = _decoders[table, version] = compile_decoder(table, version)
     return made
 
 
 def _new_encoder(table: type[Message], version: int) -> Encoder:
-    _check(table, version)
+    _check_version(table, version)
     made = _encoders[table, version] = compile_encoder(table, version)
     return made
 
 
-def _check(table: type[Message], version: int) -> None:
+def _check_version(table: type[Message], version: int) -> None:
     if version not in table.spec.versions:
         raise Malformed(f"{table.__name__} has no version {version}")
 
 
 def _has_records(table: type) -> bool:
-    return any(row.kind is Kind.RECORDS or (row.of is not None and _has_records(row.of)) for row in rows(table))
+    return any(
+        row.kind is FieldType.RECORDS or (row.of is not None and _has_records(row.of)) for row in field_specs(table)
+    )

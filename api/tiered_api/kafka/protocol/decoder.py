@@ -10,11 +10,11 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from tiered_api.kafka.protocol.function_builder import Source
+from tiered_api.kafka.protocol.function_builder import FunctionBuilder
 from tiered_api.kafka.protocol.primitives import (
-    CODES,
-    ELEMENTS_MOST,
-    STRING_LONGEST,
+    ELEMENTS_MAX,
+    STRING_MAX_BYTES,
+    STRUCT_CODES,
     Buffer,
     Malformed,
     id_text,
@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.primitives import (
     tag_count,
     varint_rest,
 )
-from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Decoder = Callable[[Buffer, int, int], Any]
 """`(data, at, end)` -> message."""
@@ -33,44 +33,44 @@ HEAD = "def decode(data, at, end):"
 
 def compile_decoder(table: type[Message], version: int) -> Decoder:
     """The function for one version of one message."""
-    return _written(table, version).function(HEAD, f"<{table.__name__} v{version} decode>")
+    return _generate_decoder(table, version).function(HEAD, f"<{table.__name__} v{version} decode>")
 
 
-def source(table: type[Message], version: int) -> str:
+def decoder_source(table: type[Message], version: int) -> str:
     """Its text, to be looked at."""
-    return _written(table, version).text(HEAD)
+    return _generate_decoder(table, version).text(HEAD)
 
 
-def least_size(row: Row, version: int, flexible: bool) -> int:
+def min_field_size(row: FieldSpec, version: int, flexible: bool) -> int:
     """The fewest bytes that a field, or one element of an array of it, takes."""
-    if row.kind in CODES:
-        return Struct(f">{CODES[row.kind]}").size
-    if row.kind is Kind.STRUCT:
+    if row.kind in STRUCT_CODES:
+        return Struct(f">{STRUCT_CODES[row.kind]}").size
+    if row.kind is FieldType.STRUCT:
         if version in row.nullable and not row.is_array:
             return 1
-        return least_struct(row.of, version, flexible)
+        return min_struct_size(row.of, version, flexible)
     if flexible:
         return 1
-    return 2 if row.kind is Kind.STRING else 4
+    return 2 if row.kind is FieldType.STRING else 4
 
 
-def least_struct(table: type[Any] | None, version: int, flexible: bool) -> int:
+def min_struct_size(table: type[Any] | None, version: int, flexible: bool) -> int:
     """The fewest bytes that a struct takes. One: Kafka refuses more elements than bytes, even of structs of none."""
     size = int(flexible)
-    for row in rows(table) if table else ():
+    for row in field_specs(table) if table else ():
         if version in row.versions and version not in row.tagged:
-            size += (1 if flexible else 4) if row.is_array else least_size(row, version, flexible)
+            size += (1 if flexible else 4) if row.is_array else min_field_size(row, version, flexible)
     return max(size, 1)
 
 
-def _written(table: type[Message], version: int) -> Source:
-    out = Source(Malformed=Malformed, id_text=id_text, new=object.__new__)
+def _generate_decoder(table: type[Message], version: int) -> FunctionBuilder:
+    out = FunctionBuilder(Malformed=Malformed, id_text=id_text, new=object.__new__)
     out.names |= {each.__name__: each for each in (read_varint, skip_fields, tag_count, varint_rest)}
     # Answers come from brokers; whoever can connect sends requests.
     bounded = table.__name__.endswith("Request")
     if bounded:
-        out.line(f"left = {ELEMENTS_MOST}")
-    writer = _Writer(out, table.__name__, version, version in table.spec.flexible, bounded)
+        out.line(f"left = {ELEMENTS_MAX}")
+    writer = _DecoderWriter(out, table.__name__, version, version in table.spec.flexible, bounded)
     made = writer.struct(table)
     # librdkafka 2.16 sends three bytes too many when it asks for all topics; Kafka looks at none that it does not need.
     if not bounded:
@@ -80,8 +80,8 @@ def _written(table: type[Message], version: int) -> Source:
     return out
 
 
-class _Writer:
-    def __init__(self, out: Source, message: str, version: int, flexible: bool, bounded: bool) -> None:
+class _DecoderWriter:
+    def __init__(self, out: FunctionBuilder, message: str, version: int, flexible: bool, bounded: bool) -> None:
         self.out, self.message, self.version, self.flexible = out, message, version, flexible
         self.bounded = bounded
         self.targets: list[str] = []
@@ -117,16 +117,16 @@ class _Writer:
             self.out.line(f"{size} -= 1")
         return size
 
-    def refuse(self, condition: str, row: Row, why: str) -> None:
+    def raise_if(self, condition: str, row: FieldSpec, why: str) -> None:
         with self.out.block(f"if {condition}:"):
             self.out.line(f'raise Malformed("{self.message}.{row.name}: {why}")')
 
-    def count(self, size: str) -> None:
+    def count_elements(self, size: str) -> None:
         """Takes so many elements off those that a request may have."""
         if self.bounded:
             self.out.line(f"left -= {size}")
             with self.out.block("if left < 0:"):
-                self.out.line(f'raise Malformed("{self.message}: more than {ELEMENTS_MOST} elements")')
+                self.out.line(f'raise Malformed("{self.message}: more than {ELEMENTS_MAX} elements")')
 
     # Fields.
 
@@ -135,7 +135,7 @@ class _Writer:
         made = self.out.local("m")
         self.out.line(f"{made} = new({self.out.constant('Table', table)})")
         tagged = []
-        for row in rows(table):
+        for row in field_specs(table):
             target = f"{made}.{row.name}"
             if self.version in row.tagged and self.flexible:
                 tagged.append(row)
@@ -144,51 +144,51 @@ class _Writer:
             else:
                 self.field(row, target)
         if self.flexible:
-            self.tags(made, tagged)
+            self.read_tags(made, tagged)
         self.flush()
         return made
 
-    def default(self, row: Row) -> str:
+    def default(self, row: FieldSpec) -> str:
         """What a field is that is not on the wire; lists and structs are fresh ones."""
         if isinstance(row.default, list):
             return "[]"
-        if row.kind is Kind.STRUCT and not row.is_array and row.default is not None:
+        if row.kind is FieldType.STRUCT and not row.is_array and row.default is not None:
             return f"{self.out.constant('Table', row.of)}()"
         return repr(row.default)
 
-    def field(self, row: Row, target: str) -> None:
+    def field(self, row: FieldSpec, target: str) -> None:
         if row.is_array:
             self.array(row, target)
-        elif row.kind is Kind.STRUCT:
+        elif row.kind is FieldType.STRUCT:
             self.one_struct(row, target)
-        elif row.kind is Kind.UUID:
+        elif row.kind is FieldType.UUID:
             raw = self.out.local("raw")
-            self.read(raw, CODES[row.kind])
+            self.read(raw, STRUCT_CODES[row.kind])
             self.ids.append((target, raw))
-        elif row.kind in CODES:
-            self.read(target, CODES[row.kind])
+        elif row.kind in STRUCT_CODES:
+            self.read(target, STRUCT_CODES[row.kind])
         else:
             self.buffer(row, target, self.version in row.nullable)
 
-    def buffer(self, row: Row, target: str, nullable: bool) -> None:
+    def buffer(self, row: FieldSpec, target: str, nullable: bool) -> None:
         """STRING, BYTES and RECORDS: a length and so many bytes."""
-        size = self.length("h" if row.kind is Kind.STRING else "i")
-        made = {Kind.STRING: 'str(data[at:stop], "utf-8")', Kind.BYTES: "bytes(data[at:stop])"}
+        size = self.length("h" if row.kind is FieldType.STRING else "i")
+        made = {FieldType.STRING: 'str(data[at:stop], "utf-8")', FieldType.BYTES: "bytes(data[at:stop])"}
         value = made.get(row.kind, "data[at:stop]")
 
         def take() -> None:
             self.out.line(f"stop = at + {size}")
-            too_long = f" or {size} > {STRING_LONGEST}" if row.kind is Kind.STRING and self.flexible else ""
-            self.refuse(f"stop > end{too_long}", row, "longer than its frame")
+            too_long = f" or {size} > {STRING_MAX_BYTES}" if row.kind is FieldType.STRING and self.flexible else ""
+            self.raise_if(f"stop > end{too_long}", row, "longer than its frame")
             self.out.line(f"{target} = {value}")
             self.out.line("at = stop")
 
         self.unless_null(row, target, size, nullable, take)
 
-    def unless_null(self, row: Row, target: str, size: str, nullable: bool, take: Callable[[], None]) -> None:
+    def unless_null(self, row: FieldSpec, target: str, size: str, nullable: bool, take: Callable[[], None]) -> None:
         """What `take` writes, for a length that is not null's. As in Kafka, any length below zero is null's."""
         if not nullable:
-            self.refuse(f"{size} < 0", row, "null, which it may not be")
+            self.raise_if(f"{size} < 0", row, "null, which it may not be")
             take()
             return
         with self.out.block(f"if {size} < 0:"):
@@ -196,7 +196,7 @@ class _Writer:
         with self.out.block("else:"):
             take()
 
-    def one_struct(self, row: Row, target: str) -> None:
+    def one_struct(self, row: FieldSpec, target: str) -> None:
         assert row.of is not None
         if self.version not in row.nullable:
             self.flush()
@@ -211,15 +211,15 @@ class _Writer:
         with self.out.block("else:"):
             self.out.line(f"{target} = {self.struct(row.of)}")
 
-    def array(self, row: Row, target: str) -> None:
+    def array(self, row: FieldSpec, target: str) -> None:
         size = self.length("i")
-        least = least_size(row, self.version, self.flexible)
+        least = min_field_size(row, self.version, self.flexible)
 
         def take() -> None:
-            self.refuse(f"{size} * {least} > end - at", row, "more elements than its frame has room for")
-            self.count(size)
-            if row.kind in CODES and row.kind is not Kind.UUID:
-                unpack = self.out.constant("unpack", _unpack_many(CODES[row.kind]))
+            self.raise_if(f"{size} * {least} > end - at", row, "more elements than its frame has room for")
+            self.count_elements(size)
+            if row.kind in STRUCT_CODES and row.kind is not FieldType.UUID:
+                unpack = self.out.constant("unpack", _unpack_many(STRUCT_CODES[row.kind]))
                 self.out.line(f"{target} = {unpack}({size}, data, at)")
                 self.out.line(f"at += {size} * {least}")
             else:
@@ -227,31 +227,31 @@ class _Writer:
 
         self.unless_null(row, target, size, self.version in row.nullable, take)
 
-    def elements(self, row: Row, target: str, size: str) -> None:
+    def elements(self, row: FieldSpec, target: str, size: str) -> None:
         """The loop over elements that need more than a number."""
         items = self.out.local("items")
         self.out.line(f"{target} = {items} = []")
         with self.out.block(f"for _ in range({size}):"):
-            if row.kind is Kind.STRUCT:
+            if row.kind is FieldType.STRUCT:
                 assert row.of is not None
                 made = self.struct(row.of)
-            elif row.kind is Kind.UUID:
+            elif row.kind is FieldType.UUID:
                 made = "id_text(bytes(data[at:at + 16]))"
             else:
                 made = self.out.local("item")
                 self.buffer(row, made, nullable=False)
             self.out.line(f"{items}.append({made})")
-            if row.kind is Kind.UUID:
+            if row.kind is FieldType.UUID:
                 self.out.line("at += 16")
 
-    def tags(self, made: str, known: list[Row]) -> None:
+    def read_tags(self, made: str, known: list[FieldSpec]) -> None:
         """The tagged fields behind a struct: known ones in any order, as Kafka reads them, others passed over."""
         count = self.out.local("tags")
         self.read(count, "B")
         self.flush()
         with self.out.block(f"if {count}:"):
             self.out.line(f"{count}, at = tag_count(data, at - 1)")
-            self.count(count)
+            self.count_elements(count)
             if not known:
                 self.out.line(f"at = skip_fields(data, at, end, {count})")
                 return

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, nullcontext
 from struct import Struct
 from typing import Any
 
-from tiered_api.kafka.protocol.function_builder import Source
-from tiered_api.kafka.protocol.primitives import CODES, STRING_LONGEST, Malformed, NumberArrays, id_raw, varint
-from tiered_api.kafka.protocol.schema import Kind, Message, Row, rows
+from tiered_api.kafka.protocol.function_builder import FunctionBuilder
+from tiered_api.kafka.protocol.primitives import STRING_MAX_BYTES, STRUCT_CODES, Malformed, NumberArrays, id_raw, varint
+from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Encoder = Callable[[Any], bytes]
 
@@ -24,17 +24,17 @@ TAG_COUNT = "x"
 
 def compile_encoder(table: type[Message], version: int) -> Encoder:
     """The function for one version of one message."""
-    return _written(table, version).function(HEAD, f"<{table.__name__} v{version} encode>")
+    return _generate_encoder(table, version).function(HEAD, f"<{table.__name__} v{version} encode>")
 
 
-def source(table: type[Message], version: int) -> str:
+def encoder_source(table: type[Message], version: int) -> str:
     """Its text, to be looked at."""
-    return _written(table, version).text(HEAD)
+    return _generate_encoder(table, version).text(HEAD)
 
 
-def _written(table: type[Message], version: int) -> Source:
-    out = Source(Malformed=Malformed, id_raw=id_raw, varint=varint)
-    writer = _Writer(out, table.__name__, version, version in table.spec.flexible)
+def _generate_encoder(table: type[Message], version: int) -> FunctionBuilder:
+    out = FunctionBuilder(Malformed=Malformed, id_raw=id_raw, varint=varint)
+    writer = _EncoderWriter(out, table.__name__, version, version in table.spec.flexible)
     out.line("parts = []")
     out.line("put = parts.append")
     writer.struct(table, "m")
@@ -43,8 +43,8 @@ def _written(table: type[Message], version: int) -> Source:
     return out
 
 
-class _Writer:
-    def __init__(self, out: Source, message: str, version: int, flexible: bool) -> None:
+class _EncoderWriter:
+    def __init__(self, out: FunctionBuilder, message: str, version: int, flexible: bool) -> None:
         self.out, self.message, self.version, self.flexible = out, message, version, flexible
         self.values: list[str] = []
         self.codes: list[str] = []
@@ -56,7 +56,7 @@ class _Writer:
         self.values.append(value)
         self.codes.append(code)
 
-    def packed(self, more: str = "", code: str = "") -> str:
+    def pack_expression(self, more: str = "", code: str = "") -> str:
         """The expression that packs the run as it stands, with one value more."""
         name = self.out.constant("pack", Struct(">" + "".join(self.codes) + code).pack)
         return f"{name}({', '.join(filter(None, [*self.values, more]))})"
@@ -64,7 +64,7 @@ class _Writer:
     def flush(self) -> None:
         """Writes the run. No line that puts something else comes before."""
         if self.codes:
-            self.out.line(f"put({self.packed()})")
+            self.out.line(f"put({self.pack_expression()})")
         self.values, self.codes = [], []
 
     def length(self, size: str, code: str) -> None:
@@ -74,8 +74,8 @@ class _Writer:
             self.flush()
             return
         # A varint counts from 1, so that null is 0; below 128 it is one byte of the run.
-        short = self.packed(f"{size} + 1", "B")
-        long = f"{self.packed()} + varint({size} + 1)" if self.codes else f"varint({size} + 1)"
+        short = self.pack_expression(f"{size} + 1", "B")
+        long = f"{self.pack_expression()} + varint({size} + 1)" if self.codes else f"varint({size} + 1)"
         self.out.line(f"put({short} if {size} < 127 else {long})")
         self.values, self.codes = [], []
 
@@ -84,54 +84,54 @@ class _Writer:
     def struct(self, table: type[Any], value: str) -> None:
         """Writes the fields of a struct; its last run is left open for what follows."""
         tagged = []
-        for row in rows(table):
+        for row in field_specs(table):
             if self.version in row.tagged and self.flexible:
                 tagged.append(row)
             elif self.version in row.versions:
                 self.field(row, f"{value}.{row.name}")
         if tagged:
-            self.tags(sorted(tagged, key=lambda row: row.tag), value)
+            self.write_tags(sorted(tagged, key=lambda row: row.tag), value)
         elif self.flexible:
             self.add("", TAG_COUNT)
 
-    def field(self, row: Row, value: str) -> None:
+    def field(self, row: FieldSpec, value: str) -> None:
         if row.is_array:
             self.array(row, value)
-        elif row.kind is Kind.STRUCT:
+        elif row.kind is FieldType.STRUCT:
             self.one_struct(row, value)
-        elif row.kind in CODES:
-            self.add(self.plain(row, value), CODES[row.kind])
+        elif row.kind in STRUCT_CODES:
+            self.add(self.value_expression(row, value), STRUCT_CODES[row.kind])
         else:
             self.buffer(row, value, self.version in row.nullable)
 
-    def plain(self, row: Row, value: str) -> str:
+    def value_expression(self, row: FieldSpec, value: str) -> str:
         """A value of fixed size as `struct` wants it."""
-        return f"id_raw({value})" if row.kind is Kind.UUID else value
+        return f"id_raw({value})" if row.kind is FieldType.UUID else value
 
-    def unless_null(self, row: Row, held: str, size: str) -> AbstractContextManager[None]:
+    def unless_null(self, row: FieldSpec, held: str, size: str) -> AbstractContextManager[None]:
         """Where the size of something nullable is computed: it is -1 when there is nothing."""
         if self.version not in row.nullable:
             return nullcontext()
         self.out.line(f"{size} = -1")
         return self.out.block(f"if {held} is not None:")
 
-    def buffer(self, row: Row, value: str, nullable: bool) -> None:
+    def buffer(self, row: FieldSpec, value: str, nullable: bool) -> None:
         """STRING, BYTES and RECORDS: a length and so many bytes."""
         held, size = self.out.local("held"), self.out.local("n")
-        is_text = row.kind is Kind.STRING
+        is_text = row.kind is FieldType.STRING
         self.out.line(f"{held} = {value}")
         with self.unless_null(row, held, size) if nullable else nullcontext():
             if is_text:
                 self.out.line(f"{held} = {held}.encode()")
             self.out.line(f"{size} = len({held})")
         if is_text and self.flexible:
-            with self.out.block(f"if {size} > {STRING_LONGEST}:"):
+            with self.out.block(f"if {size} > {STRING_MAX_BYTES}:"):
                 self.out.line(f'raise Malformed("{self.message}.{row.name}: a string that is too long")')
         self.length(size, "h" if is_text else "i")
         with self.out.block(f"if {size} > 0:"):
             self.out.line(f"put({held})")
 
-    def one_struct(self, row: Row, value: str) -> None:
+    def one_struct(self, row: FieldSpec, value: str) -> None:
         assert row.of is not None
         if self.version not in row.nullable:
             held = self.out.local("m")
@@ -147,11 +147,11 @@ class _Writer:
             self.struct(row.of, held)
             self.flush()
 
-    def array(self, row: Row, value: str) -> None:
+    def array(self, row: FieldSpec, value: str) -> None:
         held, size = self.out.local("held"), self.out.local("n")
         self.out.line(f"{held} = {value}")
-        if row.kind in CODES and row.kind is not Kind.UUID:
-            self.numbers(row, held)
+        if row.kind in STRUCT_CODES and row.kind is not FieldType.UUID:
+            self.number_array(row, held)
             return
         with self.unless_null(row, held, size):
             self.out.line(f"{size} = len({held})")
@@ -159,10 +159,10 @@ class _Writer:
         with self.out.block(f"if {size} > 0:"):
             self.elements(row, held)
 
-    def numbers(self, row: Row, held: str) -> None:
+    def number_array(self, row: FieldSpec, held: str) -> None:
         """An array of numbers: one function of `struct` for their count and all of them."""
         self.flush()
-        packs = self.out.constant("packs", NumberArrays(CODES[row.kind], self.flexible))
+        packs = self.out.constant("packs", NumberArrays(STRUCT_CODES[row.kind], self.flexible))
         line = f"put({packs}[len({held})](*{held}))"
         if self.version in row.nullable:
             null = bytes(1) if self.flexible else b"\xff" * 4
@@ -173,19 +173,19 @@ class _Writer:
         else:
             self.out.line(line)
 
-    def elements(self, row: Row, held: str) -> None:
+    def elements(self, row: FieldSpec, held: str) -> None:
         """The loop over elements that need more than a number."""
         item = self.out.local("m")
         with self.out.block(f"for {item} in {held}:"):
             before = len(self.out.lines)
-            if row.kind is Kind.STRUCT:
+            if row.kind is FieldType.STRUCT:
                 assert row.of is not None
                 self.struct(row.of, item)
-            elif row.kind is Kind.UUID:
-                self.add(f"id_raw({item})", CODES[Kind.UUID])
+            elif row.kind is FieldType.UUID:
+                self.add(f"id_raw({item})", STRUCT_CODES[FieldType.UUID])
             else:
                 self.buffer(row, item, nullable=False)
-            run = self.packed() if self.codes and len(self.out.lines) == before else ""
+            run = self.pack_expression() if self.codes and len(self.out.lines) == before else ""
             if not run:
                 self.flush()
         if run:
@@ -194,7 +194,7 @@ class _Writer:
             self.out.line(f'put(b"".join([{run} for {item} in {held}]))')
             self.values, self.codes = [], []
 
-    def tags(self, tagged: list[Row], value: str) -> None:
+    def write_tags(self, tagged: list[FieldSpec], value: str) -> None:
         """The tagged fields that differ from their defaults. Old clients stumble over any that does not."""
         self.flush()
         count, fields, outer = self.out.local("tags"), self.out.local("fields"), self.out.local("put")
@@ -218,9 +218,9 @@ class _Writer:
         with self.out.block(f"if {count}:"):
             self.out.line(f'put(b"".join({fields}))')
 
-    def default(self, row: Row) -> str:
+    def default(self, row: FieldSpec) -> str:
         """What a tagged field is compared with."""
-        if row.kind is Kind.STRUCT and not row.is_array and row.default is not None:
+        if row.kind is FieldType.STRUCT and not row.is_array and row.default is not None:
             assert row.of is not None
             return self.out.constant("default", row.of())
         return repr(row.default)

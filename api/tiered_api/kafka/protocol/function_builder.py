@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Source:
+class FunctionBuilder:
     """Lines of one function. Names that it makes up are used once, so that what is nested never meets."""
 
     def __init__(self, **names: Any) -> None:
         self.names = names
         self.lines: list[str] = []
         self._depth = 1
-        self._made = 0
+        self._names_made = 0
 
     def line(self, text: str) -> None:
         """Adds a line at the present depth."""
@@ -30,8 +30,8 @@ class Source:
 
     def local(self, name: str) -> str:
         """A name for a variable."""
-        self._made += 1
-        return f"{name}{self._made}"
+        self._names_made += 1
+        return f"{name}{self._names_made}"
 
     def constant(self, name: str, value: Any) -> str:
         """A name for an object from outside."""

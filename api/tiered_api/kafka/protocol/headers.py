@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import NamedTuple
 
-from tiered_api.kafka.protocol.apis import API_VERSIONS, Api, find
+from tiered_api.kafka.protocol.apis import API_VERSIONS, Api, find_api
 from tiered_api.kafka.protocol.primitives import Malformed, skip_tags
 
 _FIXED = Struct(">hhih")
@@ -28,12 +28,12 @@ class RequestHeader(NamedTuple):
     api: Api | None
 
 
-def request_header(frame: memoryview | bytes, position: int = 0) -> RequestHeader:
+def decode_request_header(frame: memoryview | bytes, position: int = 0) -> RequestHeader:
     """Reads the header of a request. What is not served has no known body, so its `position` means nothing."""
     try:
         key, version, correlation_id, size = _FIXED.unpack_from(frame, position)
         position += _FIXED.size
-        api = find(key, version)
+        api = find_api(key, version)
         client_id = None
         # The client's id kept its two bytes of length when headers became flexible.
         if size >= 0:
@@ -48,22 +48,22 @@ def request_header(frame: memoryview | bytes, position: int = 0) -> RequestHeade
     return RequestHeader(key, version, correlation_id, client_id, position, api)
 
 
-def response_header(key: int, version: int, correlation_id: int) -> bytes:
+def encode_response_header(key: int, version: int, correlation_id: int) -> bytes:
     """The header of an answer."""
-    api = find(key, version)
+    api = find_api(key, version)
     if key == API_VERSIONS or api is None or not api.is_flexible(version):
         return _ANSWER.pack(correlation_id)
     return _ANSWER_TAGGED.pack(correlation_id)
 
 
-def request_bytes(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
+def encode_request_header(api: Api, version: int, correlation_id: int, client_id: str | None) -> bytes:
     """Writes the header of a request."""
     name = b"" if client_id is None else client_id.encode()
     fixed = _FIXED.pack(api.key, version, correlation_id, -1 if client_id is None else len(name))
     return fixed + name + (b"\0" if api.is_flexible(version) else b"")
 
 
-def response_position(api: Api, version: int, frame: memoryview | bytes, position: int = 0) -> tuple[int, int]:
+def decode_response_header(api: Api, version: int, frame: memoryview | bytes, position: int = 0) -> tuple[int, int]:
     """Reads the header of an answer: its correlation id, and where the body begins."""
     try:
         (correlation_id,) = _ANSWER.unpack_from(frame, position)

@@ -11,30 +11,30 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from struct import Struct
 
-from tiered.ids import id_bytes
-from tiered_api.kafka.protocol.schema import Kind
+from tiered.ids import decode_uuid
+from tiered_api.kafka.protocol.schema import FieldType
 
 Buffer = bytes | memoryview
 
-STRING_LONGEST = 0x7FFF
+STRING_MAX_BYTES = 0x7FFF
 """Kafka's bound on the bytes of a string, also where the length is a varint."""
 
-ELEMENTS_MOST = 100_000
+ELEMENTS_MAX = 100_000
 """How many elements of arrays (and tagged fields) one request may have: they take 20 times their bytes in memory, and
 the loop stands still while they are read. Kafka has no such bound; no client comes near it."""
 
-TAGS_MOST = 100
+TAGGED_FIELDS_MAX = 100
 """How many tagged fields may stand in one place."""
 
-CODES = {
-    Kind.BOOL: "?",
-    Kind.INT8: "b",
-    Kind.INT16: "h",
-    Kind.UINT16: "H",
-    Kind.INT32: "i",
-    Kind.UINT32: "I",
-    Kind.INT64: "q",
-    Kind.UUID: "16s",
+STRUCT_CODES = {
+    FieldType.BOOL: "?",
+    FieldType.INT8: "b",
+    FieldType.INT16: "h",
+    FieldType.UINT16: "H",
+    FieldType.INT32: "i",
+    FieldType.UINT32: "I",
+    FieldType.INT64: "q",
+    FieldType.UUID: "16s",
 }
 """How `struct` calls the kinds that take the same room whatever their value is."""
 
@@ -54,7 +54,7 @@ def id_text(raw: bytes) -> str:
 @lru_cache(4096)
 def id_raw(text: str) -> bytes:
     """The 16 bytes of an id."""
-    return id_bytes(text)
+    return decode_uuid(text)
 
 
 _SMALL = [bytes((value,)) for value in range(128)]
@@ -99,7 +99,7 @@ def varint_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
 def tag_count(data: Buffer, at: int) -> tuple[int, int]:
     """How many tagged fields follow, and where the first begins."""
     count, at = read_varint(data, at)
-    if count > TAGS_MOST:
+    if count > TAGGED_FIELDS_MAX:
         raise Malformed("more tagged fields than anyone sends")
     return count, at
 

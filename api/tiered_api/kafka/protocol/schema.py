@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 HIGHEST = 32767
-OUR_TAGS = 10_000
+FIRST_PRIVATE_TAG = 10_000
 """Tagged fields from here on are not Kafka's but ours: clients pass over tags that they do not know (KIP-482)."""
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The text form of the UUID that stands for none."""
@@ -40,7 +40,7 @@ class Versions(NamedTuple):
         return cls(int(low), int(high) if dash else int(low))
 
 
-class Kind(Enum):
+class FieldType(Enum):
     """Wire types. UUIDs are texts in Kafka's form (22 characters); RECORDS are buffers that are never copied."""
 
     BOOL = "bool"
@@ -58,11 +58,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class FieldSpec:
     """What the wire knows of a field. `of` is the dataclass of a struct; `tag` is -1 for fields in line."""
 
     name: str
-    kind: Kind
+    kind: FieldType
     versions: Versions
     nullable: Versions
     tagged: Versions
@@ -72,7 +72,7 @@ class Row:
     of: type[Any] | None = None
 
 
-class Spec(NamedTuple):
+class MessageSpec(NamedTuple):
     """What is known of a whole message: its API key, its versions, and which of them are flexible (KIP-482)."""
 
     key: int
@@ -83,7 +83,7 @@ class Spec(NamedTuple):
 class Message:
     """A whole message: what follows a header. `spec` is set by `message`."""
 
-    spec: ClassVar[Spec]
+    spec: ClassVar[MessageSpec]
     __slots__ = ()
 
 
@@ -94,23 +94,23 @@ def message(key: int, versions: str, flexible: str = "") -> Callable[[M], M]:
     """Names the API key, the versions that the table knows and the flexible ones."""
 
     def name(table: M) -> M:
-        table.spec = Spec(key, Versions.parse(versions), Versions.parse(flexible))
+        table.spec = MessageSpec(key, Versions.parse(versions), Versions.parse(flexible))
         return table
 
     return name
 
 
-def rows(table: type[Any]) -> tuple[Row, ...]:
+def field_specs(table: type[Any]) -> tuple[FieldSpec, ...]:
     """The rows of a message or struct, in wire order."""
     made = []
     for each in fields(table):
-        row: Row = each.metadata["row"]
-        made.append(Row(each.name, *list(row.__dict__.values())[1:]))
+        row: FieldSpec = each.metadata["row"]
+        made.append(FieldSpec(each.name, *list(row.__dict__.values())[1:]))
     return tuple(made)
 
 
 def _field(
-    kind: Kind,
+    kind: FieldType,
     versions: str,
     nullable: str,
     default: Any,
@@ -120,10 +120,10 @@ def _field(
     of: type[Any] | None = None,
 ) -> Any:
     ranges = (Versions.parse(versions), Versions.parse(nullable), Versions.parse(tagged))
-    row = Row("", kind, *ranges, tag, default, is_array, of)
+    row = FieldSpec("", kind, *ranges, tag, default, is_array, of)
     if isinstance(default, list):
         return field(default_factory=list, metadata={"row": row})
-    if kind is Kind.STRUCT and not is_array and default is not None:
+    if kind is FieldType.STRUCT and not is_array and default is not None:
         assert of is not None
         return field(default_factory=of, metadata={"row": row})
     return field(default=default, metadata={"row": row})
@@ -131,11 +131,11 @@ def _field(
 
 def boolean(versions: str = "0+", *, default: bool = False, tag: int = -1, tagged: str = "") -> bool:
     """One byte, 0 or 1."""
-    made: bool = _field(Kind.BOOL, versions, "", default, tag, tagged)
+    made: bool = _field(FieldType.BOOL, versions, "", default, tag, tagged)
     return made
 
 
-def integer(kind: Kind, versions: str = "0+", *, default: int = 0, tag: int = -1, tagged: str = "") -> int:
+def integer(kind: FieldType, versions: str = "0+", *, default: int = 0, tag: int = -1, tagged: str = "") -> int:
     """A number of the size that `kind` says."""
     made: int = _field(kind, versions, "", default, tag, tagged)
     return made
@@ -145,29 +145,29 @@ def string(
     versions: str = "0+", *, nullable: str = "", default: str | None = "", tag: int = -1, tagged: str = ""
 ) -> Any:
     """UTF-8 text."""
-    return _field(Kind.STRING, versions, nullable, default, tag, tagged)
+    return _field(FieldType.STRING, versions, nullable, default, tag, tagged)
 
 
 def data(
     versions: str = "0+", *, nullable: str = "", default: bytes | None = b"", tag: int = -1, tagged: str = ""
 ) -> Any:
     """Bytes, copied out of the frame."""
-    return _field(Kind.BYTES, versions, nullable, default, tag, tagged)
+    return _field(FieldType.BYTES, versions, nullable, default, tag, tagged)
 
 
 def records(versions: str = "0+", *, nullable: str = "", default: bytes | None = None) -> Any:
     """Record batches: decoded as a view of the frame, encoded as the buffer (or file slice) that is given."""
-    return _field(Kind.RECORDS, versions, nullable, default, -1, "")
+    return _field(FieldType.RECORDS, versions, nullable, default, -1, "")
 
 
 def uuid(versions: str = "0+", *, tag: int = -1, tagged: str = "") -> str:
     """16 bytes, in code Kafka's text form."""
-    made: str = _field(Kind.UUID, versions, "", ZERO_ID, tag, tagged)
+    made: str = _field(FieldType.UUID, versions, "", ZERO_ID, tag, tagged)
     return made
 
 
 def array(
-    of: type[Any] | Kind,
+    of: type[Any] | FieldType,
     versions: str = "0+",
     *,
     nullable: str = "",
@@ -176,7 +176,7 @@ def array(
     tagged: str = "",
 ) -> Any:
     """A list of structs or of plain values."""
-    kind, table = (of, None) if isinstance(of, Kind) else (Kind.STRUCT, of)
+    kind, table = (of, None) if isinstance(of, FieldType) else (FieldType.STRUCT, of)
     return _field(kind, versions, nullable, default, tag, tagged, True, table)
 
 
@@ -184,4 +184,4 @@ def struct(
     of: type[T], versions: str = "0+", *, nullable: str = "", default: Any = ..., tag: int = -1, tagged: str = ""
 ) -> Any:
     """One struct in line; a nullable one is preceded by a byte (KIP-893)."""
-    return _field(Kind.STRUCT, versions, nullable, default, tag, tagged, False, of)
+    return _field(FieldType.STRUCT, versions, nullable, default, tag, tagged, False, of)

@@ -5,25 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from tiered.config.listeners import host_and_port
+from tiered.config.listeners import parse_host_port
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import BrokerImage, Image
 
 
-def serving(image: Image, listener: str, also: Container[int] = ()) -> Iterator[tuple[BrokerImage, str, int]]:
+def advertised_brokers(
+    image: Image, listener: str, include: Container[int] = ()
+) -> Iterator[tuple[BrokerImage, str, int]]:
     """(broker, host, port), in the order of their numbers; of those that are away, the ones in `also`."""
     for _, broker in sorted(image.brokers.items()):
-        place = host_and_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in also else None
+        place = (
+            parse_host_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
+        )
         if place is not None:
             yield broker, *place
 
 
-def live(image: Image) -> frozenset[int]:
+def live_brokers(image: Image) -> frozenset[int]:
     """Who may lead."""
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.live)
 
 
-def controller(image: Image) -> int:
+def advertised_controller(image: Image) -> int:
     """Who is controller, as clients are told: -1 while the last one is away and nobody has taken its place."""
     known = image.brokers.get(image.controller)
     return image.controller if known is not None and known.live else NO_LEADER

@@ -8,24 +8,24 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AT_ONCE = 32
+CONCURRENCY = 32
 BETWEEN_YIELDS = 16
 """Pieces that one worker does before others get their turn: most of them wait for nothing."""
 
 
-async def in_time(
-    works: Sequence[Callable[[], Awaitable[T]]],
-    milliseconds: int,
-    late: Callable[[int], T],
+async def run_bounded(
+    tasks: Sequence[Callable[[], Awaitable[T]]],
+    timeout_ms: int,
+    on_timeout: Callable[[int], T],
     *,
-    at_once: int = AT_ONCE,
+    concurrency: int = CONCURRENCY,
 ) -> list[T]:
     """What each of `works` gave, in their order; `late(number)` for one that is not done in time, which is cancelled.
     A work that fails fails them all. Without any time nothing is begun, as in Kafka."""
     done: dict[int, T] = {}
-    if milliseconds <= 0:
-        return [late(number) for number in range(len(works))]
-    waiting = iter(enumerate(works))
+    if timeout_ms <= 0:
+        return [on_timeout(number) for number in range(len(tasks))]
+    waiting = iter(enumerate(tasks))
 
     async def take() -> None:
         for count, (number, work) in enumerate(waiting, 1):
@@ -34,9 +34,9 @@ async def in_time(
                 await asyncio.sleep(0)
 
     try:
-        async with asyncio.timeout(milliseconds / 1000), asyncio.TaskGroup() as group:
-            for _ in range(min(at_once, len(works))):
+        async with asyncio.timeout(timeout_ms / 1000), asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(tasks))):
                 group.create_task(take())
     except TimeoutError:
         pass
-    return [done[number] if number in done else late(number) for number in range(len(works))]
+    return [done[number] if number in done else on_timeout(number) for number in range(len(tasks))]

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tiered.broker.broker import Node
-from tiered.log_limiter import Quiet
+from tiered.broker.broker import Broker
+from tiered.log_limiter import LogLimiter
 from tiered.metrics import Counter, Metrics
-from tiered_api.kafka.protocol.apis import ALL
+from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.metadata_fragments import TopicFragments
 from tiered_api.kafka.server.turns import Turns
@@ -34,20 +34,20 @@ class Call(Generic[R]):
 class Refusals:
     """Connections and requests that were turned away: counted by reason, and logged so that no flood fills the log."""
 
-    def __init__(self, metrics: Metrics, node: Node) -> None:
+    def __init__(self, metrics: Metrics, broker: Broker) -> None:
         self._counter: Counter = metrics.counter(
             "tiered_kafka_refused_total", "Connections refused or ended by the broker, by reason.", ("reason",)
         )
-        self._quiet = Quiet(node.world.clock)
+        self._log_limiter = LogLimiter(broker.world.clock)
 
-    def note(self, reason: str, peer: str, why: str) -> None:
+    def record(self, reason: str, peer: str, why: str) -> None:
         """Something was refused for a `reason` of few words; `why` says more of this one."""
         self._counter.inc(1, reason)
-        unsaid = self._quiet.unsaid(reason)
-        if unsaid is not None:
-            log.warning("kafka connection refused reason=%s peer=%s unsaid=%d why=%s", reason, peer, unsaid, why)
+        suppressed = self._log_limiter.admit(reason)
+        if suppressed is not None:
+            log.warning("kafka connection refused reason=%s peer=%s unsaid=%d why=%s", reason, peer, suppressed, why)
 
-    def note_usual(self, reason: str) -> None:
+    def record_unlogged(self, reason: str) -> None:
         """A connection was closed as they are every day: the log is not told."""
         self._counter.inc(1, reason)
 
@@ -56,18 +56,18 @@ class Refusals:
         return int(self._counter.value(reason))
 
 
-class Site:
+class KafkaContext:
     """One broker's surroundings of the Kafka protocol. Numbers of the hot path are plain attributes, which the metrics
     read when somebody looks."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.clock = node.world.clock
-        self.refusals = Refusals(node.metrics, node)
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.clock = broker.world.clock
+        self.refusals = Refusals(broker.metrics, broker)
         self.turns = Turns()
-        self.quiet = Quiet(self.clock)
+        self.log_limiter = LogLimiter(self.clock)
         """For warnings of handlers that clients can cause at will."""
-        self.requests = dict.fromkeys(ALL, 0)
+        self.requests = dict.fromkeys(ALL_APIS, 0)
         """Requests taken, by API key."""
         self.produced_bytes = 0
         self.fetched_bytes = 0
@@ -75,16 +75,16 @@ class Site:
         self.cold_bytes = 0
         """Bytes of cold batches that are loaded and not yet sent, or under way."""
         self.topic_fragments = TopicFragments()
-        metrics = node.metrics
-        metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).read(
-            lambda: {(api.name,): self.requests[key] for key, api in ALL.items() if self.requests[key]}
-        )
-        metrics.counter("tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended.").read(
-            lambda: self.produced_bytes
+        metrics = broker.metrics
+        metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).set_function(
+            lambda: {(api.name,): self.requests[key] for key, api in ALL_APIS.items() if self.requests[key]}
         )
         metrics.counter(
+            "tiered_kafka_produced_bytes_total", "Bytes of record batches that were appended."
+        ).set_function(lambda: self.produced_bytes)
+        metrics.counter(
             "tiered_kafka_replicated_bytes_total", "Bytes of record batches that followers were sent."
-        ).read(lambda: self.replicated_bytes)
-        metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").read(
+        ).set_function(lambda: self.replicated_bytes)
+        metrics.counter("tiered_kafka_fetched_bytes_total", "Bytes of record batches that were answered.").set_function(
             lambda: self.fetched_bytes
         )

@@ -8,23 +8,25 @@ from tiered.broker.group_coordinators import ASK_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import Request
 from tiered.metadata.image import Image
-from tiered_api.kafka.server.context import Site
+from tiered_api.kafka.server.context import KafkaContext
 
 R = TypeVar("R")
 
 GROUP_OPERATIONS = 0b110101001000
 """What anybody may do with a group while nobody is asked who he is: as Kafka answers without an authorizer."""
-PARKED_SECONDS = (60.0, 3600.0)
+REBALANCE_WAIT_SECONDS = (60.0, 3600.0)
 """How long a member waits for the others beyond what it asked for, and at most."""
 
 
-async def ask(site: Site, group: str, request: Request, reply: type[R], timeout: float = ASK_SECONDS) -> R | Code:
+async def call_coordinator(
+    context: KafkaContext, group: str, request: Request, reply_type: type[R], timeout: float = ASK_SECONDS
+) -> R | Code:
     """The coordinator's reply, or why there is none."""
     try:
-        answer: Any = await site.node.coordinators.ask(group, request, timeout)
+        answer: Any = await context.broker.group_coordinators.ask(group, request, timeout)
     except Refused as refused:
         return coordinator_code(refused)
-    assert isinstance(answer, reply)
+    assert isinstance(answer, reply_type)
     return answer
 
 
@@ -35,9 +37,9 @@ def coordinator_code(refused: Refused) -> Code:
     return refused.code
 
 
-def parked_seconds(rebalance_timeout_ms: int) -> float:
+def rebalance_wait_seconds(rebalance_timeout_ms: int) -> float:
     """The deadline of a call that waits for other members."""
-    grace, longest = PARKED_SECONDS
+    grace, longest = REBALANCE_WAIT_SECONDS
     return min(max(rebalance_timeout_ms / 1000, 0) + grace, longest)
 
 

@@ -10,29 +10,29 @@ from hmac import compare_digest
 from typing import Protocol
 
 from tiered.errors import Code, Refused
-from tiered.peers import FollowAnswer, FollowAsk, HeardAnswer, SubmitAnswer
-from tiered_api.kafka.server.context import Call, R, Site
+from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered_api.kafka.server.context import Call, KafkaContext, R
 
-WHY_BYTES = 2_000
+REFUSAL_TEXT_MAX = 2_000
 """Of a refusal's words."""
 
 
-class Cluster(Protocol):
+class InterBrokerHandler(Protocol):
     """This broker as the others see it."""
 
-    async def followed(self, ask: FollowAsk) -> FollowAnswer: ...
-    async def submitted(self, request: bytes, timeout: float) -> SubmitAnswer: ...
-    def heard(self) -> HeardAnswer: ...
+    async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply: ...
+    async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply: ...
+    def controller_view(self) -> ControllerView: ...
 
 
-def outsider(site: Site, listener: str, credential: bytes) -> Refused | None:
+def check_credential(context: KafkaContext, listener: str, credential: bytes) -> Refused | None:
     """Why what brokers ask each other is not taken from somebody, if it is not: he is no broker of this cluster, or
     asks on a listener that is not for brokers where one is named for them."""
-    named = site.node.settings.inter_broker_listener_name
+    named = context.broker.settings.inter_broker_listener_name
     if named and listener != named:
         why = f"listener {listener} is not for brokers: inter.broker.listener.name is {named}"
         return Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"{why}, set it alike on all of them")
-    ours = site.node.credential
+    ours = context.broker.credential
     if not ours or not compare_digest(credential, ours):
         return Refused(
             Code.CLUSTER_AUTHORIZATION_FAILED, "this is for brokers of this cluster, who know its credential"
@@ -40,27 +40,27 @@ def outsider(site: Site, listener: str, credential: bytes) -> Refused | None:
     return None
 
 
-def cluster_of(site: Site, call: Call[R], cluster_id: str, credential: bytes) -> Cluster:
+def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, credential: bytes) -> InterBrokerHandler:
     """Who answers here. `Refused`: INCONSISTENT_CLUSTER_ID, where the asker takes this broker for one of his own
-    cluster that was at this address before; CLUSTER_AUTHORIZATION_FAILED as `outsider` says."""
-    ours = site.node.cluster_id
-    refused = outsider(site, call.listener, credential)
+    cluster that was at this address before; CLUSTER_AUTHORIZATION_FAILED as `check_credential` says."""
+    ours = context.broker.cluster_id
+    refused = check_credential(context, call.listener, credential)
     if cluster_id and cluster_id != ours:
         refused = Refused(Code.INCONSISTENT_CLUSTER_ID, f"this broker is of the cluster {ours}")
     if refused is not None:
-        site.refusals.note("stranger", call.client_host, refused.why)
+        context.refusals.record("stranger", call.client_host, refused.why)
         raise refused
-    return site.node.cluster
+    return context.broker.cluster
 
 
-def only_pretends(site: Site, call: Call[R], replica_id: int) -> bool:
+def is_impostor(context: KafkaContext, call: Call[R], replica_id: int) -> bool:
     """Whether a request other than Fetch names a broker as its sender: ours send none such."""
     if replica_id < 0:
         return False
-    site.refusals.note("stranger", call.client_host, f"says to be broker {replica_id}")
+    context.refusals.record("stranger", call.client_host, f"says to be broker {replica_id}")
     return True
 
 
-def words(refused: Refused) -> str:
+def refusal_text(refused: Refused) -> str:
     """What is said of a refusal."""
-    return refused.why[:WHY_BYTES]
+    return refused.why[:REFUSAL_TEXT_MAX]

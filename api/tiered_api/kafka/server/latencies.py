@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from tiered.metrics import Metrics, Series
-from tiered_api.kafka.protocol.apis import ALL
+from tiered_api.kafka.protocol.apis import ALL_APIS
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Seconds."""
 FOLLOWER_FETCH = 1 << 16
 """Stands for the key of a Fetch that a follower sends, which waits for records as a rule."""
-NAMES = {key: api.name for key, api in ALL.items()} | {1: "FetchConsumer", FOLLOWER_FETCH: "FetchFollower"}
+API_LABELS = {key: api.name for key, api in ALL_APIS.items()} | {1: "FetchConsumer", FOLLOWER_FETCH: "FetchFollower"}
 """As Kafka's RequestMetrics have them."""
 
 
@@ -24,14 +24,14 @@ class Latencies:
             "Time from a whole request to its answer, by API; fetches that wait for records are in it.",
             BUCKETS,
             ("api",),
-            parts=1_000_000_000,
+            scale=1_000_000_000,
         )
         self._series: dict[int, Series] = {}
 
-    def note(self, key: int, ns: int) -> None:
+    def record(self, api_key: int, ns: int) -> None:
         """A request of that API took so long."""
-        series = self._series.get(key)
+        series = self._series.get(api_key)
         if series is None:
-            series = self._series[key] = self._histogram.series(NAMES[key])
+            series = self._series[api_key] = self._histogram.series(API_LABELS[api_key])
         series.counts[bisect_left(series.bounds, ns)] += 1
         series.sum += ns

@@ -9,9 +9,9 @@ from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered_api.kafka.protocol.primitives import id_text, varint
-from tiered_api.kafka.server.advertised_brokers import serving
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers
 
-ELSEWHERE = frozenset((Code.NOT_LEADER_OR_FOLLOWER.number, Code.FENCED_LEADER_EPOCH.number))
+NOT_LEADER_CODES = frozenset((Code.NOT_LEADER_OR_FOLLOWER.number, Code.FENCED_LEADER_EPOCH.number))
 """Codes of partitions whose leader is told."""
 NO_TAGS = b"\0"
 
@@ -21,45 +21,53 @@ _LEADER_BYTES = 9
 _INT = Struct(">i")
 
 
-class NewLeaders:
+class LeaderHints:
     """The leaders that one answer tells, to a client of one listener. `tag` is that of the leader in a partition."""
 
     def __init__(self, image: Image, listener: str, tag: int) -> None:
         self._image = image
         self._tag = tag
-        self._brokers = {broker.node_id: (host, port, broker.rack) for broker, host, port in serving(image, listener)}
-        self._told: dict[int, None] = {}
+        self._brokers = {
+            broker.node_id: (host, port, broker.rack) for broker, host, port in advertised_brokers(image, listener)
+        }
+        self._hinted_leaders: dict[int, None] = {}
 
-    def by_name(self, name: str, partition: int) -> bytes:
+    def tags_by_name(self, name: str, partition: int) -> bytes:
         """The tagged fields of a partition of that topic; none when nobody is known to lead it."""
-        return self._tags(self._image.topics.get(name), partition)
+        return self._leader_tags(self._image.topics.get(name), partition)
 
-    def by_id(self, topic_id: bytes, partition: int) -> bytes:
+    def tags_by_id(self, topic_id: bytes, partition: int) -> bytes:
         """The same where topics go by their ids."""
-        return self._tags(self._image.topics_by_id.get(TopicId(id_text(topic_id))), partition)
+        return self._leader_tags(self._image.topics_by_id.get(TopicId(id_text(topic_id))), partition)
 
-    def endpoints(self) -> bytes:
+    def endpoint_tags(self) -> bytes:
         """The tagged fields of the whole answer: where those leaders are that were told."""
-        if not self._told:
+        if not self._hinted_leaders:
             return NO_TAGS
-        nodes = [varint(len(self._told) + 1)]
-        for node_id in self._told:
+        nodes = [varint(len(self._hinted_leaders) + 1)]
+        for node_id in self._hinted_leaders:
             host, port, rack = self._brokers[node_id]
-            nodes += (_INT.pack(node_id), _text(host), _INT.pack(port), _text(rack or None), NO_TAGS)
+            nodes += (
+                _INT.pack(node_id),
+                _encode_compact_text(host),
+                _INT.pack(port),
+                _encode_compact_text(rack or None),
+                NO_TAGS,
+            )
         body = b"".join(nodes)
         return b"".join((b"\1\0", varint(len(body)), body))
 
-    def _tags(self, topic: TopicImage | None, number: int) -> bytes:
+    def _leader_tags(self, topic: TopicImage | None, number: int) -> bytes:
         if topic is None or not 0 <= number < len(topic.partitions):
             return NO_TAGS
         partition = topic.partitions[number]
         if partition.leader not in self._brokers:
             return NO_TAGS
-        self._told[partition.leader] = None
+        self._hinted_leaders[partition.leader] = None
         return _LEADER.pack(1, self._tag, _LEADER_BYTES, partition.leader, partition.leader_epoch, 0)
 
 
-def _text(text: str | None) -> bytes:
+def _encode_compact_text(text: str | None) -> bytes:
     if text is None:
         return b"\0"
     raw = text.encode()

@@ -5,17 +5,19 @@ from __future__ import annotations
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.server.context import Site
+from tiered_api.kafka.server.context import KafkaContext
 
 
-def led_here(site: Site, topic: str, partition: int, epoch: int = NO_EPOCH) -> LeaderReplica:
+def find_leader_replica(
+    context: KafkaContext, topic: str, partition: int, leader_epoch: int = NO_EPOCH
+) -> LeaderReplica:
     """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
     (KIP-320; -1 asks for no check)."""
-    replica = site.node.replica(topic, partition)
-    if epoch != NO_EPOCH and epoch != replica.leader_epoch:
-        older = epoch < replica.leader_epoch
+    replica = context.broker.leader_replica(topic, partition)
+    if leader_epoch != NO_EPOCH and leader_epoch != replica.leader_epoch:
+        older = leader_epoch < replica.leader_epoch
         raise Refused(
             Code.FENCED_LEADER_EPOCH if older else Code.UNKNOWN_LEADER_EPOCH,
-            f"the leader epoch of {replica.at} is {replica.leader_epoch}, not {epoch}",
+            f"the leader epoch of {replica.tp} is {replica.leader_epoch}, not {leader_epoch}",
         )
     return replica

@@ -18,12 +18,12 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tiered_api.kafka.protocol.primitives import varint
-from tiered_api.kafka.server.advertised_brokers import live
+from tiered_api.kafka.server.advertised_brokers import live_brokers
 from tiered_api.kafka.server.error_codes import TOPIC_OPERATIONS
 
-FORM = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
+TOPIC_FORMAT = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
 """By version of the answer: the first one that writes topics as it does."""
-TAIL = (0, 0, 0, 0, 0, 0, 0, 0, 4, 5, 5, 1, 1, 3)
+TRAILING_BYTES = (0, 0, 0, 0, 0, 0, 0, 0, 4, 5, 5, 1, 1, 3)
 """By version: bytes of the answer behind its topics."""
 FRAGMENT_BYTES_MAX = 64 << 20
 FLEXIBLE = 9
@@ -35,79 +35,83 @@ class TopicFragments:
     def __init__(self, bytes_max: int = FRAGMENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._alive: frozenset[int] = frozenset()
+        self._live_brokers: frozenset[int] = frozenset()
         self._image: Image | None = None
-        self._kept: dict[tuple[str, int, bool], tuple[TopicImage, bytes]] = {}
+        self._fragments: dict[tuple[str, int, bool], tuple[TopicImage, bytes]] = {}
 
-    def follow(self, image: Image) -> None:
+    def use_image(self, image: Image) -> None:
         """What is asked for next is as of `image`."""
         if image is self._image:
             return
         self._image = image
-        alive = live(image)
-        if alive != self._alive:
-            self._alive = alive
-            self._forget()
+        alive = live_brokers(image)
+        if alive != self._live_brokers:
+            self._live_brokers = alive
+            self._clear()
 
-    def of(self, topic: TopicImage, version: int, with_operations: bool) -> bytes:
+    def get_fragment(self, topic: TopicImage, version: int, with_operations: bool) -> bytes:
         """The bytes of `topic` in an answer of `version`."""
-        place = (topic.topic_id, FORM[version], with_operations)
-        kept = self._kept.get(place)
+        place = (topic.topic_id, TOPIC_FORMAT[version], with_operations)
+        kept = self._fragments.get(place)
         if kept is not None and kept[0] is topic:
             return kept[1]
-        made = fragment(shape(topic, self._alive, with_operations), version)
+        made = encode_fragment(make_topic_response(topic, self._live_brokers, with_operations), version)
         if kept is not None:
             self._bytes -= len(kept[1])
         if self._bytes + len(made) > self._bytes_max:
-            self._forget()
-        self._kept[place] = topic, made
+            self._clear()
+        self._fragments[place] = topic, made
         self._bytes += len(made)
         return made
 
-    def _forget(self) -> None:
-        self._kept.clear()
+    def _clear(self) -> None:
+        self._fragments.clear()
         self._bytes = 0
 
 
-def fragment(topic: MetadataResponseTopic, version: int) -> bytes:
+def encode_fragment(topic: MetadataResponseTopic, version: int) -> bytes:
     """One topic as an answer of `version` holds it: its length field is as long for one topic as for none."""
-    empty = len(encode(MetadataResponse(), version)) - TAIL[version]
+    empty = len(encode(MetadataResponse(), version)) - TRAILING_BYTES[version]
     whole = encode(MetadataResponse(topics=[topic]), version)
-    return whole[empty : len(whole) - TAIL[version]]
+    return whole[empty : len(whole) - TRAILING_BYTES[version]]
 
 
-def joined(head: MetadataResponse, version: int, fragments: list[bytes]) -> bytes:
+def join_fragments(head: MetadataResponse, version: int, fragments: list[bytes]) -> bytes:
     """The whole answer: `head` has everything but the topics."""
     body = encode(head, version)
-    end = len(body) - TAIL[version]
-    size = _length(len(fragments), version)
+    end = len(body) - TRAILING_BYTES[version]
+    size = _encode_count(len(fragments), version)
     return b"".join((body[: end - (1 if version >= FLEXIBLE else 4)], size, *fragments, body[end:]))
 
 
-def _length(count: int, version: int) -> bytes:
+def _encode_count(count: int, version: int) -> bytes:
     return varint(count + 1) if version >= FLEXIBLE else count.to_bytes(4, "big")
 
 
-def shape(topic: TopicImage, alive: frozenset[int], with_operations: bool = False) -> MetadataResponseTopic:
+def make_topic_response(
+    topic: TopicImage, live_ids: frozenset[int], with_operations: bool = False
+) -> MetadataResponseTopic:
     """One topic as Metadata tells it."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(number, each, alive) for number, each in enumerate(topic.partitions)],
+        partitions=[_make_partition_response(number, each, live_ids) for number, each in enumerate(topic.partitions)],
         **({"topic_authorized_operations": TOPIC_OPERATIONS} if with_operations else {}),
     )
 
 
-def told_leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[Code, int]:
+def advertised_leader(partition: PartitionImage, live_ids: frozenset[int]) -> tuple[Code, int]:
     """Who leads, as clients are told."""
-    if partition.leader in alive:
+    if partition.leader in live_ids:
         return Code.NONE, partition.leader
     return Code.LEADER_NOT_AVAILABLE, NO_LEADER
 
 
-def _partition(number: int, partition: PartitionImage, alive: frozenset[int]) -> MetadataResponsePartition:
-    code, leader = told_leader(partition, alive)
+def _make_partition_response(
+    number: int, partition: PartitionImage, live_ids: frozenset[int]
+) -> MetadataResponsePartition:
+    code, leader = advertised_leader(partition, live_ids)
     return MetadataResponsePartition(
         error_code=code.number,
         partition_index=number,
@@ -115,5 +119,5 @@ def _partition(number: int, partition: PartitionImage, alive: frozenset[int]) ->
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=[each for each in partition.replicas if each not in alive],
+        offline_replicas=[each for each in partition.replicas if each not in live_ids],
     )

@@ -15,57 +15,57 @@ SEND_BYTES_PER_EVENT = 1 << 20
 Part = Buffer | FileSlice
 
 
-def send_some(stream: Stream, out: list[Part]) -> bool:
+def send_parts(stream: Stream, parts: list[Part]) -> bool:
     """Sends from the front of `out`, and takes off what the kernel took; whether that was everything."""
-    if len(out) == 1 and not isinstance(only := out[0], FileSlice):
-        sent = stream.sendmsg(out)  # type: ignore[arg-type]
+    if len(parts) == 1 and not isinstance(only := parts[0], FileSlice):
+        sent = stream.sendmsg(parts)  # type: ignore[arg-type]
         if sent == len(only):
-            out.clear()
+            parts.clear()
             return True
         if sent:
-            _taken(out, 0, sent)  # less than there is: no part is whole
+            _skip_sent(parts, 0, sent)  # less than there is: no part is whole
         return False
-    budget, at, count = SEND_BYTES_PER_EVENT, 0, len(out)
+    budget, at, count = SEND_BYTES_PER_EVENT, 0, len(parts)
     try:
         while at < count and budget > 0:
-            part = out[at]
+            part = parts[at]
             if isinstance(part, FileSlice):
                 sent = stream.send_file(part)
                 if sent is None:
                     return False
                 left = part.length - sent
                 if left:
-                    out[at] = FileSlice(part.file, part.start + sent, left)
+                    parts[at] = FileSlice(part.file, part.start + sent, left)
                 else:
                     at += 1
             else:
                 end = at + 1
-                while end < count and not isinstance(out[end], FileSlice):
+                while end < count and not isinstance(parts[end], FileSlice):
                     end += 1
-                sent = stream.sendmsg(out[at:end], more=end < count)  # type: ignore[arg-type]
+                sent = stream.sendmsg(parts[at:end], more=end < count)  # type: ignore[arg-type]
                 if sent is None:
                     return False
-                at = _taken(out, at, sent)
+                at = _skip_sent(parts, at, sent)
             budget -= sent
         return at == count
     finally:
-        del out[:at]
+        del parts[:at]
 
 
-def in_memory(out: Sequence[Part]) -> int:
+def memory_bytes(parts: Sequence[Part]) -> int:
     """Bytes of answers that stand in memory; slices of files do not."""
-    return sum([len(part) for part in out if not isinstance(part, FileSlice)])
+    return sum([len(part) for part in parts if not isinstance(part, FileSlice)])
 
 
-def _taken(out: list[Part], at: int, sent: int) -> int:
+def _skip_sent(parts: list[Part], at: int, sent: int) -> int:
     """Where the rest begins when `sent` bytes of the parts from `at` on are gone; a part that is not whole is cut."""
     while True:
-        part = out[at]
+        part = parts[at]
         assert not isinstance(part, FileSlice)
         size = len(part)
         if sent < size:
             if sent:
-                out[at] = memoryview(part)[sent:]
+                parts[at] = memoryview(part)[sent:]
             return at
         sent -= size
         at += 1

@@ -21,22 +21,22 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], bool]] = deque()
         """Each runs its piece. True: the piece begins in the next turn, and is all of that one."""
-        self._until = 0.0
-        self._counts = False
+        self._turn_end = 0.0
+        self._end_scheduled = False
         """Whether the end of this turn will be noticed."""
 
-    def is_free(self) -> bool:
+    def has_time(self) -> bool:
         """True if there is time for another piece in this turn, and nobody waits for it."""
         if self._waiting:
             return False
-        if not self._counts:
-            self._counts = True
-            self._until = self._loop.time() + TURN_SECONDS
-            self._loop.call_soon(self._next)
+        if not self._end_scheduled:
+            self._end_scheduled = True
+            self._turn_end = self._loop.time() + TURN_SECONDS
+            self._loop.call_soon(self._run_turn)
             return True
-        return self._loop.time() < self._until
+        return self._loop.time() < self._turn_end
 
-    def soon(self, piece: Callable[[], object]) -> None:
+    def run_later(self, piece: Callable[[], object]) -> None:
         """Runs a piece in a later turn."""
 
         def start() -> bool:
@@ -47,13 +47,13 @@ class Turns:
 
     def _append(self, start: Callable[[], bool]) -> None:
         self._waiting.append(start)
-        if not self._counts:
-            self._counts = True
-            self._loop.call_soon(self._next)
+        if not self._end_scheduled:
+            self._end_scheduled = True
+            self._loop.call_soon(self._run_turn)
 
-    async def wait(self) -> None:
+    async def wait_turn(self) -> None:
         """Returns at once while this turn has time, else in a later one."""
-        if not self.is_free():
+        if not self.has_time():
             its_turn: asyncio.Future[bool] = self._loop.create_future()
 
             def start() -> bool:
@@ -65,15 +65,15 @@ class Turns:
             self._append(start)
             await its_turn
 
-    def _next(self) -> None:
+    def _run_turn(self) -> None:
         """A new turn: one of those that wait goes on, and more while there is time."""
-        self._counts = bool(self._waiting)
+        self._end_scheduled = bool(self._waiting)
         if not self._waiting:
             return
-        self._loop.call_soon(self._next)
+        self._loop.call_soon(self._run_turn)
         until = self._loop.time() + TURN_SECONDS
         for _ in range(len(self._waiting)):
             later = self._waiting.popleft()()
             if later or self._loop.time() >= until:
                 break
-        self._until = until
+        self._turn_end = until

@@ -6,7 +6,7 @@ HTTP = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", 
 TLS = b"\x16\x03"
 
 
-def size_in_words(size: int) -> str:
+def describe_bad_size(size: int) -> str:
     """A length that no frame may have, for the log."""
     first = (size & 0xFFFFFFFF).to_bytes(4, "big")
     if first.startswith(TLS):

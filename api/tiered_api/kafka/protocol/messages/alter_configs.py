@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class AlterableConfig:
 
 @dataclass(slots=True)
 class AlterConfigsResource:
-    resource_type: int = integer(Kind.INT8)
+    resource_type: int = integer(FieldType.INT8)
     resource_name: str = string()
     configs: list[AlterableConfig] = array(AlterableConfig)
 
@@ -29,14 +29,14 @@ class AlterConfigsRequest(Message):
 
 @dataclass(slots=True)
 class AlterConfigsResourceResponse:
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     error_message: str | None = string(nullable="0+")
-    resource_type: int = integer(Kind.INT8)
+    resource_type: int = integer(FieldType.INT8)
     resource_name: str = string()
 
 
 @message(33, "0-2", "2+")
 @dataclass(slots=True)
 class AlterConfigsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
+    throttle_time_ms: int = integer(FieldType.INT32)
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, data, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, data, integer, message, string
 
 
 @dataclass(slots=True)
 class OwnedTopic:
     topic: str = string("1+")
-    partitions: list[int] = array(Kind.INT32, "1+")
+    partitions: list[int] = array(FieldType.INT32, "1+")
 
 
 @message(-1, "0-3")
 @dataclass(slots=True)
 class ConsumerProtocolSubscription(Message):
-    topics: list[str] = array(Kind.STRING)
+    topics: list[str] = array(FieldType.STRING)
     user_data: bytes | None = data(nullable="0+", default=None)
     owned_partitions: list[OwnedTopic] = array(OwnedTopic, "1+")
-    generation_id: int = integer(Kind.INT32, "2+", default=-1)
+    generation_id: int = integer(FieldType.INT32, "2+", default=-1)
     rack_id: str | None = string("3+", nullable="3+", default=None)
 
 
 @dataclass(slots=True)
 class AssignedTopic:
     topic: str = string()
-    partitions: list[int] = array(Kind.INT32)
+    partitions: list[int] = array(FieldType.INT32)
 
 
 @message(-1, "0-3")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, integer, message, string, uuid
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string, uuid
 
 
 @dataclass(slots=True)
 class CreatableReplicaAssignment:
-    partition_index: int = integer(Kind.INT32)
-    broker_ids: list[int] = array(Kind.INT32)
+    partition_index: int = integer(FieldType.INT32)
+    broker_ids: list[int] = array(FieldType.INT32)
 
 
 @dataclass(slots=True)
@@ -22,8 +22,8 @@ class CreatableTopicConfig:
 @dataclass(slots=True)
 class CreatableTopic:
     name: str = string()
-    num_partitions: int = integer(Kind.INT32)
-    replication_factor: int = integer(Kind.INT16)
+    num_partitions: int = integer(FieldType.INT32)
+    replication_factor: int = integer(FieldType.INT16)
     assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
@@ -32,7 +32,7 @@ class CreatableTopic:
 @dataclass(slots=True)
 class CreateTopicsRequest(Message):
     topics: list[CreatableTopic] = array(CreatableTopic)
-    timeout_ms: int = integer(Kind.INT32, default=60000)
+    timeout_ms: int = integer(FieldType.INT32, default=60000)
     validate_only: bool = boolean("1+")
 
 
@@ -41,7 +41,7 @@ class CreatableTopicConfigs:
     name: str = string("5+")
     value: str | None = string("5+", nullable="5+")
     read_only: bool = boolean("5+")
-    config_source: int = integer(Kind.INT8, "5+", default=-1)
+    config_source: int = integer(FieldType.INT8, "5+", default=-1)
     is_sensitive: bool = boolean("5+")
 
 
@@ -49,16 +49,16 @@ class CreatableTopicConfigs:
 class CreatableTopicResult:
     name: str = string()
     topic_id: str = uuid("7+")
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     error_message: str | None = string("1+", nullable="0+")
-    topic_config_error_code: int = integer(Kind.INT16, "5+", tag=0, tagged="5+")
-    num_partitions: int = integer(Kind.INT32, "5+", default=-1)
-    replication_factor: int = integer(Kind.INT16, "5+", default=-1)
+    topic_config_error_code: int = integer(FieldType.INT16, "5+", tag=0, tagged="5+")
+    num_partitions: int = integer(FieldType.INT32, "5+", default=-1)
+    replication_factor: int = integer(FieldType.INT16, "5+", default=-1)
     configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, "5+", nullable="5+")
 
 
 @message(19, "2-7", "5+")
 @dataclass(slots=True)
 class CreateTopicsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "2+")
+    throttle_time_ms: int = integer(FieldType.INT32, "2+")
     topics: list[CreatableTopicResult] = array(CreatableTopicResult)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @dataclass(slots=True)
 class DeleteRecordsPartition:
-    partition_index: int = integer(Kind.INT32)
-    offset: int = integer(Kind.INT64)
+    partition_index: int = integer(FieldType.INT32)
+    offset: int = integer(FieldType.INT64)
 
 
 @dataclass(slots=True)
@@ -23,14 +23,14 @@ class DeleteRecordsTopic:
 @dataclass(slots=True)
 class DeleteRecordsRequest(Message):
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
-    timeout_ms: int = integer(Kind.INT32)
+    timeout_ms: int = integer(FieldType.INT32)
 
 
 @dataclass(slots=True)
 class DeleteRecordsPartitionResult:
-    partition_index: int = integer(Kind.INT32)
-    low_watermark: int = integer(Kind.INT64)
-    error_code: int = integer(Kind.INT16)
+    partition_index: int = integer(FieldType.INT32)
+    low_watermark: int = integer(FieldType.INT64)
+    error_code: int = integer(FieldType.INT16)
 
 
 @dataclass(slots=True)
@@ -42,5 +42,5 @@ class DeleteRecordsTopicResult:
 @message(21, "0-2", "2+")
 @dataclass(slots=True)
 class DeleteRecordsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
+    throttle_time_ms: int = integer(FieldType.INT32)
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

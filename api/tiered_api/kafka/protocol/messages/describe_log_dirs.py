@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import OUR_TAGS, Kind, Message, array, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    integer,
+    message,
+    string,
+)
 
 
 @dataclass(slots=True)
 class DescribableLogDirTopic:
     topic: str = string()
-    partitions: list[int] = array(Kind.INT32)
+    partitions: list[int] = array(FieldType.INT32)
 
 
 @message(35, "1-4", "2+")
@@ -21,11 +30,11 @@ class DescribeLogDirsRequest(Message):
 
 @dataclass(slots=True)
 class DescribeLogDirsPartition:
-    partition_index: int = integer(Kind.INT32)
-    partition_size: int = integer(Kind.INT64)
-    offset_lag: int = integer(Kind.INT64)
+    partition_index: int = integer(FieldType.INT32)
+    partition_size: int = integer(FieldType.INT64)
+    offset_lag: int = integer(FieldType.INT64)
     is_future_key: bool = boolean()
-    remote_size: int = integer(Kind.INT64, "2+", default=-1, tag=OUR_TAGS, tagged="2+")
+    remote_size: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG, tagged="2+")
 
 
 @dataclass(slots=True)
@@ -36,16 +45,16 @@ class DescribeLogDirsTopic:
 
 @dataclass(slots=True)
 class DescribeLogDirsResult:
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     log_dir: str = string()
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
-    total_bytes: int = integer(Kind.INT64, "4+", default=-1)
-    usable_bytes: int = integer(Kind.INT64, "4+", default=-1)
+    total_bytes: int = integer(FieldType.INT64, "4+", default=-1)
+    usable_bytes: int = integer(FieldType.INT64, "4+", default=-1)
 
 
 @message(35, "1-4", "2+")
 @dataclass(slots=True)
 class DescribeLogDirsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16, "3+")
+    throttle_time_ms: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16, "3+")
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

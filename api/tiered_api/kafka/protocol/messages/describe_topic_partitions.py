@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, integer, message, string, struct, uuid
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string, struct, uuid
 
 
 @dataclass(slots=True)
@@ -15,43 +15,43 @@ class TopicRequest:
 @dataclass(slots=True)
 class Cursor:
     topic_name: str = string()
-    partition_index: int = integer(Kind.INT32)
+    partition_index: int = integer(FieldType.INT32)
 
 
 @message(75, "0", "0+")
 @dataclass(slots=True)
 class DescribeTopicPartitionsRequest(Message):
     topics: list[TopicRequest] = array(TopicRequest)
-    response_partition_limit: int = integer(Kind.INT32, default=2000)
+    response_partition_limit: int = integer(FieldType.INT32, default=2000)
     cursor: Cursor | None = struct(Cursor, nullable="0+", default=None)
 
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponsePartition:
-    error_code: int = integer(Kind.INT16)
-    partition_index: int = integer(Kind.INT32)
-    leader_id: int = integer(Kind.INT32)
-    leader_epoch: int = integer(Kind.INT32, default=-1)
-    replica_nodes: list[int] = array(Kind.INT32)
-    isr_nodes: list[int] = array(Kind.INT32)
-    eligible_leader_replicas: list[int] | None = array(Kind.INT32, nullable="0+", default=None)
-    last_known_elr: list[int] | None = array(Kind.INT32, nullable="0+", default=None)
-    offline_replicas: list[int] = array(Kind.INT32)
+    error_code: int = integer(FieldType.INT16)
+    partition_index: int = integer(FieldType.INT32)
+    leader_id: int = integer(FieldType.INT32)
+    leader_epoch: int = integer(FieldType.INT32, default=-1)
+    replica_nodes: list[int] = array(FieldType.INT32)
+    isr_nodes: list[int] = array(FieldType.INT32)
+    eligible_leader_replicas: list[int] | None = array(FieldType.INT32, nullable="0+", default=None)
+    last_known_elr: list[int] | None = array(FieldType.INT32, nullable="0+", default=None)
+    offline_replicas: list[int] = array(FieldType.INT32)
 
 
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponseTopic:
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     name: str | None = string(nullable="0+")
     topic_id: str = uuid()
     is_internal: bool = boolean()
     partitions: list[DescribeTopicPartitionsResponsePartition] = array(DescribeTopicPartitionsResponsePartition)
-    topic_authorized_operations: int = integer(Kind.INT32, default=-2147483648)
+    topic_authorized_operations: int = integer(FieldType.INT32, default=-2147483648)
 
 
 @message(75, "0", "0+")
 @dataclass(slots=True)
 class DescribeTopicPartitionsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
+    throttle_time_ms: int = integer(FieldType.INT32)
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
     next_cursor: Cursor | None = struct(Cursor, nullable="0+", default=None)

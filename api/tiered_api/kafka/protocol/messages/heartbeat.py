@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, integer, message, string
 
 
 @message(12, "0-4", "4+")
 @dataclass(slots=True)
 class HeartbeatRequest(Message):
     group_id: str = string()
-    generation_id: int = integer(Kind.INT32)
+    generation_id: int = integer(FieldType.INT32)
     member_id: str = string()
     group_instance_id: str | None = string("3+", nullable="3+", default=None)
 
@@ -19,5 +19,5 @@ class HeartbeatRequest(Message):
 @message(12, "0-4", "4+")
 @dataclass(slots=True)
 class HeartbeatResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "1+")
-    error_code: int = integer(Kind.INT16)
+    throttle_time_ms: int = integer(FieldType.INT32, "1+")
+    error_code: int = integer(FieldType.INT16)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, boolean, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, boolean, integer, message, string
 
 
 @message(22, "0-6", "2+")
 @dataclass(slots=True)
 class InitProducerIdRequest(Message):
     transactional_id: str | None = string(nullable="0+")
-    transaction_timeout_ms: int = integer(Kind.INT32)
-    producer_id: int = integer(Kind.INT64, "3+", default=-1)
-    producer_epoch: int = integer(Kind.INT16, "3+", default=-1)
+    transaction_timeout_ms: int = integer(FieldType.INT32)
+    producer_id: int = integer(FieldType.INT64, "3+", default=-1)
+    producer_epoch: int = integer(FieldType.INT16, "3+", default=-1)
     enable2_pc: bool = boolean("6+")
     keep_prepared_txn: bool = boolean("6+")
 
@@ -21,9 +21,9 @@ class InitProducerIdRequest(Message):
 @message(22, "0-6", "2+")
 @dataclass(slots=True)
 class InitProducerIdResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16)
-    producer_id: int = integer(Kind.INT64, default=-1)
-    producer_epoch: int = integer(Kind.INT16)
-    ongoing_txn_producer_id: int = integer(Kind.INT64, "6+", default=-1)
-    ongoing_txn_producer_epoch: int = integer(Kind.INT16, "6+", default=-1)
+    throttle_time_ms: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
+    producer_id: int = integer(FieldType.INT64, default=-1)
+    producer_epoch: int = integer(FieldType.INT16)
+    ongoing_txn_producer_id: int = integer(FieldType.INT64, "6+", default=-1)
+    ongoing_txn_producer_epoch: int = integer(FieldType.INT16, "6+", default=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @dataclass(slots=True)
@@ -26,12 +26,12 @@ class LeaveGroupRequest(Message):
 class MemberResponse:
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+")
-    error_code: int = integer(Kind.INT16, "3+")
+    error_code: int = integer(FieldType.INT16, "3+")
 
 
 @message(13, "0-5", "4+")
 @dataclass(slots=True)
 class LeaveGroupResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "1+")
-    error_code: int = integer(Kind.INT16)
+    throttle_time_ms: int = integer(FieldType.INT32, "1+")
+    error_code: int = integer(FieldType.INT16)
     members: list[MemberResponse] = array(MemberResponse, "3+")

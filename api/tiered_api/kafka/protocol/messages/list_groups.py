@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @message(16, "0-5", "3+")
 @dataclass(slots=True)
 class ListGroupsRequest(Message):
-    states_filter: list[str] = array(Kind.STRING, "4+")
-    types_filter: list[str] = array(Kind.STRING, "5+")
+    states_filter: list[str] = array(FieldType.STRING, "4+")
+    types_filter: list[str] = array(FieldType.STRING, "5+")
 
 
 @dataclass(slots=True)
@@ -25,6 +25,6 @@ class ListedGroup:
 @message(16, "0-5", "3+")
 @dataclass(slots=True)
 class ListGroupsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "1+")
-    error_code: int = integer(Kind.INT16)
+    throttle_time_ms: int = integer(FieldType.INT32, "1+")
+    error_code: int = integer(FieldType.INT16)
     groups: list[ListedGroup] = array(ListedGroup)

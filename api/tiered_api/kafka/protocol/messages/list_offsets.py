@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @dataclass(slots=True)
 class ListOffsetsPartition:
-    partition_index: int = integer(Kind.INT32)
-    current_leader_epoch: int = integer(Kind.INT32, "4+", default=-1)
-    timestamp: int = integer(Kind.INT64)
+    partition_index: int = integer(FieldType.INT32)
+    current_leader_epoch: int = integer(FieldType.INT32, "4+", default=-1)
+    timestamp: int = integer(FieldType.INT64)
 
 
 @dataclass(slots=True)
@@ -23,19 +23,19 @@ class ListOffsetsTopic:
 @message(2, "1-11", "6+")
 @dataclass(slots=True)
 class ListOffsetsRequest(Message):
-    replica_id: int = integer(Kind.INT32)
-    isolation_level: int = integer(Kind.INT8, "2+")
+    replica_id: int = integer(FieldType.INT32)
+    isolation_level: int = integer(FieldType.INT8, "2+")
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
-    timeout_ms: int = integer(Kind.INT32, "10+")
+    timeout_ms: int = integer(FieldType.INT32, "10+")
 
 
 @dataclass(slots=True)
 class ListOffsetsPartitionResponse:
-    partition_index: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16)
-    timestamp: int = integer(Kind.INT64, "1+", default=-1)
-    offset: int = integer(Kind.INT64, "1+", default=-1)
-    leader_epoch: int = integer(Kind.INT32, "4+", default=-1)
+    partition_index: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
+    timestamp: int = integer(FieldType.INT64, "1+", default=-1)
+    offset: int = integer(FieldType.INT64, "1+", default=-1)
+    leader_epoch: int = integer(FieldType.INT32, "4+", default=-1)
 
 
 @dataclass(slots=True)
@@ -47,5 +47,5 @@ class ListOffsetsTopicResponse:
 @message(2, "1-11", "6+")
 @dataclass(slots=True)
 class ListOffsetsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "2+")
+    throttle_time_ms: int = integer(FieldType.INT32, "2+")
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)

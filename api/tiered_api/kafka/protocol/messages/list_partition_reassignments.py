@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @dataclass(slots=True)
 class ListPartitionReassignmentsTopics:
     name: str = string()
-    partition_indexes: list[int] = array(Kind.INT32)
+    partition_indexes: list[int] = array(FieldType.INT32)
 
 
 @message(46, "0", "0+")
 @dataclass(slots=True)
 class ListPartitionReassignmentsRequest(Message):
-    timeout_ms: int = integer(Kind.INT32, default=60000)
+    timeout_ms: int = integer(FieldType.INT32, default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
         ListPartitionReassignmentsTopics, nullable="0+", default=None
     )
@@ -24,10 +24,10 @@ class ListPartitionReassignmentsRequest(Message):
 
 @dataclass(slots=True)
 class OngoingPartitionReassignment:
-    partition_index: int = integer(Kind.INT32)
-    replicas: list[int] = array(Kind.INT32)
-    adding_replicas: list[int] = array(Kind.INT32)
-    removing_replicas: list[int] = array(Kind.INT32)
+    partition_index: int = integer(FieldType.INT32)
+    replicas: list[int] = array(FieldType.INT32)
+    adding_replicas: list[int] = array(FieldType.INT32)
+    removing_replicas: list[int] = array(FieldType.INT32)
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class OngoingTopicReassignment:
 @message(46, "0", "0+")
 @dataclass(slots=True)
 class ListPartitionReassignmentsResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16)
+    throttle_time_ms: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
     error_message: str | None = string(nullable="0+")
     topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)

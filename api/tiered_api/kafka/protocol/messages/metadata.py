@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, integer, message, string, uuid
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string, uuid
 
 
 @dataclass(slots=True)
@@ -24,40 +24,40 @@ class MetadataRequest(Message):
 
 @dataclass(slots=True)
 class MetadataResponseBroker:
-    node_id: int = integer(Kind.INT32)
+    node_id: int = integer(FieldType.INT32)
     host: str = string()
-    port: int = integer(Kind.INT32)
+    port: int = integer(FieldType.INT32)
     rack: str | None = string("1+", nullable="1+", default=None)
 
 
 @dataclass(slots=True)
 class MetadataResponsePartition:
-    error_code: int = integer(Kind.INT16)
-    partition_index: int = integer(Kind.INT32)
-    leader_id: int = integer(Kind.INT32)
-    leader_epoch: int = integer(Kind.INT32, "7+", default=-1)
-    replica_nodes: list[int] = array(Kind.INT32)
-    isr_nodes: list[int] = array(Kind.INT32)
-    offline_replicas: list[int] = array(Kind.INT32, "5+")
+    error_code: int = integer(FieldType.INT16)
+    partition_index: int = integer(FieldType.INT32)
+    leader_id: int = integer(FieldType.INT32)
+    leader_epoch: int = integer(FieldType.INT32, "7+", default=-1)
+    replica_nodes: list[int] = array(FieldType.INT32)
+    isr_nodes: list[int] = array(FieldType.INT32)
+    offline_replicas: list[int] = array(FieldType.INT32, "5+")
 
 
 @dataclass(slots=True)
 class MetadataResponseTopic:
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     name: str | None = string(nullable="12+")
     topic_id: str = uuid("10+")
     is_internal: bool = boolean("1+")
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
-    topic_authorized_operations: int = integer(Kind.INT32, "8+", default=-2147483648)
+    topic_authorized_operations: int = integer(FieldType.INT32, "8+", default=-2147483648)
 
 
 @message(3, "0-13", "9+")
 @dataclass(slots=True)
 class MetadataResponse(Message):
-    throttle_time_ms: int = integer(Kind.INT32, "3+")
+    throttle_time_ms: int = integer(FieldType.INT32, "3+")
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = string("2+", nullable="2+", default=None)
-    controller_id: int = integer(Kind.INT32, "1+", default=-1)
+    controller_id: int = integer(FieldType.INT32, "1+", default=-1)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
-    cluster_authorized_operations: int = integer(Kind.INT32, "8-10", default=-2147483648)
-    error_code: int = integer(Kind.INT16, "13+")
+    cluster_authorized_operations: int = integer(FieldType.INT32, "8-10", default=-2147483648)
+    error_code: int = integer(FieldType.INT16, "13+")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string
 
 
 @dataclass(slots=True)
 class OffsetDeleteRequestPartition:
-    partition_index: int = integer(Kind.INT32)
+    partition_index: int = integer(FieldType.INT32)
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class OffsetDeleteRequest(Message):
 
 @dataclass(slots=True)
 class OffsetDeleteResponsePartition:
-    partition_index: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16)
+    partition_index: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
 
 
 @dataclass(slots=True)
@@ -40,6 +40,6 @@ class OffsetDeleteResponseTopic:
 @message(47, "0")
 @dataclass(slots=True)
 class OffsetDeleteResponse(Message):
-    error_code: int = integer(Kind.INT16)
-    throttle_time_ms: int = integer(Kind.INT32)
+    error_code: int = integer(FieldType.INT16)
+    throttle_time_ms: int = integer(FieldType.INT32)
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)

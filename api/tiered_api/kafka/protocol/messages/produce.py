@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, integer, message, records, string, struct, uuid
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, records, string, struct, uuid
 
 
 @dataclass(slots=True)
 class PartitionProduceData:
-    index: int = integer(Kind.INT32)
+    index: int = integer(FieldType.INT32)
     records: Any = records(nullable="0+")
 
 
@@ -25,30 +25,30 @@ class TopicProduceData:
 @dataclass(slots=True)
 class ProduceRequest(Message):
     transactional_id: str | None = string("3+", nullable="3+", default=None)
-    acks: int = integer(Kind.INT16)
-    timeout_ms: int = integer(Kind.INT32)
+    acks: int = integer(FieldType.INT16)
+    timeout_ms: int = integer(FieldType.INT32)
     topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 
 @dataclass(slots=True)
 class BatchIndexAndErrorMessage:
-    batch_index: int = integer(Kind.INT32, "8+")
+    batch_index: int = integer(FieldType.INT32, "8+")
     batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
 
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
-    leader_id: int = integer(Kind.INT32, "10+", default=-1)
-    leader_epoch: int = integer(Kind.INT32, "10+", default=-1)
+    leader_id: int = integer(FieldType.INT32, "10+", default=-1)
+    leader_epoch: int = integer(FieldType.INT32, "10+", default=-1)
 
 
 @dataclass(slots=True)
 class PartitionProduceResponse:
-    index: int = integer(Kind.INT32)
-    error_code: int = integer(Kind.INT16)
-    base_offset: int = integer(Kind.INT64)
-    log_append_time_ms: int = integer(Kind.INT64, "2+", default=-1)
-    log_start_offset: int = integer(Kind.INT64, "5+", default=-1)
+    index: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
+    base_offset: int = integer(FieldType.INT64)
+    log_append_time_ms: int = integer(FieldType.INT64, "2+", default=-1)
+    log_start_offset: int = integer(FieldType.INT64, "5+", default=-1)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+")
     error_message: str | None = string("8+", nullable="8+", default=None)
     current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, "10+", tag=0, tagged="10+")
@@ -63,9 +63,9 @@ class TopicProduceResponse:
 
 @dataclass(slots=True)
 class NodeEndpoint:
-    node_id: int = integer(Kind.INT32, "10+")
+    node_id: int = integer(FieldType.INT32, "10+")
     host: str = string("10+")
-    port: int = integer(Kind.INT32, "10+")
+    port: int = integer(FieldType.INT32, "10+")
     rack: str | None = string("10+", nullable="10+", default=None)
 
 
@@ -73,5 +73,5 @@ class NodeEndpoint:
 @dataclass(slots=True)
 class ProduceResponse(Message):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
-    throttle_time_ms: int = integer(Kind.INT32, "1+")
+    throttle_time_ms: int = integer(FieldType.INT32, "1+")
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0, tagged="10+")

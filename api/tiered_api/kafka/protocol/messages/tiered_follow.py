@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, data, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, data, integer, message, string
 
 
 @message(20001, "0", "0+")
@@ -12,21 +12,21 @@ from tiered_api.kafka.protocol.schema import Kind, Message, array, boolean, data
 class TieredFollowRequest(Message):
     cluster_id: str = string()
     credential: bytes = data()
-    node_id: int = integer(Kind.INT32)
+    node_id: int = integer(FieldType.INT32)
     incarnation: str = string()
-    slot: int = integer(Kind.INT64)
-    applied: int = integer(Kind.INT64)
-    controller_epoch: int = integer(Kind.INT32)
-    wait_ms: int = integer(Kind.INT32)
+    slot: int = integer(FieldType.INT64)
+    applied: int = integer(FieldType.INT64)
+    controller_epoch: int = integer(FieldType.INT32)
+    wait_ms: int = integer(FieldType.INT32)
 
 
 @message(20001, "0", "0+")
 @dataclass(slots=True)
 class TieredFollowResponse(Message):
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     error_message: str | None = string(nullable="0+", default=None)
-    controller_epoch: int = integer(Kind.INT32, default=-1)
-    next_slot: int = integer(Kind.INT64, default=-1)
-    entries: list[bytes] = array(Kind.BYTES)
+    controller_epoch: int = integer(FieldType.INT32, default=-1)
+    next_slot: int = integer(FieldType.INT64, default=-1)
+    entries: list[bytes] = array(FieldType.BYTES)
     too_old: bool = boolean()
-    store_age_ms: int = integer(Kind.INT64)
+    store_age_ms: int = integer(FieldType.INT64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import Kind, Message, data, integer, message, string
+from tiered_api.kafka.protocol.schema import FieldType, Message, data, integer, message, string
 
 
 @message(20002, "0", "0+")
@@ -12,14 +12,14 @@ from tiered_api.kafka.protocol.schema import Kind, Message, data, integer, messa
 class TieredSubmitRequest(Message):
     cluster_id: str = string()
     credential: bytes = data()
-    timeout_ms: int = integer(Kind.INT32)
+    timeout_ms: int = integer(FieldType.INT32)
     request: bytes = data()
 
 
 @message(20002, "0", "0+")
 @dataclass(slots=True)
 class TieredSubmitResponse(Message):
-    error_code: int = integer(Kind.INT16)
+    error_code: int = integer(FieldType.INT16)
     error_message: str | None = string(nullable="0+", default=None)
     reply: bytes = data()
-    slot: int = integer(Kind.INT64, default=-1)
+    slot: int = integer(FieldType.INT64, default=-1)

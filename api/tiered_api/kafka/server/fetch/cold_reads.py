@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.server.context import Site
+from tiered_api.kafka.server.context import KafkaContext
 
-LOADS_MAX = 256
+READS_MAX = 256
 LOADED_BYTES_MAX = 64 << 20
 """Beyond so much no further load begins: a fetch is then answered without its cold partitions, and comes again."""
 KEPT_SECONDS = 30.0
@@ -21,15 +21,15 @@ KEPT_SECONDS = 30.0
 Key = tuple[str, int, int]
 
 
-class Load:
+class ColdRead:
     """One read of the bucket. `data` or `refused` is there once it is done."""
 
-    __slots__ = ("calls", "charge", "data", "key", "refused", "task", "timer")
+    __slots__ = ("callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
 
-    def __init__(self, key: Key, charge: int) -> None:
+    def __init__(self, key: Key, reserved_bytes: int) -> None:
         self.key = key
-        self.charge = charge
-        self.calls: list[Callable[[], None]] = []
+        self.reserved_bytes = reserved_bytes
+        self.callbacks: list[Callable[[], None]] = []
         self.data: bytes | None = None
         self.refused: Refused | None = None
         self.task: asyncio.Task[None] | None = None
@@ -40,45 +40,45 @@ class Load:
         return self.data is not None or self.refused is not None
 
 
-class ColdLoads:
+class ColdReads:
     """All loads of one server, by topic id, partition and offset."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._loads: dict[Key, Load] = {}
-        self._held = 0
+    def __init__(self, context: KafkaContext) -> None:
+        self._context = context
+        self._reads: dict[Key, ColdRead] = {}
+        self._reserved_bytes = 0
 
-    def want(self, replica: LeaderReplica, offset: int, max_bytes: int) -> Load | None:
+    def get_or_start(self, replica: LeaderReplica, offset: int, max_bytes: int) -> ColdRead | None:
         """The load of that offset, begun if there was none; None when there are too many."""
         key = (replica.topic_id, replica.partition, offset)
-        load = self._loads.get(key)
+        load = self._reads.get(key)
         if load is None:
             max_bytes = min(max_bytes, replica.config.segment_bytes)
-            if len(self._loads) >= LOADS_MAX or (self._held + max_bytes > LOADED_BYTES_MAX and self._loads):
+            if len(self._reads) >= READS_MAX or (self._reserved_bytes + max_bytes > LOADED_BYTES_MAX and self._reads):
                 return None
-            load = self._loads[key] = Load(key, max_bytes)
-            self._held += max_bytes
+            load = self._reads[key] = ColdRead(key, max_bytes)
+            self._reserved_bytes += max_bytes
             load.task = asyncio.ensure_future(self._run(load, replica, offset, max_bytes))
         return load
 
-    def take(self, load: Load) -> None:
+    def release(self, load: ColdRead) -> None:
         """Its batches are in an answer, or their error is."""
         self._forget(load)
 
-    def all(self) -> list[Load]:
+    def all(self) -> list[ColdRead]:
         """Those under way, and those whose batches nobody took yet."""
-        return list(self._loads.values())
+        return list(self._reads.values())
 
     async def close(self) -> None:
         """Ends all loads."""
-        tasks = [load.task for load in self._loads.values() if load.task is not None]
-        for load in list(self._loads.values()):
+        tasks = [load.task for load in self._reads.values() if load.task is not None]
+        for load in list(self._reads.values()):
             self._forget(load)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, load: Load, replica: LeaderReplica, offset: int, max_bytes: int) -> None:
+    async def _run(self, load: ColdRead, replica: LeaderReplica, offset: int, max_bytes: int) -> None:
         try:
             fetched = await replica.read(offset, max_bytes)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"
@@ -90,13 +90,13 @@ class ColdLoads:
         except Corrupt as error:
             load.refused = Refused(Code.CORRUPT_MESSAGE, str(error))
         load.timer = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, load)
-        calls, load.calls = load.calls, []
+        calls, load.callbacks = load.callbacks, []
         for call in calls:
             call()
 
-    def _forget(self, load: Load) -> None:
-        if self._loads.get(load.key) is load:
-            del self._loads[load.key]
-            self._held -= load.charge
+    def _forget(self, load: ColdRead) -> None:
+        if self._reads.get(load.key) is load:
+            del self._reads[load.key]
+            self._reserved_bytes -= load.reserved_bytes
         if load.timer is not None:
             load.timer.cancel()

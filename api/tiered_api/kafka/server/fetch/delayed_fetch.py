@@ -15,56 +15,56 @@ from tiered.ports import FileSlice
 from tiered.replication.follower_reads import ReadSource
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.fetch import frames
-from tiered_api.kafka.server.fetch.cold_reads import Load
-from tiered_api.kafka.server.fetch.frames import FetchAsk, Found, Part, Topic, Wanted
-from tiered_api.kafka.server.leader_hints import ELSEWHERE, NO_TAGS, NewLeaders
+from tiered_api.kafka.server.fetch.cold_reads import ColdRead
+from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
+from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import Connection, Slot
-    from tiered_api.kafka.server.handlers.fetch import Fetches
+    from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
+    from tiered_api.kafka.server.handlers.fetch import FetchHandler
 
 COLD_WAIT_MS = 500
 """A fetch that has to wait for the bucket waits at least so long (Kafka's `remote.fetch.max.wait.ms`)."""
 WAIT_MAX_MS = 300_000
-LEADERS_FROM, LEADER_TAG = 16, 1
+LEADER_HINTS_FROM, LEADER_TAG = 16, 1
 """From that version on an answer tells who leads instead (KIP-951), under that tag."""
 NAME = "Fetch"
 FENCED = Code.FENCED_LEADER_EPOCH.number
 UNKNOWN_EPOCH = Code.UNKNOWN_LEADER_EPOCH.number
 
 
-class Poll:
+class DelayedFetch:
     """One request until its answer. `places` has a partition of it each, `founds` what is known of it."""
 
     __slots__ = (
-        "_ask",
-        "_cold",
+        "_bytes_left",
+        "_changed",
+        "_cold_reads",
         "_connection",
         "_correlation_id",
-        "_dirty",
-        "_due",
-        "_enough",
-        "_failed",
         "_fetches",
-        "_founds",
-        "_left",
-        "_places",
+        "_has_error",
+        "_is_truncated",
+        "_min_bytes",
+        "_partitions",
         "_replicas",
-        "_short",
+        "_request",
+        "_reread_scheduled",
+        "_results",
         "_slot",
         "_timer",
-        "_total",
+        "_total_bytes",
         "_version",
         "_watched",
     )
 
     def __init__(
         self,
-        fetches: Fetches,
-        connection: Connection,
+        fetches: FetchHandler,
+        connection: ClientConnection,
         version: int,
         correlation_id: int,
-        ask: FetchAsk,
+        request: ParsedFetch,
         at_end: Sequence[ReadSource] = (),
     ) -> None:
         """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
@@ -72,109 +72,123 @@ class Poll:
         self._connection = connection
         self._version = version
         self._correlation_id = correlation_id
-        self._ask = ask
-        self._places: list[tuple[Topic, Wanted]] = [(topic, each) for topic in ask.topics for each in topic.wanted]
-        self._founds: list[Found | None] = [None] * len(self._places)
-        self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._places)
-        self._left = min(ask.max_bytes, fetches.site.node.settings.fetch_max_bytes)
-        self._enough = min(ask.min_bytes, self._left)
-        self._total = 0
-        self._failed = False
-        self._short = False
+        self._request = request
+        self._partitions: list[tuple[RequestedTopic, RequestedPartition]] = [
+            (topic, each) for topic in request.topics for each in topic.partitions
+        ]
+        self._results: list[PartitionResult | None] = [None] * len(self._partitions)
+        self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._partitions)
+        self._bytes_left = min(request.max_bytes, fetches.context.broker.settings.fetch_max_bytes)
+        self._min_bytes = min(request.min_bytes, self._bytes_left)
+        self._total_bytes = 0
+        self._has_error = False
+        self._is_truncated = False
         """Whether something had to be left for the next fetch."""
-        self._cold: dict[int, Load] = {}
+        self._cold_reads: dict[int, ColdRead] = {}
         self._watched: list[tuple[ReadSource, int]] = []
-        self._dirty: dict[int, None] = {}
-        self._due = False
+        self._changed: dict[int, None] = {}
+        self._reread_scheduled = False
         """Whether it will have a look soon."""
         self._timer: asyncio.TimerHandle | None = None
-        self._slot: Slot | None = None
+        self._slot: ResponseSlot | None = None
 
     @property
     def size(self) -> int:
         """How many partitions it asks for."""
-        return len(self._places)
+        return len(self._partitions)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self) -> None:
+    def read_partitions(self) -> None:
         """Reads every partition once. The first in turn gets its bytes first; turns change when bytes ran out."""
-        count = len(self._places)
-        first = self._connection.turn % count if count > 1 else 0
+        count = len(self._partitions)
+        first = self._connection.fetch_rotation % count if count > 1 else 0
         for place in range(first, count):
-            self._read(place)
+            self._read_partition(place)
         for place in range(first):
-            self._read(place)
+            self._read_partition(place)
 
     def is_done(self) -> bool:
         """Whether there is enough to answer, or an error, which is told at once."""
-        if self._failed or self._total >= self._enough or not self._places:
+        if self._has_error or self._total_bytes >= self._min_bytes or not self._partitions:
             return True
-        return self._ask.max_wait_ms <= 0 and not self._cold
+        return self._request.max_wait_ms <= 0 and not self._cold_reads
 
-    def answer(self) -> list[Part]:
+    def make_response(self) -> list[Part]:
         """The answer with what was found."""
-        if self._short:
-            self._connection.turn += 1
-        self._fetches.site.fetched_bytes += self._total
-        if self._total:
-            note_sent(self._founds, self._replicas)
-        topics, at = self._ask.topics, 0
-        founds = self._all_founds()
-        told: list[tuple[bytes, list[Found | bytes]]] = []
+        if self._is_truncated:
+            self._connection.fetch_rotation += 1
+        self._fetches.context.fetched_bytes += self._total_bytes
+        if self._total_bytes:
+            record_bytes_out(self._results, self._replicas)
+        topics, at = self._request.topics, 0
+        founds = self._all_results()
+        told: list[tuple[bytes, list[PartitionResult | bytes]]] = []
         for topic in topics:
-            end = at + len(topic.wanted)
+            end = at + len(topic.partitions)
             told.append((topic.echo, founds[at:end]))
             at = end
-        tags = self._tell_leaders(told) if self._failed and self._version >= LEADERS_FROM else NO_TAGS
-        committed = self._ask.read_committed
-        once = self._fetches.read_once if self._connection.may_hold else None
-        return frames.answer(
-            self._version, self._correlation_id, told, len(topics), read_committed=committed, tags=tags, once=once
+        tags = self._add_leader_hints(told) if self._has_error and self._version >= LEADER_HINTS_FROM else NO_TAGS
+        committed = self._request.read_committed
+        once = self._fetches.slice_cache if self._connection.can_copy_slices else None
+        return frames.encode_response(
+            self._version,
+            self._correlation_id,
+            told,
+            len(topics),
+            read_committed=committed,
+            tags=tags,
+            slice_cache=once,
         )
 
-    def _all_founds(self) -> list[Found | bytes]:
-        return [found or self._nothing(place) for place, found in enumerate(self._founds)]
+    def _all_results(self) -> list[PartitionResult | bytes]:
+        return [found or self._encode_empty(place) for place, found in enumerate(self._results)]
 
-    def _tell_leaders(self, told: list[tuple[bytes, list[Found | bytes]]]) -> bytes:
+    def _add_leader_hints(self, told: list[tuple[bytes, list[PartitionResult | bytes]]]) -> bytes:
         """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
-        leaders: NewLeaders | None = None
+        leaders: LeaderHints | None = None
         for echo, founds in told:
             for place, found in enumerate(founds):
-                if isinstance(found, Found) and found.code in ELSEWHERE:
+                if isinstance(found, PartitionResult) and found.code in NOT_LEADER_CODES:
                     if leaders is None:
-                        image = self._fetches.site.node.image
-                        leaders = NewLeaders(image, self._connection.listener, LEADER_TAG)
-                    founds[place] = found._replace(tags=leaders.by_id(echo, found.partition))
-        return NO_TAGS if leaders is None else leaders.endpoints()
+                        image = self._fetches.context.broker.image
+                        leaders = LeaderHints(image, self._connection.listener, LEADER_TAG)
+                    founds[place] = found._replace(tags=leaders.tags_by_id(echo, found.partition))
+        return NO_TAGS if leaders is None else leaders.endpoint_tags()
 
-    def _nothing(self, place: int) -> bytes:
+    def _encode_empty(self, place: int) -> bytes:
         """The answer for a partition whose end was asked for, as it is by now."""
         replica = self._replicas[place]
         assert replica is not None
-        return frames.nothing(self._version, replica.partition, *replica.offset_snapshot(), self._ask.read_committed)
+        return frames.encode_empty(
+            self._version, replica.partition, *replica.offset_snapshot(), self._request.read_committed
+        )
 
-    def _read(self, place: int) -> None:
+    def _read_partition(self, place: int) -> None:
         """What is found stays None at the end of a partition."""
-        topic, (index, offset, max_bytes, epoch) = self._places[place]
+        topic, (index, offset, max_bytes, epoch) = self._partitions[place]
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._fetches.find(self._version, topic, index, self._ask.rack)
+                replica = self._replicas[place] = self._fetches.find_source(
+                    self._version, topic, index, self._request.rack
+                )
             elif replica.is_stopped:
-                rack, before = self._ask.rack, replica
-                replica = self._replicas[place] = self._fetches.find_again(self._version, topic, index, rack, before)
+                rack, before = self._request.rack, replica
+                replica = self._replicas[place] = self._fetches.find_same_topic(
+                    self._version, topic, index, rack, before
+                )
             if epoch >= 0 and epoch != replica.state.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
-                self._founds[place] = Found(index, code)
-                self._failed = True
+                self._results[place] = PartitionResult(index, code)
+                self._has_error = True
                 return
-            if self._is_elsewhere(place, replica, offset):
+            if self._redirect_to_nearest(place, replica, offset):
                 return
             if replica.is_at_end(offset):
-                self._founds[place] = None
+                self._results[place] = None
                 return
-            self._founds[place] = self._read_from(place, replica, offset, max_bytes)
+            self._results[place] = self._read_hot(place, replica, offset, max_bytes)
         except Refused as refused:
             self._fail(place, index, refused, replica)
         except Corrupt as error:
@@ -182,27 +196,27 @@ class Poll:
         except Unavailable as error:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
-    def _is_elsewhere(self, place: int, source: ReadSource, offset: int) -> bool:
+    def _redirect_to_nearest(self, place: int, source: ReadSource, offset: int) -> bool:
         """Whether the consumer is told, at once, to read from a replica that is nearer."""
-        rack = self._ask.rack
-        other = self._fetches.nearest(self._connection, source, rack, offset) if rack else None
+        rack = self._request.rack
+        other = self._fetches.find_nearest_replica(self._connection, source, rack, offset) if rack else None
         if other is not None:
-            self._founds[place] = _without(source, source.partition)._replace(preferred=other)
-            self._failed = True
+            self._results[place] = _without_records(source, source.partition)._replace(preferred_read_replica=other)
+            self._has_error = True
         return other is not None
 
-    def _read_from(self, place: int, replica: ReadSource, offset: int, max_bytes: int) -> Found:
-        most = min(max_bytes, self._left)
-        committed = self._ask.read_committed
-        if self._total and most <= 0:
-            self._short = True
-            return _without(replica, self._places[place][1].partition)
-        shared = self._fetches.shared
+    def _read_hot(self, place: int, replica: ReadSource, offset: int, max_bytes: int) -> PartitionResult:
+        most = min(max_bytes, self._bytes_left)
+        committed = self._request.read_committed
+        if self._total_bytes and most <= 0:
+            self._is_truncated = True
+            return _without_records(replica, self._partitions[place][1].partition)
+        shared = self._fetches.shared_results
         if shared is not None:
             known = shared.get((replica, offset, committed))
             if known is not None and known[1] <= most:
-                self._total += known[1]
-                self._left -= known[1]
+                self._total_bytes += known[1]
+                self._bytes_left -= known[1]
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
@@ -210,68 +224,68 @@ class Poll:
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
-        if size > most and self._total:
-            self._short, data, size = True, b"", 0
-        self._total += size
-        self._left -= size
-        found = Found(replica.partition, 0, high_watermark, stable, log_start, data)
+        if size > most and self._total_bytes:
+            self._is_truncated, data, size = True, b"", 0
+        self._total_bytes += size
+        self._bytes_left -= size
+        found = PartitionResult(replica.partition, 0, high_watermark, stable, log_start, data)
         if shared is not None and size:
             shared[replica, offset, committed] = found, size
         return found
 
-    def _read_cold(self, place: int, replica: LeaderReplica, offset: int, most: int) -> Found:
-        loads = self._fetches.loads
-        load = loads.want(replica, offset, max(most, 0))
+    def _read_cold(self, place: int, replica: LeaderReplica, offset: int, most: int) -> PartitionResult:
+        loads = self._fetches.cold_reads
+        load = loads.get_or_start(replica, offset, max(most, 0))
         data = b""
         if load is None:
-            self._short = True
+            self._is_truncated = True
         elif load.refused is not None:
-            loads.take(load)
+            loads.release(load)
             raise load.refused
         elif load.data is None:
-            self._cold[place] = load
-        elif len(load.data) > most and self._total:
-            self._short = True
+            self._cold_reads[place] = load
+        elif len(load.data) > most and self._total_bytes:
+            self._is_truncated = True
         else:
             data = load.data
-            loads.take(load)
-            self._cold.pop(place, None)
-            self._total += len(data)
-            self._left -= len(data)
-        return _without(replica, replica.partition)._replace(data=data)
+            loads.release(load)
+            self._cold_reads.pop(place, None)
+            self._total_bytes += len(data)
+            self._bytes_left -= len(data)
+        return _without_records(replica, replica.partition)._replace(data=data)
 
     def _fail(self, place: int, index: int, refused: Refused, replica: ReadSource | None) -> None:
-        self._failed = True
-        found = Found(index, refused.code.number)
+        self._has_error = True
+        found = PartitionResult(index, refused.code.number)
         if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
-            found = _without(replica, index)._replace(code=refused.code.number)
-        self._founds[place] = found
+            found = _without_records(replica, index)._replace(code=refused.code.number)
+        self._results[place] = found
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def wait(self) -> None:
+    def park(self) -> None:
         """Keeps the answer's place, and answers when there is enough or the time is up."""
-        self._slot = self._connection.reserve(self.leave)
-        self._fetches.waiting[self] = None
-        self._fetches.parked += self.size
-        wait_ms = max(self._ask.max_wait_ms, COLD_WAIT_MS) if self._cold else self._ask.max_wait_ms
+        self._slot = self._connection.reserve_slot(self.unpark)
+        self._fetches.parked_fetches[self] = None
+        self._fetches.parked_partitions += self.size
+        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
         loop = asyncio.get_running_loop()
-        guard = self._fetches.guard
-        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, guard, self._connection, self.finish, NAME)
-        for load in self._cold.values():
-            load.calls.append(self._loaded)
+        guard = self._fetches.run_guarded
+        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, guard, self._connection, self.complete, NAME)
+        for load in self._cold_reads.values():
+            load.callbacks.append(self._on_cold_read)
         try:
-            for place in range(len(self._places)):
+            for place in range(len(self._partitions)):
                 self._watch(place)
         except Refused:
-            self._failed = True
-            self._soon()
+            self._has_error = True
+            self._schedule_reread()
 
-    def leave(self) -> None:
+    def unpark(self) -> None:
         """Waits no more; nobody is there to be answered."""
-        if self in self._fetches.waiting:
-            del self._fetches.waiting[self]
-            self._fetches.parked -= self.size
+        if self in self._fetches.parked_fetches:
+            del self._fetches.parked_fetches[self]
+            self._fetches.parked_partitions -= self.size
         for replica, place in self._watched:
             replica.remove_listener(self, place)
         self._watched.clear()
@@ -279,64 +293,64 @@ class Poll:
             self._timer.cancel()
         self._slot = None
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Answers with what there is."""
         slot = self._slot
         if slot is not None:
-            self.leave()
-            self._connection.answer(slot, self.answer())
+            self.unpark()
+            self._connection.send_response(slot, self.make_response())
 
     def _watch(self, place: int) -> None:
-        found, replica = self._founds[place], self._replicas[place]
-        if replica is None or place in self._cold or (found is not None and found.code):
+        found, replica = self._results[place], self._replicas[place]
+        if replica is None or place in self._cold_reads or (found is not None and found.code):
             return
         replica.add_listener(self, place)
         self._watched.append((replica, place))
 
-    def woken(self, place: int) -> None:
+    def on_progress(self, index: int) -> None:
         """There may be more of that partition."""
-        self._dirty[place] = None
-        if not self._due:
-            self._soon()
+        self._changed[index] = None
+        if not self._reread_scheduled:
+            self._schedule_reread()
 
-    def _loaded(self) -> None:
-        self._soon()
+    def _on_cold_read(self) -> None:
+        self._schedule_reread()
 
-    def _soon(self) -> None:
-        if not self._due and self._slot is not None:
-            self._due = True
-            self._fetches.soon(self._connection, self.look)
+    def _schedule_reread(self) -> None:
+        if not self._reread_scheduled and self._slot is not None:
+            self._reread_scheduled = True
+            self._fetches.schedule_reread(self._connection, self.reread)
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Reads again what may have more now."""
-        self._due = False
+        self._reread_scheduled = False
         if self._slot is None:
             return
-        dirty, self._dirty = self._dirty, {}
-        came = [place for place, load in self._cold.items() if load.done] if self._cold else []
+        dirty, self._changed = self._changed, {}
+        came = [place for place, load in self._cold_reads.items() if load.done] if self._cold_reads else []
         for place in (*dirty, *came):
-            self._again_at(place)
+            self._reread_partition(place)
         if came or self.is_done():
-            self.finish()
+            self.complete()
 
-    def _again_at(self, place: int) -> None:
+    def _reread_partition(self, place: int) -> None:
         """What was found there before does not count any more."""
-        before = self._founds[place]
+        before = self._results[place]
         if before is not None:
             data = before.data
             size = data.length if isinstance(data, FileSlice) else len(data)
-            self._total -= size
-            self._left += size
-        self._read(place)
+            self._total_bytes -= size
+            self._bytes_left += size
+        self._read_partition(place)
 
 
-def _without(replica: ReadSource, index: int) -> Found:
+def _without_records(replica: ReadSource, index: int) -> PartitionResult:
     """A partition as it is, without records."""
-    return Found(index, 0, *replica.offset_snapshot())
+    return PartitionResult(index, 0, *replica.offset_snapshot())
 
 
-def note_sent(founds: Sequence[Found | bytes | None], sources: Sequence[ReadSource | None]) -> None:
+def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReadSource | None]) -> None:
     """Counts the bytes that an answer gives of each partition as read from there."""
-    for found, source in zip(founds, sources, strict=True):
-        if isinstance(found, Found) and source is not None:
+    for found, source in zip(results, sources, strict=True):
+        if isinstance(found, PartitionResult) and source is not None:
             source.traffic.bytes_out += found.data.length if isinstance(found.data, FileSlice) else len(found.data)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tiered.ports import File, FileSlice
 from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, tag_count, varint
-from tiered_api.kafka.server.produce.frames import classic_text, compact_text
+from tiered_api.kafka.server.produce.frames import read_compact_text, read_text
 
-RACKS = 11
-FLEXIBLE = 12
-BY_ID = 13
+RACK_FROM = 11
+FLEXIBLE_FROM = 12
+TOPIC_IDS_FROM = 13
 REPLICA_STATE_TAG = 1
 PARTITIONS_MAX = 10_000
 
@@ -26,7 +26,7 @@ COPIED_BYTES = 8 << 10
 less of the broker's time than a slice, which needs a call before and one behind it."""
 SHARED_BYTES = 128 << 10
 """Larger slices are sent as cheaply from their files."""
-SHARED_MAX = 1 << 20
+SHARED_BYTES_MAX = 1 << 20
 """Bytes of one turn."""
 
 Part = bytes | FileSlice
@@ -38,25 +38,25 @@ _WAIT = Struct(">iiib")
 _SESSION = Struct(">ii")
 
 
-class Wanted(NamedTuple):
+class RequestedPartition(NamedTuple):
     """One partition, and from where on; `epoch` is what the client takes for the leader's, -1 when it does not say."""
 
     partition: int
     offset: int
     max_bytes: int
-    epoch: int
+    leader_epoch: int
 
 
-class Topic(NamedTuple):
+class RequestedTopic(NamedTuple):
     """`echo` is the topic as the answer has to name it."""
 
     echo: bytes
     name: str
     """Empty where the topic goes by its id, which then is `echo`."""
-    wanted: list[Wanted]
+    partitions: list[RequestedPartition]
 
 
-class FetchAsk(NamedTuple):
+class ParsedFetch(NamedTuple):
     """A whole request, without what belongs to sessions; `replica` is the broker that says to ask, -1 for consumers."""
 
     max_wait_ms: int
@@ -65,15 +65,15 @@ class FetchAsk(NamedTuple):
     read_committed: bool
     session_id: int
     session_epoch: int
-    topics: list[Topic]
-    replica: int = -1
-    rows: int = 0
+    topics: list[RequestedTopic]
+    replica_id: int = -1
+    rows_at: int = 0
     """Where the partitions of the last topic begin, if they have nothing tagged; else 0."""
     rack: str = ""
     """Where the consumer is (KIP-392)."""
 
 
-class Found(NamedTuple):
+class PartitionResult(NamedTuple):
     """The answer for one partition; `tags` are its tagged fields in flexible versions, `preferred` is the broker that
     the consumer should read from instead (version 11 and above)."""
 
@@ -84,7 +84,7 @@ class Found(NamedTuple):
     log_start_offset: int = -1
     data: Part = b""
     tags: bytes = b"\0"
-    preferred: int = -1
+    preferred_read_replica: int = -1
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ V12_ROW = Struct(">iiqiqib")
 """With the count of the tagged fields behind, which is 0 wherever a consumer asks."""
 
 
-def parse(frame: memoryview, version: int, at: int) -> FetchAsk:
+def parse_request(frame: memoryview, version: int, at: int) -> ParsedFetch:
     """The request whose body begins at `at`; `Malformed` when it is none."""
     try:
-        ask, at = _parse(frame, version, at, version >= FLEXIBLE)
+        ask, at = _parse(frame, version, at, version >= FLEXIBLE_FROM)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise Malformed(str(problem)) from None
     if at > len(frame):
@@ -108,7 +108,7 @@ def parse(frame: memoryview, version: int, at: int) -> FetchAsk:
     return ask
 
 
-def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[FetchAsk, int]:
+def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[ParsedFetch, int]:
     end = len(frame)
     if flexible:
         at = skip_tags(frame, at, end)
@@ -122,19 +122,19 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
     if version >= 7:
         session_id, session_epoch = _SESSION.unpack_from(frame, at)
         at += _SESSION.size
-    topics: list[Topic] = []
-    count, at = _count(frame, at, flexible)
+    topics: list[RequestedTopic] = []
+    count, at = _read_count(frame, at, flexible)
     left, found = PARTITIONS_MAX, 0
     for _ in range(count):
         begin, name = at, ""
-        if version >= BY_ID:
+        if version >= TOPIC_IDS_FROM:
             at += 16
         else:
-            text, at = compact_text(frame, at) if flexible else classic_text(frame, at)
+            text, at = read_compact_text(frame, at) if flexible else read_text(frame, at)
             name = text or ""
-        topic = Topic(bytes(frame[begin:at]), name, [])
+        topic = RequestedTopic(bytes(frame[begin:at]), name, [])
         topics.append(topic)
-        partitions, at = _count(frame, at, flexible)
+        partitions, at = _read_count(frame, at, flexible)
         left -= max(partitions, 1)  # topics without any count too
         if left < 0:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
@@ -142,30 +142,30 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Fe
         if flexible and at < rows_end <= end:
             rows = list(V12_ROW.iter_unpack(frame[at:rows_end]))
             if not any(row[6] for row in rows):
-                topic.wanted.extend([_new(Wanted, (row[0], row[2], row[5], row[1])) for row in rows])
+                topic.partitions.extend([_new(RequestedPartition, (row[0], row[2], row[5], row[1])) for row in rows])
                 found, at, partitions = at, rows_end, 0
         for _ in range(partitions):
-            wanted, at = _wanted(frame, version, at)
+            wanted, at = _read_partition(frame, version, at)
             if flexible:
                 at = skip_tags(frame, at, end)
-            topic.wanted.append(wanted)
+            topic.partitions.append(wanted)
         if flexible:
             at = skip_tags(frame, at, end)
     if version >= 7:
         at = _skip_forgotten(frame, version, at, flexible)
     rack: str | None = None
-    if version >= RACKS:
-        rack, at = compact_text(frame, at) if flexible else classic_text(frame, at)
+    if version >= RACK_FROM:
+        rack, at = read_compact_text(frame, at) if flexible else read_text(frame, at)
     if flexible:
         if frame[at] and version >= 15:
-            replica = _replica(frame, at)
+            replica = _read_replica_id(frame, at)
         at = skip_tags(frame, at, end)
     limits = (max_wait_ms, min_bytes, max_bytes)
-    ask = FetchAsk(*limits, isolation == 1, session_id, session_epoch, topics, replica, found, rack or "")
+    ask = ParsedFetch(*limits, isolation == 1, session_id, session_epoch, topics, replica, found, rack or "")
     return ask, at
 
 
-def _replica(frame: memoryview, at: int) -> int:
+def _read_replica_id(frame: memoryview, at: int) -> int:
     """The replica's id in the tagged fields of a request (KIP-903)."""
     found = -1
     count, at = tag_count(frame, at)
@@ -178,38 +178,38 @@ def _replica(frame: memoryview, at: int) -> int:
     return found
 
 
-def _wanted(frame: memoryview, version: int, at: int) -> tuple[Wanted, int]:
-    if version >= FLEXIBLE:
+def _read_partition(frame: memoryview, version: int, at: int) -> tuple[RequestedPartition, int]:
+    if version >= FLEXIBLE_FROM:
         index, epoch, offset, _, _, most = _V12.unpack_from(frame, at)
-        return Wanted(index, offset, most, epoch), at + _V12.size
+        return RequestedPartition(index, offset, most, epoch), at + _V12.size
     if version >= 9:
         index, epoch, offset, _, most = _V9.unpack_from(frame, at)
-        return Wanted(index, offset, most, epoch), at + _V9.size
+        return RequestedPartition(index, offset, most, epoch), at + _V9.size
     if version >= 5:
         index, offset, _, most = _V5.unpack_from(frame, at)
-        return Wanted(index, offset, most, -1), at + _V5.size
+        return RequestedPartition(index, offset, most, -1), at + _V5.size
     index, offset, most = _V4.unpack_from(frame, at)
-    return Wanted(index, offset, most, -1), at + _V4.size
+    return RequestedPartition(index, offset, most, -1), at + _V4.size
 
 
 def _skip_forgotten(frame: memoryview, version: int, at: int, flexible: bool) -> int:
     """Partitions that leave a session; there are no sessions."""
-    count, at = _count(frame, at, flexible)
+    count, at = _read_count(frame, at, flexible)
     if count > PARTITIONS_MAX:
         raise Malformed(f"more than {PARTITIONS_MAX} topics")
     for _ in range(count):
-        if version >= BY_ID:
+        if version >= TOPIC_IDS_FROM:
             at += 16
         else:
-            at = (compact_text(frame, at) if flexible else classic_text(frame, at))[1]
-        partitions, at = _count(frame, at, flexible)
+            at = (read_compact_text(frame, at) if flexible else read_text(frame, at))[1]
+        partitions, at = _read_count(frame, at, flexible)
         at += 4 * max(partitions, 0)
         if flexible:
             at = skip_tags(frame, at, len(frame))
     return at
 
 
-def _count(frame: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+def _read_count(frame: memoryview, at: int, flexible: bool) -> tuple[int, int]:
     if flexible:
         size, at = read_varint(frame, at)
         return size - 1, at
@@ -225,24 +225,24 @@ _P12 = Struct(">ihqqqBi")
 _EMPTY = b"\1\0"
 """Records of no bytes, and no tagged fields."""
 _HEADS = {4: Struct(">iii"), 7: Struct(">iiihi"), 12: Struct(">iiBihi")}
-NONE = -1
+NO_PREFERRED_REPLICA = -1
 
 
-def answer(
+def encode_response(
     version: int,
     correlation_id: int,
-    topics: Iterable[tuple[bytes, Sequence[Found | bytes]]],
+    topics: Iterable[tuple[bytes, Sequence[PartitionResult | bytes]]],
     count: int,
     *,
     read_committed: bool = False,
     code: int = 0,
     tags: bytes = b"\0",
-    once: ReadOnce | None = None,
+    slice_cache: SliceCache | None = None,
 ) -> list[Part]:
     """The whole answer for `count` topics, from its length on, with tagged fields of its own; what `nothing` gave may
     stand for a partition. There are no aborted transactions: a reader of committed records is told so by an empty list,
     others by none."""
-    flexible = version >= FLEXIBLE
+    flexible = version >= FLEXIBLE_FROM
     pieces: list[Part] = []
     copied = COPIED_BYTES
     run: list[bytes] = [b"", varint(count + 1) if flexible else _INT.pack(count)]
@@ -255,13 +255,13 @@ def answer(
                 continue
             data = found.data
             if isinstance(data, FileSlice):
-                if once is not None:
-                    data = once.read(data)
+                if slice_cache is not None:
+                    data = slice_cache.read(data)
                 elif data.length <= copied:
-                    data = _copied(data)
+                    data = _read_slice(data)
                     copied -= len(data) if isinstance(data, bytes) else 0
             size = data.length if isinstance(data, FileSlice) else len(data)
-            run.append(_partition(version, found, size, read_committed))
+            run.append(_encode_partition(version, found, size, read_committed))
             if isinstance(data, FileSlice):
                 pieces += (b"".join(run), data)
                 run = []
@@ -278,15 +278,17 @@ def answer(
     size = sum([piece.length if isinstance(piece, FileSlice) else len(piece) for piece in pieces])
     first = pieces[0]
     assert isinstance(first, bytes)
-    pieces[0] = _head(version, correlation_id, size, code) + first
+    pieces[0] = _encode_header(version, correlation_id, size, code) + first
     return pieces
 
 
-def answer_of_one(version: int, correlation_id: int, echo: bytes, found: Found, read_committed: bool) -> list[Part]:
+def encode_single_response(
+    version: int, correlation_id: int, echo: bytes, found: PartitionResult, read_committed: bool
+) -> list[Part]:
     """The same for a request that asks for one partition, in a flexible version."""
     index, code, high_watermark, stable, log_start, data, _, preferred = found
     if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
-        data = _copied(data)
+        data = _read_slice(data)
     size = data.length if isinstance(data, FileSlice) else len(data)
     length, head = varint(size + 1), _HEADS[12]
     row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred)
@@ -297,13 +299,13 @@ def answer_of_one(version: int, correlation_id: int, echo: bytes, found: Found, 
     return [b"".join((start, b"\2", echo, b"\2", row, length, data, b"\0\0\0"))]
 
 
-class ReadOnce:
+class SliceCache:
     """Slices that go into several answers of one turn, read once: sent with what is around them they cost half of what
     the calls around and for a slice do. Not more of them than is good for memory."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[File, int, int], Part] = {}
-        self._left = SHARED_MAX
+        self._left = SHARED_BYTES_MAX
 
     def read(self, data: FileSlice) -> Part:
         """The slice as bytes, if it is one of those."""
@@ -313,26 +315,28 @@ class ReadOnce:
             if data.length > min(SHARED_BYTES, self._left):
                 return data
             self._left -= data.length
-            known = self._known[where] = _copied(data)
+            known = self._known[where] = _read_slice(data)
         return known
 
 
-def nothing(version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool) -> bytes:
+def encode_empty(
+    version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool
+) -> bytes:
     """A partition without records, whole."""
-    if version >= FLEXIBLE:
-        return _P12.pack(index, 0, high_watermark, stable, log_start, read_committed, NONE) + _EMPTY
-    return _partition(version, Found(index, 0, high_watermark, stable, log_start), 0, read_committed)
+    if version >= FLEXIBLE_FROM:
+        return _P12.pack(index, 0, high_watermark, stable, log_start, read_committed, NO_PREFERRED_REPLICA) + _EMPTY
+    return _encode_partition(version, PartitionResult(index, 0, high_watermark, stable, log_start), 0, read_committed)
 
 
-def _copied(data: FileSlice) -> Part:
+def _read_slice(data: FileSlice) -> Part:
     """A small slice as bytes; as it is when the file has become shorter: whoever sends it will notice."""
     copy = data.file.pread(data.start, data.length)
     return copy if len(copy) == data.length else data
 
 
-def _head(version: int, correlation_id: int, size: int, code: int) -> bytes:
+def _encode_header(version: int, correlation_id: int, size: int, code: int) -> bytes:
     """Length, correlation id, throttle time, and from version 7 on error and session (none)."""
-    if version >= FLEXIBLE:
+    if version >= FLEXIBLE_FROM:
         head = _HEADS[12]
         return head.pack(size + head.size - 4, correlation_id, 0, 0, code, 0)
     head = _HEADS[7 if version >= 7 else 4]
@@ -340,12 +344,12 @@ def _head(version: int, correlation_id: int, size: int, code: int) -> bytes:
     return head.pack(size + head.size - 4, correlation_id, 0, *rest)
 
 
-def _partition(version: int, found: Found, size: int, read_committed: bool) -> bytes:
+def _encode_partition(version: int, found: PartitionResult, size: int, read_committed: bool) -> bytes:
     index, code, high_watermark, stable, log_start, _, _, preferred = found
-    if version >= FLEXIBLE:
+    if version >= FLEXIBLE_FROM:
         return _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred) + varint(size + 1)
     aborted = 0 if read_committed else -1
-    if version >= RACKS:
+    if version >= RACK_FROM:
         return _P11.pack(index, code, high_watermark, stable, log_start, aborted, preferred, size)
     if version >= 5:
         return _P5.pack(index, code, high_watermark, stable, log_start, aborted, size)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from tiered.ids import TopicId
 from tiered.metadata.layout import CREDENTIAL_BYTES
-from tiered.peers import Diverging, FetchFrom
+from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered_api.kafka.protocol.primitives import Malformed, id_text, read_varint, skip_tags, varint
-from tiered_api.kafka.protocol.schema import OUR_TAGS
+from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG
 from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX
 
 VERSION = 17
@@ -22,7 +22,7 @@ VERSION = 17
 _LIMITS = Struct(">iiibii")
 _ROW = Struct(">iiqiqi4sq")
 """Partition, leader epoch, offset, epoch of the last record, log start, most bytes; a tagged field, the local start."""
-_CREDENTIAL_TAG = varint(OUR_TAGS) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYTES + 1))
+_CREDENTIAL_TAG = varint(FIRST_PRIVATE_TAG) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYTES + 1))
 _STATE = Struct(f">BBBiqB{len(_CREDENTIAL_TAG)}s{CREDENTIAL_BYTES}s")
 _STATE_TAG = (2, 1, 13)
 """Two tagged fields, of which the first is number 1, of so many bytes: the replica's id and epoch."""
@@ -30,16 +30,16 @@ _ENDS = _STATE.size
 
 _IDLE = Struct(">ihqqqBiBB3sq3sq")
 _OURS = Struct(">3sq3sq")
-_LOCAL_START = varint(OUR_TAGS) + b"\x08"
+_LOCAL_START = varint(FIRST_PRIVATE_TAG) + b"\x08"
 _ONE_LOCAL_START = b"\x01" + _LOCAL_START
-_COLD_END = varint(OUR_TAGS + 1) + b"\x08"
+_COLD_END = varint(FIRST_PRIVATE_TAG + 1) + b"\x08"
 _DIVERGING = Struct(">BBBiqB")
-NONE = -1
+NO_OFFSET_OR_REPLICA = -1
 
 _new = tuple.__new__
 
 
-class ReplicaAsk(NamedTuple):
+class ParsedReplicaFetch(NamedTuple):
     """A whole request; each topic is its 16 bytes and how many of `places` are its, of which each has its `most`
     bytes."""
 
@@ -49,16 +49,16 @@ class ReplicaAsk(NamedTuple):
     max_wait_ms: int
     max_bytes: int
     topics: list[tuple[bytes, int]]
-    places: list[FetchFrom]
-    most: list[int]
+    partitions: list[PartitionFetch]
+    partition_max_bytes: list[int]
 
 
-def is_replicas(frame: memoryview) -> bool:
+def is_replica_fetch(frame: memoryview) -> bool:
     """Whether a request of `VERSION` may be a follower's, by what stands at its end; `parse` knows."""
     return len(frame) > _ENDS and frame[-_ENDS] == 2 and frame[1 - _ENDS] == 1 and frame[2 - _ENDS] == 13
 
 
-def parse(frame: memoryview, at: int) -> ReplicaAsk | None:
+def parse_request(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
     """The request whose body begins at `at`; None when it is not one of our followers. `Malformed` when it is none."""
     try:
         return _parse(frame, at)
@@ -66,13 +66,13 @@ def parse(frame: memoryview, at: int) -> ReplicaAsk | None:
         raise Malformed(str(problem)) from None
 
 
-def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
+def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
     at = skip_tags(frame, at, len(frame))
     max_wait_ms, _, max_bytes, _, _, session_epoch = _LIMITS.unpack_from(frame, at)
     count, at = read_varint(frame, at + _LIMITS.size)
     left = PARTITIONS_MAX
     topics: list[tuple[bytes, int]] = []
-    places: list[FetchFrom] = []
+    places: list[PartitionFetch] = []
     most: list[int] = []
     for _ in range(count - 1):
         raw = bytes(frame[at : at + 16])
@@ -88,7 +88,7 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
         rows = list(_ROW.iter_unpack(frame[at:end]))
         if frame[end] or any(row[6] != _ONE_LOCAL_START for row in rows):
             return None
-        places += [_new(FetchFrom, (topic_id, *row[:5], row[7])) for row in rows]
+        places += [_new(PartitionFetch, (topic_id, *row[:5], row[7])) for row in rows]
         most += [row[5] for row in rows]
         topics.append((raw, partitions))
         at = end + 1
@@ -97,17 +97,29 @@ def _parse(frame: memoryview, at: int) -> ReplicaAsk | None:
     *tag, node_id, incarnation, _, ours, credential = _STATE.unpack_from(frame, at + 2)
     if tuple(tag) != _STATE_TAG or ours != _CREDENTIAL_TAG or node_id < 0:
         return None
-    return ReplicaAsk(node_id, incarnation, credential, max_wait_ms, max_bytes, topics, places, most)
+    return ParsedReplicaFetch(node_id, incarnation, credential, max_wait_ms, max_bytes, topics, places, most)
 
 
-def idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:
+def encode_idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:
     """A partition without records, whole."""
     return _IDLE.pack(
-        index, 0, high_watermark, NONE, log_start, 0, NONE, 1, 2, _LOCAL_START, local_start, _COLD_END, cold_end
+        index,
+        0,
+        high_watermark,
+        NO_OFFSET_OR_REPLICA,
+        log_start,
+        0,
+        NO_OFFSET_OR_REPLICA,
+        1,
+        2,
+        _LOCAL_START,
+        local_start,
+        _COLD_END,
+        cold_end,
     )
 
 
-def tags(local_start: int, cold_end: int, diverging: Diverging | None) -> bytes:
+def encode_tags(local_start: int, cold_end: int, diverging: DivergingEpoch | None) -> bytes:
     """The tagged fields of a partition."""
     ours = _OURS.pack(_LOCAL_START, local_start, _COLD_END, cold_end)
     if diverging is None:

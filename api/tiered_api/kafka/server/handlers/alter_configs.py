@@ -10,14 +10,16 @@ from tiered_api.kafka.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from tiered_api.kafka.server.config_resources import Edits, alter_each
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.config_resources import Edits, alter_resources
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 
-async def handle(site: Site, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
+async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """One result per resource, in their order."""
     request = call.request
-    outcomes = await alter_each(site, request.resources, _edits, validate_only=request.validate_only, replace=True)
+    outcomes = await alter_resources(
+        context, request.resources, _edits, validate_only=request.validate_only, replace=True
+    )
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

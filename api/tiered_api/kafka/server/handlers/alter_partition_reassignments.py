@@ -14,15 +14,17 @@ from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import timeout_ms
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 
 
-async def handle(site: Site, call: Call[AlterPartitionReassignmentsRequest]) -> AlterPartitionReassignmentsResponse:
+async def handle(
+    context: KafkaContext, call: Call[AlterPartitionReassignmentsRequest]
+) -> AlterPartitionReassignmentsResponse:
     """One result per partition that was asked for."""
     request = call.request
     answer = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
-    topics = site.node.image.topics
+    topics = context.broker.image.topics
     moves = tuple(
         Move(
             topics[each.name].topic_id if each.name in topics else TopicId(""),
@@ -36,7 +38,7 @@ async def handle(site: Site, call: Call[AlterPartitionReassignmentsRequest]) -> 
         asked = Reassign(moves, request.allow_replication_factor_change)
         judged: tuple[Refused | None, ...] = ()
         if moves:
-            judged = await site.node.submit(asked, timeout_ms(request.timeout_ms) / 1000)
+            judged = await context.broker.submit(asked, clamp_timeout_ms(request.timeout_ms) / 1000)
     except Refused as refused:
         answer.error_code, answer.error_message = refused.code.number, refused.why
         return answer

@@ -12,9 +12,9 @@ from functools import cache
 from struct import Struct
 
 from tiered.errors import Code
-from tiered_api.kafka.protocol.apis import API_VERSIONS, APIS, offered
+from tiered_api.kafka.protocol.apis import API_VERSIONS, APIS, advertised_versions
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.headers import request_header
+from tiered_api.kafka.protocol.headers import decode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -23,13 +23,13 @@ NAMED_FROM = 3
 _HEAD = Struct(">ii")
 
 
-def answer(frame: memoryview, version: int, correlation_id: int) -> bytes:
+def encode_response(frame: memoryview, version: int, correlation_id: int) -> bytes:
     """The whole answer. `Malformed` when the request is not one of its version."""
     code = Code.NONE
-    if version not in APIS[API_VERSIONS].served:
+    if version not in APIS[API_VERSIONS].served_versions:
         version, code = 0, Code.UNSUPPORTED_VERSION
     elif version >= NAMED_FROM:
-        request = decode(ApiVersionsRequest, version, frame, request_header(frame).position)
+        request = decode(ApiVersionsRequest, version, frame, decode_request_header(frame).position)
         if not NAME.fullmatch(request.client_software_name) or not NAME.fullmatch(request.client_software_version):
             code = Code.INVALID_REQUEST
     body = _body(version, code)
@@ -38,5 +38,5 @@ def answer(frame: memoryview, version: int, correlation_id: int) -> bytes:
 
 @cache
 def _body(version: int, code: Code) -> bytes:
-    keys = [ApiVersion(*each) for each in (() if code is Code.INVALID_REQUEST else offered())]
+    keys = [ApiVersion(*each) for each in (() if code is Code.INVALID_REQUEST else advertised_versions())]
     return encode(ApiVersionsResponse(error_code=code.number, api_keys=keys), version)

@@ -12,51 +12,66 @@ from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from tiered_api.kafka.server.bounded_tasks import in_time
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import MANY, PARTITIONS_AT_ONCE, timeout_ms, twice
+from tiered_api.kafka.server.bounded_tasks import run_bounded
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import (
+    CONCURRENT_CHANGES_MAX,
+    PARTITIONS_PER_REQUEST_MAX,
+    clamp_timeout_ms,
+    find_duplicates,
+)
 
-TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_AT_ONCE} partitions at most")
-LATE = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
+TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 
 
-async def handle(site: Site, call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
+async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
     """One result per topic; one that is there twice is refused once."""
     request = call.request
-    doubled = twice(topic.name for topic in request.topics)
+    doubled = find_duplicates(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
-    if sum(_added(site, topic) for topic in wanted.values()) > PARTITIONS_AT_ONCE:
-        return CreatePartitionsResponse(results=[_result(name, TOO_MANY) for name in wanted])
+    if sum(_count_added_partitions(context, topic) for topic in wanted.values()) > PARTITIONS_PER_REQUEST_MAX:
+        return CreatePartitionsResponse(results=[_make_refused_result(name, TOO_MANY) for name in wanted])
     works = [
-        partial(_grow, site, topic, name in doubled, request.validate_only, timeout_ms(request.timeout_ms))
+        partial(
+            _create_partitions,
+            context,
+            topic,
+            name in doubled,
+            request.validate_only,
+            clamp_timeout_ms(request.timeout_ms),
+        )
         for name, topic in wanted.items()
     ]
     names = list(wanted)
-    results = await in_time(
-        works, timeout_ms(request.timeout_ms), lambda number: _result(names[number], LATE), at_once=MANY
+    results = await run_bounded(
+        works,
+        clamp_timeout_ms(request.timeout_ms),
+        lambda number: _make_refused_result(names[number], TIMED_OUT),
+        concurrency=CONCURRENT_CHANGES_MAX,
     )
     return CreatePartitionsResponse(results=results)
 
 
-def _added(site: Site, topic: CreatePartitionsTopic) -> int:
-    known = site.node.image.topics.get(topic.name)
+def _count_added_partitions(context: KafkaContext, topic: CreatePartitionsTopic) -> int:
+    known = context.broker.image.topics.get(topic.name)
     return max(0, topic.count - len(known.partitions)) if known is not None else 0
 
 
-async def _grow(
-    site: Site, topic: CreatePartitionsTopic, doubled: bool, validate_only: bool, timeout: int
+async def _create_partitions(
+    context: KafkaContext, topic: CreatePartitionsTopic, is_duplicate: bool, validate_only: bool, timeout: int
 ) -> CreatePartitionsTopicResult:
     try:
-        if doubled:
+        if is_duplicate:
             raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
         grown = CreatePartitions(topic.name, topic.count, validate_only, assignments)
-        await site.node.submit(grown, timeout / 1000)
+        await context.broker.submit(grown, timeout / 1000)
     except Refused as refused:
-        return _result(topic.name, refused)
+        return _make_refused_result(topic.name, refused)
     return CreatePartitionsTopicResult(topic.name)
 
 
-def _result(name: str, refused: Refused) -> CreatePartitionsTopicResult:
+def _make_refused_result(name: str, refused: Refused) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name, refused.code.number, refused.why)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from tiered.config.setting import unknown
+from tiered.config.setting import unknown_setting
 from tiered.config.settings import topic_rows
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
@@ -25,29 +25,29 @@ from tiered_api.kafka.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import PARTITIONS_AT_ONCE, timeout_ms, twice
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
 
 CHANGES_AT_ONCE = 2_000
 """Changes of one entry of the metadata log, about: two for a topic of one partition."""
-DETAILED = 5
+CONFIGS_FROM = 5
 BETWEEN_TURNS = 500
 """Topics that are looked at before others get their turn."""
 
-Shown = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+ConfigRowsByOverrides = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 """Settings as they are answered, by those that a topic has of its own: most topics of a request have the same."""
 
 
-async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
+async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
     """One result per name."""
     request = call.request
-    doubled = twice(topic.name for topic in request.topics)
-    room = PARTITIONS_AT_ONCE
+    doubled = find_duplicates(topic.name for topic in request.topics)
+    room = PARTITIONS_PER_REQUEST_MAX
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
     for number, topic in enumerate(request.topics):
         if number % BETWEEN_TURNS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
         results[topic.name] = CreatableTopicResult(topic.name)
         try:
             if topic.name in doubled:
@@ -55,44 +55,48 @@ async def handle(site: Site, call: Call[CreateTopicsRequest]) -> CreateTopicsRes
             if request.timeout_ms <= 0:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the request has no time left")
             check_name(topic.name)
-            if topic.name in site.node.image.topics:
+            if topic.name in context.broker.image.topics:
                 raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
-            wish = _wish(topic, request.validate_only)
-            room -= _partitions(wish, site.node.settings.num_partitions)
+            wish = _parse_topic(topic, request.validate_only)
+            room -= _count_partitions(wish, context.broker.settings.num_partitions)
             if room < 0:
-                raise Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_AT_ONCE} partitions at most")
+                raise Refused(
+                    Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most"
+                )
             wanted.append(wish)
         except Refused as refused:
-            results[topic.name] = _refused(topic.name, refused)
-    timeout = timeout_ms(request.timeout_ms) / 1000
-    shares = list(_shares(wanted))
-    made = await asyncio.gather(*(_create(site, share, timeout) for share in shares))
-    settings = TopicConfigEntries(site.node.image, site.node.started_with)
-    shown: Shown = {}
+            results[topic.name] = _make_refused_result(topic.name, refused)
+    timeout = clamp_timeout_ms(request.timeout_ms) / 1000
+    shares = list(_split_by_changes(wanted))
+    made = await asyncio.gather(*(_create(context, share, timeout) for share in shares))
+    settings = TopicConfigEntries(context.broker.image, context.broker.startup_settings)
+    shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):
-        await site.turns.wait()
+        await context.turns.wait_turn()
         for wish, outcome in zip(share, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                results[wish.name] = _refused(wish.name, outcome)
+                results[wish.name] = _make_refused_result(wish.name, outcome)
             else:
-                results[wish.name] = _made(settings, outcome, call.version, shown)
+                results[wish.name] = _make_created_result(settings, outcome, call.version, shown)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-async def _create(site: Site, share: tuple[CreateTopic, ...], timeout: float) -> Sequence[TopicImage | Refused]:
-    await site.turns.wait()
+async def _create(
+    context: KafkaContext, topics: tuple[CreateTopic, ...], timeout: float
+) -> Sequence[TopicImage | Refused]:
+    await context.turns.wait_turn()
     try:
-        made: Sequence[TopicImage | Refused] = await site.node.submit(CreateTopics(share), timeout)
+        made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout)
     except Refused as refused:
-        return [refused] * len(share)
+        return [refused] * len(topics)
     return made
 
 
-def _wish(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
+def _parse_topic(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.name not in topic_rows():
-            raise unknown(config.name, topic_rows(), "topic")
+            raise unknown_setting(config.name, topic_rows(), "topic")
         if config.value is None:
             raise Refused(Code.INVALID_CONFIG, f"{config.name}: a setting of a new topic has to have a value")
         if config.name in configs:
@@ -115,12 +119,12 @@ def _assignments(topic: CreatableTopic) -> list[list[int]] | None:
     return [given[number] for number in range(len(given))]
 
 
-def _shares(wanted: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
+def _split_by_changes(topics: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
     """The wishes in runs that make about as many changes as one entry of the metadata log takes."""
     share: list[CreateTopic] = []
     changes = 0
-    for wish in wanted:
-        partitions = _partitions(wish, 1)
+    for wish in topics:
+        partitions = _count_partitions(wish, 1)
         if share and changes + 1 + partitions > CHANGES_AT_ONCE:
             yield tuple(share)
             share, changes = [], 0
@@ -130,27 +134,30 @@ def _shares(wanted: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
         yield tuple(share)
 
 
-def _partitions(wish: CreateTopic, default: int) -> int:
+def _count_partitions(topic: CreateTopic, default: int) -> int:
     """How many there will be; wrong numbers are the controller's to refuse."""
-    if wish.assignments is not None:
-        return len(wish.assignments)
-    return default if wish.partitions == -1 else max(wish.partitions, 1)
+    if topic.assignments is not None:
+        return len(topic.assignments)
+    return default if topic.partitions == -1 else max(topic.partitions, 1)
 
 
-def _refused(name: str, refused: Refused) -> CreatableTopicResult:
+def _make_refused_result(name: str, refused: Refused) -> CreatableTopicResult:
     return CreatableTopicResult(name, error_code=refused.code.number, error_message=refused.why, configs=[])
 
 
-def _made(settings: TopicConfigEntries, topic: TopicImage, version: int, shown: Shown) -> CreatableTopicResult:
+def _make_created_result(
+    settings: TopicConfigEntries, topic: TopicImage, version: int, shown: ConfigRowsByOverrides
+) -> CreatableTopicResult:
     result = CreatableTopicResult(topic.name, topic.topic_id, error_message=None)
-    if version < DETAILED:
+    if version < CONFIGS_FROM:
         return result
     result.num_partitions = len(topic.partitions)
     result.replication_factor = len(topic.partitions[0].replicas)
     given = tuple(sorted(topic.configs.items()))
     if given not in shown:
         shown[given] = [
-            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source) for each in settings.entries_of(topic)
+            CreatableTopicConfigs(each.row.name, each.value, config_source=each.source)
+            for each in settings.entries_of(topic)
         ]
     result.configs = shown[given]
     return result

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from tiered.groups.requests import DeleteReply, DeleteGroup
+from tiered.groups.requests import DeleteGroup, DeleteReply
 from tiered_api.kafka.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator
 
 BETWEEN_YIELDS = 100
 """Groups that are deleted before others get their turn."""
 
 
-async def handle(site: Site, call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
+async def handle(context: KafkaContext, call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
     """One code for each name."""
     results = []
     for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
-        reply = await ask(site, name, DeleteGroup(name), DeleteReply)
+        reply = await call_coordinator(context, name, DeleteGroup(name), DeleteReply)
         code = reply.code if isinstance(reply, DeleteReply) else reply
         results.append(DeletableGroupResult(name, code.number))
         if number % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     return DeleteGroupsResponse(results=results)

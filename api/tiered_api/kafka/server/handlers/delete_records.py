@@ -18,22 +18,22 @@ from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from tiered_api.kafka.server.bounded_tasks import in_time
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import FAULTS, code_of, timeout_ms
-from tiered_api.kafka.server.led_partitions import led_here
+from tiered_api.kafka.server.bounded_tasks import run_bounded
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, clamp_timeout_ms, error_code_of
+from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 UNKNOWN = -1
 
 
-async def handle(site: Site, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     """One result per partition."""
     request = call.request
     wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
     late = Code.REQUEST_TIMED_OUT.number
-    results = await in_time(
-        [partial(_delete, site, name, each) for name, each in wanted],
-        timeout_ms(request.timeout_ms),
+    results = await run_bounded(
+        [partial(_delete, context, name, each) for name, each in wanted],
+        clamp_timeout_ms(request.timeout_ms),
         lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
     )
     rest = iter(results)
@@ -44,10 +44,10 @@ async def handle(site: Site, call: Call[DeleteRecordsRequest]) -> DeleteRecordsR
     )
 
 
-async def _delete(site: Site, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _delete(context: KafkaContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
         check_changeable(topic)
-        start = await led_here(site, topic, asked.partition_index).delete_records(asked.offset)
-    except FAULTS as fault:
-        return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, code_of(fault).number)
+        start = await find_leader_replica(context, topic, asked.partition_index).delete_records(asked.offset)
+    except ENGINE_ERRORS as fault:
+        return DeleteRecordsPartitionResult(asked.partition_index, UNKNOWN, error_code_of(fault).number)
     return DeleteRecordsPartitionResult(asked.partition_index, start, Code.NONE.number)

@@ -17,14 +17,14 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from tiered_api.kafka.protocol.schema import ZERO_ID
-from tiered_api.kafka.server.bounded_tasks import in_time
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import MANY, has_id, timeout_ms
+from tiered_api.kafka.server.bounded_tasks import run_bounded
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
 
 BY_ID = 6
 
 
-async def handle(site: Site, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
+async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """One result per topic."""
     request = call.request
     asked = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
@@ -32,38 +32,40 @@ async def handle(site: Site, call: Call[DeleteTopicsRequest]) -> DeleteTopicsRes
     for each in asked:
         place = each.name, each.topic_id
         wanted[place] = place not in wanted
-    works = [partial(_delete, site, name, topic_id, once) for (name, topic_id), once in wanted.items()]
+    works = [partial(_delete, context, name, topic_id, once) for (name, topic_id), once in wanted.items()]
     places = list(wanted)
-    results = await in_time(
+    results = await run_bounded(
         works,
-        timeout_ms(request.timeout_ms),
-        lambda number: _result(*places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")),
-        at_once=MANY,
+        clamp_timeout_ms(request.timeout_ms),
+        lambda number: _make_refused_result(
+            *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
+        ),
+        concurrency=CONCURRENT_CHANGES_MAX,
     )
     return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(site: Site, name: str | None, topic_id: str, once: bool) -> DeletableTopicResult:
+async def _delete(context: KafkaContext, name: str | None, topic_id: str, is_unique: bool) -> DeletableTopicResult:
     try:
-        if not once:
+        if not is_unique:
             raise Refused(Code.INVALID_REQUEST, "the topic is there twice in this request")
         if name is not None and has_id(topic_id):
             raise Refused(Code.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
         if name is None and not has_id(topic_id):
             raise Refused(Code.INVALID_REQUEST, "neither a name nor an id is given")
-        if not site.node.settings.delete_topic_enable:
+        if not context.broker.settings.delete_topic_enable:
             raise Refused(Code.TOPIC_DELETION_DISABLED, "delete.topic.enable=false")
         if name is not None:
-            deleted = await site.node.submit(DeleteTopic(name))
+            deleted = await context.broker.submit(DeleteTopic(name))
         else:
-            known = site.node.image.topics_by_id.get(TopicId(topic_id))
+            known = context.broker.image.topics_by_id.get(TopicId(topic_id))
             if known is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {topic_id}")
-            deleted = await site.node.submit(DeleteTopic(known.name, known.topic_id))
+            deleted = await context.broker.submit(DeleteTopic(known.name, known.topic_id))
     except Refused as refused:
-        return _result(name, topic_id, refused)
+        return _make_refused_result(name, topic_id, refused)
     return DeletableTopicResult(deleted.name, deleted.topic_id)
 
 
-def _result(name: str | None, topic_id: str, refused: Refused) -> DeletableTopicResult:
+def _make_refused_result(name: str | None, topic_id: str, refused: Refused) -> DeletableTopicResult:
     return DeletableTopicResult(name, topic_id or ZERO_ID, refused.code.number, refused.why)

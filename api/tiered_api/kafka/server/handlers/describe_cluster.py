@@ -15,41 +15,43 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tiered_api.kafka.server.advertised_brokers import controller, serving
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS
-from tiered_api.kafka.server.handlers.tiered_acknowledge import rows
+from tiered_api.kafka.server.handlers.tiered_acknowledge import encode_losses
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-async def handle(site: Site, call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
+async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
     """The cluster's id, its controller and its brokers."""
-    request, image = call.request, site.node.image
+    request, image = call.request, context.broker.image
     if request.endpoint_type == CONTROLLERS:
         why = "this address is one of brokers, not of controllers"
-        return _refused(Code.MISMATCHED_ENDPOINT_TYPE, why)
+        return _make_refused_response(Code.MISMATCHED_ENDPOINT_TYPE, why)
     if request.endpoint_type != BROKERS:
-        return _refused(Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown")
+        return _make_refused_response(
+            Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown"
+        )
     away = image.brokers if request.include_fenced_brokers else ()
     response = DescribeClusterResponse(
-        cluster_id=site.node.cluster_id,
-        controller_id=controller(image),
+        cluster_id=context.broker.cluster_id,
+        controller_id=advertised_controller(image),
         brokers=[
             DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive)
-            for broker, host, port in serving(image, call.listener, away)
+            for broker, host, port in advertised_brokers(image, call.listener, away)
         ],
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     if request.include_health:
-        health = site.node.health()
+        health = context.broker.health()
         since_ms = health.details["store_unreachable_since_ms"]
-        response.problems = health.own
+        response.problems = health.own_problems
         response.store_away_since_ms = -1 if since_ms is None else since_ms
-        response.losses = rows(unacknowledged_losses(image))
+        response.losses = encode_losses(unacknowledged_losses(image))
     return response
 
 
-def _refused(code: Code, why: str) -> DescribeClusterResponse:
+def _make_refused_response(code: Code, why: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=code.number, error_message=why)

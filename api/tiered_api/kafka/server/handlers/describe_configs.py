@@ -11,11 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tiered.config.kafka_aliases import SAME_MEANING
-from tiered.config.setting import Row
+from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS
-from tiered.metadata.config_sources import TopicConfigEntries, ConfigEntry, ConfigSource, cluster_config_entries, broker_config_entries
+from tiered.metadata.config_sources import (
+    ConfigEntry,
+    ConfigSource,
+    TopicConfigEntries,
+    broker_config_entries,
+    cluster_config_entries,
+)
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -25,8 +31,8 @@ from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from tiered_api.kafka.server.config_resources import Kind, node_of
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.config_resources import ConfigResourceType, parse_broker_id
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 100
 """Resources that are described before others get their turn."""
@@ -35,64 +41,66 @@ LIST, LONG, INT = 7, 5, 3
 TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
 
 
-async def handle(site: Site, call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+async def handle(context: KafkaContext, call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
     """One result per resource, in their order."""
-    describer = _Describer(site, call.request)
+    describer = _Describer(context, call.request)
     results = []
     for number, resource in enumerate(call.request.resources, 1):
-        results.append(describer.result(resource))
+        results.append(describer.describe(resource))
         if number % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     return DescribeConfigsResponse(results=results)
 
 
 class _Describer:
     """Answers one request. Settings that several topics have alike are written once."""
 
-    def __init__(self, site: Site, request: DescribeConfigsRequest) -> None:
-        self._image, self._started_with = site.node.image, site.node.started_with
+    def __init__(self, context: KafkaContext, request: DescribeConfigsRequest) -> None:
+        self._image, self._started_with = context.broker.image, context.broker.startup_settings
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
         self._topics = TopicConfigEntries(self._image, self._started_with)
         self._seen: set[tuple[int, str]] = set()
-        self._made: dict[tuple[str, int], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
+        self._encoded: dict[tuple[str, int], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
 
-    def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    def describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         """All settings of a resource, or those that are asked for; an error where it has none."""
         kind, name = resource.resource_type, resource.resource_name
         try:
             if (kind, name) in self._seen:
                 raise Refused(Code.INVALID_REQUEST, "each resource may be there once")
             self._seen.add((kind, name))
-            shown = self._of(kind, name)
+            shown = self._find_configs(kind, name)
         except Refused as refused:
             return DescribeConfigsResult(refused.code.number, refused.why, kind, name)
         wanted = set(resource.configuration_keys or ())
-        configs = [self._config(key, each) for key, each in _named(shown, kind) if not wanted or key in wanted]
+        configs = [
+            self._encode_config(key, each) for key, each in _by_shown_name(shown, kind) if not wanted or key in wanted
+        ]
         return DescribeConfigsResult(0, "", kind, name, configs)
 
-    def _of(self, kind: int, name: str) -> list[ConfigEntry]:
-        if kind == Kind.TOPIC:
+    def _find_configs(self, kind: int, name: str) -> list[ConfigEntry]:
+        if kind == ConfigResourceType.TOPIC:
             check_name(name)
             topic = self._image.topics.get(name)
             if topic is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
             return self._topics.entries_of(topic)
-        if kind == Kind.BROKER:
-            node_id = node_of(name, self._image.brokers)
+        if kind == ConfigResourceType.BROKER:
+            node_id = parse_broker_id(name, self._image.brokers)
             if node_id == ALL_BROKERS:
                 return cluster_config_entries(self._image)
             return broker_config_entries(self._image, self._started_with, node_id)
-        if kind in (Kind.BROKER_LOGGER, Kind.CLIENT_METRICS, Kind.GROUP):
+        if kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP):
             if not name:
                 raise Refused(Code.INVALID_REQUEST, "a resource has to be named")
-            if kind == Kind.BROKER_LOGGER:
-                node_of(name, self._image.brokers)
+            if kind == ConfigResourceType.BROKER_LOGGER:
+                parse_broker_id(name, self._image.brokers)
             return []
         raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} have no settings")
 
-    def _config(self, name: str, shown: ConfigEntry) -> DescribeConfigsResourceResult:
-        made = self._made.get((name, id(shown)))
+    def _encode_config(self, name: str, shown: ConfigEntry) -> DescribeConfigsResourceResult:
+        made = self._encoded.get((name, id(shown)))
         if made is None:
             told = [
                 DescribeConfigsSynonym(other, value, source)
@@ -105,22 +113,22 @@ class _Describer:
                 shown.is_read_only,
                 shown.source,
                 synonyms=told,
-                config_type=type_of(shown.row),
+                config_type=config_type_of(shown.row),
                 documentation=shown.row.sentence if self._documentation else None,
             )
-            made = self._made[name, id(shown)] = shown, result
+            made = self._encoded[name, id(shown)] = shown, result
         return made[1]
 
 
-def _named(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[str, ConfigEntry]]:
+def _by_shown_name(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[str, ConfigEntry]]:
     by_name = {each.row.name: each for each in shown}
-    if kind == Kind.BROKER:
+    if kind == ConfigResourceType.BROKER:
         by_name |= {other: by_name[name] for other, name in SAME_MEANING.items() if name in by_name}
         return sorted(by_name.items())
     return by_name.items()
 
 
-def type_of(row: Row) -> int:
+def config_type_of(row: SettingRow) -> int:
     """Kafka's number for the type of a setting."""
     if row.type_name == "integer":
         return INT if row.high is not None and row.high <= INT_MAX else LONG

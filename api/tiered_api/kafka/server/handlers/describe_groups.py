@@ -7,28 +7,28 @@ is not there (KIP-1043), which older versions know as one that is Dead.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import DescribeGroupReply, DescribeGroup
+from tiered.groups.requests import DescribeGroup, DescribeGroupReply
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import GROUP_OPERATIONS, ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import GROUP_OPERATIONS, call_coordinator
 
 NOT_FOUND = 6
 BETWEEN_YIELDS = 100
 """Groups that are described before others get their turn."""
 
 
-async def handle(site: Site, call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
+async def handle(context: KafkaContext, call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
     """One description for each name, however often it is asked for: that is thousands of times as long."""
     found = []
     for number, name in enumerate(dict.fromkeys(call.request.groups), 1):
-        found.append(await _describe(site, name, call.version))
+        found.append(await _describe(context, name, call.version))
         if number % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     if call.request.include_authorized_operations:
         for group in found:
             if not group.error_code:
@@ -36,8 +36,8 @@ async def handle(site: Site, call: Call[DescribeGroupsRequest]) -> DescribeGroup
     return DescribeGroupsResponse(groups=found)
 
 
-async def _describe(site: Site, name: str, version: int) -> DescribedGroup:
-    reply = await ask(site, name, DescribeGroup(name), DescribeGroupReply)
+async def _describe(context: KafkaContext, name: str, version: int) -> DescribedGroup:
+    reply = await call_coordinator(context, name, DescribeGroup(name), DescribeGroupReply)
     if isinstance(reply, Code):
         return DescribedGroup(error_code=reply.number, group_id=name)
     code, message = reply.code, None

@@ -20,28 +20,28 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 1_000
 
 
-async def handle(site: Site, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """One directory."""
-    node, asked = site.node, call.request.topics
-    wanted: Iterable[LeaderReplica | FollowerReplica] = node.partitions.held()
+    node, asked = context.broker, call.request.topics
+    wanted: Iterable[LeaderReplica | FollowerReplica] = node.hosted_replicas.list_replicas()
     if asked is not None:
         named = {(topic.topic, number) for topic in asked for number in topic.partitions}
-        wanted = (each for each in wanted if each.at in named)
+        wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
     for count, held in enumerate(wanted, 1):
-        place = DescribeLogDirsPartition(held.at.partition, held.log.size_bytes)
+        place = DescribeLogDirsPartition(held.tp.partition, held.log.size_bytes)
         if isinstance(held, LeaderReplica):
             place.remote_size = held.cold_bytes
         else:
             place.offset_lag = held.lag
-        topics.setdefault(held.at.topic, DescribeLogDirsTopic(held.at.topic)).partitions.append(place)
+        topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)
         if count % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     space = node.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if node.disk.dead is not None else Code.NONE
     directory = DescribeLogDirsResult(

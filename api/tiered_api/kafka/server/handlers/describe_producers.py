@@ -12,27 +12,27 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.led_partitions import led_here
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 
-async def handle(site: Site, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
+async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """One result per partition, however often it is asked for."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name, [_partition(site, name, number) for number in numbers])
+            TopicResponse(name, [_partition(context, name, number) for number in numbers])
             for name, numbers in wanted.items()
         ]
     )
 
 
-def _partition(site: Site, topic: str, number: int) -> PartitionResponse:
+def _partition(context: KafkaContext, topic: str, number: int) -> PartitionResponse:
     try:
         check_name(topic)
-        producers = led_here(site, topic, number).log.producers
+        producers = find_leader_replica(context, topic, number).log.producers
     except Refused as refused:
         return PartitionResponse(number, refused.code.number, refused.why)
     return PartitionResponse(number, Code.NONE.number, None, [_state(each) for each in producers.list_producers()])

@@ -17,17 +17,17 @@ from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from tiered_api.kafka.server.advertised_brokers import live
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.advertised_brokers import live_brokers
+from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import TOPIC_OPERATIONS
-from tiered_api.kafka.server.metadata_fragments import told_leader
+from tiered_api.kafka.server.metadata_fragments import advertised_leader
 
 LIMIT = 2_000
 
 
-async def handle(site: Site, call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
+async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
     """One page."""
-    request, image = call.request, site.node.image
+    request, image = call.request, context.broker.image
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
@@ -37,12 +37,16 @@ async def handle(site: Site, call: Call[DescribeTopicPartitionsRequest]) -> Desc
     after = cursor.topic_name if cursor is not None else ""
     wanted = sorted(name for name in names or image.topics if name >= after)
     first = cursor.partition_index if cursor is not None else 0
-    return page(image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit)
+    return make_page(
+        image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit
+    )
 
 
-def page(image: Image, names: list[str], begun: str, first: int, limit: int) -> DescribeTopicPartitionsResponse:
+def make_page(
+    image: Image, names: list[str], cursor_topic: str, first: int, limit: int
+) -> DescribeTopicPartitionsResponse:
     """`names` in order, the topic `begun` from partition `first` on, up to `limit` partitions."""
-    alive = live(image)
+    alive = live_brokers(image)
     response = DescribeTopicPartitionsResponse()
     room = max(1, min(limit, LIMIT))
     for name in names:
@@ -51,11 +55,11 @@ def page(image: Image, names: list[str], begun: str, first: int, limit: int) -> 
             break
         topic = image.topics.get(name)
         if topic is None:
-            response.topics.append(_unknown(name))
+            response.topics.append(_make_unknown_topic(name))
             continue
-        start = first if name == begun else 0
+        start = first if name == cursor_topic else 0
         end = min(start + room, len(topic.partitions))
-        response.topics.append(_topic(topic, range(start, end), alive))
+        response.topics.append(_make_topic(topic, range(start, end), alive))
         room -= max(0, end - start)
         if end < len(topic.partitions):
             response.next_cursor = Cursor(name, end)
@@ -63,19 +67,21 @@ def page(image: Image, names: list[str], begun: str, first: int, limit: int) -> 
     return response
 
 
-def _topic(topic: TopicImage, numbers: range, alive: frozenset[int]) -> DescribeTopicPartitionsResponseTopic:
+def _make_topic(topic: TopicImage, numbers: range, live_ids: frozenset[int]) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(topic, number, alive) for number in numbers],
+        partitions=[_make_partition(topic, number, live_ids) for number in numbers],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(topic: TopicImage, number: int, alive: frozenset[int]) -> DescribeTopicPartitionsResponsePartition:
+def _make_partition(
+    topic: TopicImage, number: int, live_ids: frozenset[int]
+) -> DescribeTopicPartitionsResponsePartition:
     partition = topic.partitions[number]
-    code, leader = told_leader(partition, alive)
+    code, leader = advertised_leader(partition, live_ids)
     return DescribeTopicPartitionsResponsePartition(
         error_code=code.number,
         partition_index=number,
@@ -85,11 +91,11 @@ def _partition(topic: TopicImage, number: int, alive: frozenset[int]) -> Describ
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=list(partition.last_known),
-        offline_replicas=[each for each in partition.replicas if each not in alive],
+        offline_replicas=[each for each in partition.replicas if each not in live_ids],
     )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _make_unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
     code = Code.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_name(name)

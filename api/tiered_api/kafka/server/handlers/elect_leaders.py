@@ -18,8 +18,8 @@ from tiered_api.kafka.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import timeout_ms
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 
 PREFERRED, UNCLEAN = 0, 1
 WHY = {
@@ -32,12 +32,12 @@ WHY = {
 Outcomes = Mapping[tuple[TopicId, int], Code]
 
 
-async def handle(site: Site, call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
+async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
     """One result per partition that was asked for."""
     request = call.request
     if request.election_type not in (PREFERRED, UNCLEAN):
-        return _refused(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
-    topics, asked = site.node.image.topics, request.topic_partitions
+        return _make_refused_response(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))
+    topics, asked = context.broker.image.topics, request.topic_partitions
     wanted: tuple[tuple[TopicId, int], ...] | None = None
     if asked is not None:
         named = [(topics[each.topic], each.partitions) for each in asked if each.topic in topics]
@@ -46,37 +46,37 @@ async def handle(site: Site, call: Call[ElectLeadersRequest]) -> ElectLeadersRes
         done: Outcomes = {}
         if wanted or wanted is None:
             election = ElectLeaders(request.election_type == PREFERRED, wanted)
-            outcomes = await site.node.submit(election, timeout_ms(request.timeout_ms) / 1000)
+            outcomes = await context.broker.submit(election, clamp_timeout_ms(request.timeout_ms) / 1000)
             done = {(topic_id, number): code for topic_id, number, code in outcomes}
     except Refused as refused:
-        return _refused(request, refused)
+        return _make_refused_response(request, refused)
     if asked is None:
-        return ElectLeadersResponse(0, 0, _those_that_needed(done, topics.values()))
+        return ElectLeadersResponse(0, 0, _make_needed_results(done, topics.values()))
     results = []
     for each in asked:
         topic_id = topics[each.topic].topic_id if each.topic in topics else TopicId("")
-        rows = [_result(each.topic, number, done.get((topic_id, number))) for number in each.partitions]
+        rows = [_make_result(each.topic, number, done.get((topic_id, number))) for number in each.partitions]
         results.append(ReplicaElectionResult(each.topic, rows))
     return ElectLeadersResponse(0, 0, results)
 
 
-def _those_that_needed(done: Outcomes, topics: Iterable[TopicImage]) -> list[ReplicaElectionResult]:
+def _make_needed_results(done: Outcomes, topics: Iterable[TopicImage]) -> list[ReplicaElectionResult]:
     results = {topic.topic_id: ReplicaElectionResult(topic.name) for topic in topics}
     for (topic_id, number), code in done.items():
         if topic_id in results and code is not Code.ELECTION_NOT_NEEDED:
             result = results[topic_id]
-            result.partition_result.append(_result(result.topic, number, code))
+            result.partition_result.append(_make_result(result.topic, number, code))
     return list(results.values())
 
 
-def _result(name: str, number: int, code: Code | None) -> PartitionResult:
+def _make_result(name: str, number: int, code: Code | None) -> PartitionResult:
     if code is None or code in (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
         why = f"there is no partition {number} of topic {name[:249]!r}"
         return PartitionResult(number, Code.UNKNOWN_TOPIC_OR_PARTITION.number, why)
     return PartitionResult(number, code.number, None if code is Code.NONE else WHY.get(code, code.name))
 
 
-def _refused(request: ElectLeadersRequest, refused: Refused) -> ElectLeadersResponse:
+def _make_refused_response(request: ElectLeadersRequest, refused: Refused) -> ElectLeadersResponse:
     code, why = refused.code.number, refused.why
     results = [
         ReplicaElectionResult(each.topic, [PartitionResult(number, code, why) for number in each.partitions])

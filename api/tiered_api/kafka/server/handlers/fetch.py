@@ -23,154 +23,166 @@ from tiered.replication.follower_reads import FollowerReads, ReadSource
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.replica_selector import ReplicaView, select_replica
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.context import Site
+from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames, replica_frames, request_cache
-from tiered_api.kafka.server.fetch.cold_reads import ColdLoads
-from tiered_api.kafka.server.fetch.delayed_fetch import NAME, Poll, note_sent
-from tiered_api.kafka.server.fetch.frames import BY_ID, FLEXIBLE, RACKS, FetchAsk, Found, Topic
-from tiered_api.kafka.server.fetch.replica_handler import ReplicaFetches
-from tiered_api.kafka.server.fetch.request_cache import Head
+from tiered_api.kafka.server.fetch.cold_reads import ColdReads
+from tiered_api.kafka.server.fetch.delayed_fetch import NAME, DelayedFetch, record_bytes_out
+from tiered_api.kafka.server.fetch.frames import (
+    FLEXIBLE_FROM,
+    RACK_FROM,
+    TOPIC_IDS_FROM,
+    ParsedFetch,
+    PartitionResult,
+    RequestedTopic,
+)
+from tiered_api.kafka.server.fetch.replica_handler import ReplicaFetchHandler
+from tiered_api.kafka.server.fetch.request_cache import CachedRequest
 from tiered_api.kafka.server.latencies import FOLLOWER_FETCH
-from tiered_api.kafka.server.long_poll import LONG, LongPoll
-from tiered_api.kafka.server.produce.frames import CORRELATED
+from tiered_api.kafka.server.long_poll import LARGE_FETCH_PARTITIONS, LargeFetch
+from tiered_api.kafka.server.produce.frames import CORRELATION_ID_END
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import Connection
+    from tiered_api.kafka.server.connection import ClientConnection
     from tiered_api.kafka.server.socket_writer import Part
 
 API_KEY = 1
-Guard = Callable[["Connection", Callable[[], None], str], None]
+Guard = Callable[["ClientConnection", Callable[[], None], str], None]
 KNOWN_MAX = 10_000
 GATHER_SECONDS = 0.006
 PARKED_MAX = 500_000
 """Partitions for which fetches wait: one more is answered at once with what there is, as if its time were up."""
 
 
-class Fetches:
+class FetchHandler:
     """Fetch requests of one server, those that wait included."""
 
-    def __init__(self, site: Site, guard: Guard) -> None:
-        self.site = site
-        self.guard = guard
-        self.turns = site.turns
-        self.loads = ColdLoads(site)
-        self.copies = ReplicaFetches(site, guard)
-        self.waiting: dict[Poll, None] = {}
-        self.parked = 0
+    def __init__(self, context: KafkaContext, run_guarded: Guard) -> None:
+        self.context = context
+        self.run_guarded = run_guarded
+        self.turns = context.turns
+        self.cold_reads = ColdReads(context)
+        self.replica_fetches = ReplicaFetchHandler(context, run_guarded)
+        self.parked_fetches: dict[DelayedFetch, None] = {}
+        self.parked_partitions = 0
         """Partitions of all fetches that wait."""
-        self.shared: dict[tuple[ReadSource, int, bool], tuple[Found, int]] | None = None
+        self.shared_results: dict[tuple[ReadSource, int, bool], tuple[PartitionResult, int]] | None = None
         """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
         they look, when nothing changes the logs."""
-        self.read_once: frames.ReadOnce | None = None
+        self.slice_cache: frames.SliceCache | None = None
         """What several of them send."""
-        self._heads: dict[tuple[int, bytes], Head] = {}
-        self._due: list[tuple[Connection, Callable[[], None]]] = []
+        self._cached_requests: dict[tuple[int, bytes], CachedRequest] = {}
+        self._due_rereads: list[tuple[ClientConnection, Callable[[], None]]] = []
         self._loop = asyncio.get_running_loop()
         self._gather_until = 0.0
-        self._produced = 0
+        self._produced_bytes = 0
         """Bytes that had been produced when those that are due waited for more."""
         self._by_name: dict[tuple[bytes, int], ReadSource] = {}
         self._by_id: dict[tuple[bytes, int], ReadSource] = {}
 
-    def take(
-        self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
+    def handle_request(
+        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int, at: int
     ) -> Sequence[Part] | None:
         """Reads what the request asks for; its answer, or None where that comes later."""
-        self.site.requests[API_KEY] += 1
-        if version == replica_frames.VERSION and replica_frames.is_replicas(frame):
-            theirs = replica_frames.parse(frame, at)
+        self.context.requests[API_KEY] += 1
+        if version == replica_frames.VERSION and replica_frames.is_replica_fetch(frame):
+            theirs = replica_frames.parse_request(frame, at)
             if theirs is not None:
-                connection.key = FOLLOWER_FETCH
-                return self.copies.take(connection, theirs, correlation_id)
-        ask = self._ask(connection, frame, version, at)
-        if ask.replica >= 0:
+                connection.api_key = FOLLOWER_FETCH
+                return self.replica_fetches.handle_request(connection, theirs, correlation_id)
+        ask = self._parse_request(connection, frame, version, at)
+        if ask.replica_id >= 0:
             return self._refuse_replica(connection, version, correlation_id, ask)
         if ask.session_epoch > 0:
             code = Code.FETCH_SESSION_ID_NOT_FOUND.number
-            return frames.answer(version, correlation_id, (), 0, code=code)
-        if sum(len(topic.wanted) for topic in ask.topics) > LONG:
-            self._begin_long(LongPoll(self, connection, version, correlation_id, ask))
+            return frames.encode_response(version, correlation_id, (), 0, code=code)
+        if sum(len(topic.partitions) for topic in ask.topics) > LARGE_FETCH_PARTITIONS:
+            self._start_large_fetch(LargeFetch(self, connection, version, correlation_id, ask))
             return None
-        replicas = self._usual(connection, ask, version)
-        poll: Poll | None = None
+        replicas = self._find_known_sources(connection, ask, version)
+        poll: DelayedFetch | None = None
         if replicas:
-            wanted = ask.topics[0].wanted
+            wanted = ask.topics[0].partitions
             if False not in [replica.is_at_end(each.offset) for replica, each in zip(replicas, wanted, strict=True)]:
-                poll = Poll(self, connection, version, correlation_id, ask, replicas)
+                poll = DelayedFetch(self, connection, version, correlation_id, ask, replicas)
             else:
-                answer = self._at_once(ask, replicas, version, correlation_id)
+                answer = self._try_fast_response(ask, replicas, version, correlation_id)
                 if answer is not None:
                     return answer
         if poll is None:
-            poll = Poll(self, connection, version, correlation_id, ask)
-            poll.read()
-        if poll.is_done() or self.parked + poll.size > PARKED_MAX:
-            return poll.answer()
-        poll.wait()
+            poll = DelayedFetch(self, connection, version, correlation_id, ask)
+            poll.read_partitions()
+        if poll.is_done() or self.parked_partitions + poll.size > PARKED_MAX:
+            return poll.make_response()
+        poll.park()
         return None
 
-    def _begin_long(self, poll: LongPoll) -> None:
-        late = self.parked + poll.size > PARKED_MAX
-        poll.begin()
+    def _start_large_fetch(self, fetch: LargeFetch) -> None:
+        late = self.parked_partitions + fetch.size > PARKED_MAX
+        fetch.start()
         if late:
-            poll.finish()
+            fetch.complete()
 
     def _refuse_replica(
-        self, connection: Connection, version: int, correlation_id: int, ask: FetchAsk
+        self, connection: ClientConnection, version: int, correlation_id: int, request: ParsedFetch
     ) -> Sequence[Part]:
         """Our followers ask in one way only, and say the credential: this one does not, so it is none of them."""
-        self.site.refusals.note("stranger", connection.peer, f"says to be broker {ask.replica}")
+        self.context.refusals.record("stranger", connection.peer, f"says to be broker {request.replica_id}")
         code = Code.CLUSTER_AUTHORIZATION_FAILED.number
-        told = [(topic.echo, [Found(each.partition, code) for each in topic.wanted]) for topic in ask.topics]
-        return frames.answer(version, correlation_id, told, len(told), code=code)
+        told = [
+            (topic.echo, [PartitionResult(each.partition, code) for each in topic.partitions])
+            for topic in request.topics
+        ]
+        return frames.encode_response(version, correlation_id, told, len(told), code=code)
 
-    def _ask(self, connection: Connection, frame: memoryview, version: int, at: int) -> FetchAsk:
+    def _parse_request(self, connection: ClientConnection, frame: memoryview, version: int, at: int) -> ParsedFetch:
         """Clients send the same again and again up to the offsets. Bytes before these that were read once are
         remembered: they mean the same, whoever sends them."""
-        head = self._heads.get((version, bytes(frame[CORRELATED : connection.fetch_head])))
+        head = self._cached_requests.get((version, bytes(frame[CORRELATION_ID_END : connection.fetch_prefix_end])))
         if head is not None:
-            known = request_cache.parse_known(frame, head)
+            known = request_cache.parse_cached(frame, head)
             if known is not None:
                 return known
-        ask = frames.parse(frame, version, at)
-        head = request_cache.learn(frame, ask)
+        ask = frames.parse_request(frame, version, at)
+        head = request_cache.remember_request(frame, ask)
         if head is not None:
-            if len(self._heads) >= KNOWN_MAX:
-                self._heads.clear()
-            self._heads[version, bytes(frame[CORRELATED : ask.rows])] = head
-            connection.fetch_head = ask.rows
+            if len(self._cached_requests) >= KNOWN_MAX:
+                self._cached_requests.clear()
+            self._cached_requests[version, bytes(frame[CORRELATION_ID_END : ask.rows_at])] = head
+            connection.fetch_prefix_end = ask.rows_at
         return ask
 
-    def _usual(self, connection: Connection, ask: FetchAsk, version: int) -> list[ReadSource] | None:
+    def _find_known_sources(
+        self, connection: ClientConnection, request: ParsedFetch, version: int
+    ) -> list[ReadSource] | None:
         """The partitions of the only topic, when all are known and nothing is wrong with them."""
-        if len(ask.topics) != 1:
+        if len(request.topics) != 1:
             return None
-        echo, _, wanted = ask.topics[0]
-        known = self._by_id if version >= BY_ID else self._by_name
+        echo, _, wanted = request.topics[0]
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         replicas: list[ReadSource] = []
         for index, offset, _, epoch in wanted:
             replica = known.get((echo, index))
             if replica is None or replica.is_stopped or (epoch >= 0 and epoch != replica.state.leader_epoch):
                 return None
-            if ask.rack:
-                if self.nearest(connection, replica, ask.rack, offset) is not None:
+            if request.rack:
+                if self.find_nearest_replica(connection, replica, request.rack, offset) is not None:
                     return None
             elif isinstance(replica, FollowerReads):
                 return None
             replicas.append(replica)
         return replicas
 
-    def _at_once(
-        self, ask: FetchAsk, replicas: list[ReadSource], version: int, correlation_id: int
+    def _try_fast_response(
+        self, request: ParsedFetch, replicas: list[ReadSource], version: int, correlation_id: int
     ) -> Sequence[Part] | None:
         """The short way to an answer: what is asked for is hot, enough, and not too much. None, and nothing done, when
         it is not that simple."""
-        (echo, _, wanted), committed = ask.topics[0], ask.read_committed
-        most = left = min(ask.max_bytes, self.site.node.settings.fetch_max_bytes)
-        founds: list[Found | bytes] = []
+        (echo, _, wanted), committed = request.topics[0], request.read_committed
+        most = left = min(request.max_bytes, self.context.broker.settings.fetch_max_bytes)
+        founds: list[PartitionResult | bytes] = []
         for (index, offset, limit, _), replica in zip(wanted, replicas, strict=True):
             if replica.is_at_end(offset):
-                founds.append(frames.nothing(version, index, *replica.offset_snapshot(), committed))
+                founds.append(frames.encode_empty(version, index, *replica.offset_snapshot(), committed))
                 continue
             if limit > left:
                 limit = left
@@ -185,21 +197,23 @@ class Fetches:
             if not 0 < size <= limit:
                 return None
             left -= size
-            founds.append(Found(index, 0, high_watermark, stable, log_start, data))
-        if most - left < ask.min_bytes:
+            founds.append(PartitionResult(index, 0, high_watermark, stable, log_start, data))
+        if most - left < request.min_bytes:
             return None
-        self.site.fetched_bytes += most - left
+        self.context.fetched_bytes += most - left
         if len(founds) == 1:
             replicas[0].traffic.bytes_out += most - left
         else:
-            note_sent(founds, replicas)
-        if len(founds) == 1 and isinstance(found := founds[0], Found) and version >= FLEXIBLE:
-            return frames.answer_of_one(version, correlation_id, echo, found, committed)
-        return frames.answer(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
+            record_bytes_out(founds, replicas)
+        if len(founds) == 1 and isinstance(found := founds[0], PartitionResult) and version >= FLEXIBLE_FROM:
+            return frames.encode_single_response(version, correlation_id, echo, found, committed)
+        return frames.encode_response(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
-    def nearest(self, connection: Connection, source: ReadSource, rack: str, offset: int) -> int | None:
+    def find_nearest_replica(
+        self, connection: ClientConnection, source: ReadSource, rack: str, offset: int
+    ) -> int | None:
         """The broker that a consumer in `rack` should read from, when it is not this one (KIP-392)."""
-        node = self.site.node
+        node = self.context.broker
         own, brokers = node.settings, node.image.brokers
         if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, LeaderReplica):
             return None
@@ -214,78 +228,80 @@ class Fetches:
             source.enable_follower_reads()
         return found
 
-    def find_again(self, version: int, topic: Topic, index: int, rack: str, before: ReadSource) -> ReadSource:
+    def find_same_topic(
+        self, version: int, topic: RequestedTopic, index: int, rack: str, previous: ReadSource
+    ) -> ReadSource:
         """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
         name by now, and to which an offset of the first one means nothing."""
-        found = self.find(version, topic, index, rack)
-        if found.topic_id != before.topic_id:
+        found = self.find_source(version, topic, index, rack)
+        if found.topic_id != previous.topic_id:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name[:249]!r} was deleted")
         return found
 
-    def find(self, version: int, topic: Topic, index: int, rack: str) -> ReadSource:
+    def find_source(self, version: int, topic: RequestedTopic, index: int, rack: str) -> ReadSource:
         """The partition, led here or, for a consumer that names its rack, copied; `Refused` when it is neither."""
-        known = self._by_id if version >= BY_ID else self._by_name
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         replica = known.get((topic.echo, index))
         if replica is not None and not replica.is_stopped and (rack or isinstance(replica, LeaderReplica)):
             return replica
         name = topic.name
-        if version >= BY_ID:
-            name = self.site.node.topic(TopicId(id_text(topic.echo))).name
-        replica = self._find(version, name, index, rack)
-        if isinstance(replica, LeaderReplica) or version >= BY_ID:
+        if version >= TOPIC_IDS_FROM:
+            name = self.context.broker.topic(TopicId(id_text(topic.echo))).name
+        replica = self._find_by_name(version, name, index, rack)
+        if isinstance(replica, LeaderReplica) or version >= TOPIC_IDS_FROM:
             if len(known) >= KNOWN_MAX:
                 known.clear()
             known[topic.echo, index] = replica
         return replica
 
-    def _find(self, version: int, name: str, index: int, rack: str) -> ReadSource:
+    def _find_by_name(self, version: int, name: str, index: int, rack: str) -> ReadSource:
         """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do. So is
         one without a rack, which no leader sent here. It takes this broker for the leader, and an offset that only the
         leader can read for one out of range."""
-        node = self.site.node
+        node = self.context.broker
         followed: FollowerReads | None = None
         try:
-            return node.replica(name, index)
+            return node.leader_replica(name, index)
         except Refused as refused:
-            if rack and version >= RACKS and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
-                followed = node.followed(name, index)
+            if rack and version >= RACK_FROM and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
+                followed = node.follower_reads(name, index)
             if followed is None:
                 raise
         return followed
 
-    def soon(self, connection: Connection, look: Callable[[], None]) -> None:
+    def schedule_reread(self, connection: ClientConnection, reread: Callable[[], None]) -> None:
         """Has a request look again in the next turn of the loop."""
-        if not self._due:
+        if not self._due_rereads:
             self._gather_until = self._loop.time() + GATHER_SECONDS
-            self._loop.call_soon(self._look)
-        self._due.append((connection, look))
+            self._loop.call_soon(self._run_rereads)
+        self._due_rereads.append((connection, reread))
 
-    def _look(self) -> None:
+    def _run_rereads(self) -> None:
         """Waits while every turn brings more, for a moment: what comes one after the other makes one answer."""
-        produced = self.site.produced_bytes
-        if produced != self._produced and self._loop.time() < self._gather_until:
-            self._produced = produced
-            self._loop.call_soon(self._look)
+        produced = self.context.produced_bytes
+        if produced != self._produced_bytes and self._loop.time() < self._gather_until:
+            self._produced_bytes = produced
+            self._loop.call_soon(self._run_rereads)
             return
-        due, self._due = self._due, []
+        due, self._due_rereads = self._due_rereads, []
         if len(due) > 1:
-            self.shared, self.read_once = {}, frames.ReadOnce()
+            self.shared_results, self.slice_cache = {}, frames.SliceCache()
         for connection, look in due:
-            self.guard(connection, look, NAME)
-        self.shared = self.read_once = None
+            self.run_guarded(connection, look, NAME)
+        self.shared_results = self.slice_cache = None
 
-    def tidy(self) -> None:
+    def evict_stale(self) -> None:
         """Forgets partitions that are led here no more."""
-        self.copies.tidy()
+        self.replica_fetches.evict_stale()
         self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
         self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
 
-    def hurry(self) -> None:
+    def drain(self) -> None:
         """The broker stops: all that wait are answered with what there is."""
-        self.copies.hurry()
-        for poll in list(self.waiting):
-            poll.finish()
+        self.replica_fetches.drain()
+        for poll in list(self.parked_fetches):
+            poll.complete()
 
     async def close(self) -> None:
         """Ends the loads."""
-        await self.loads.close()
+        await self.cold_reads.close()

@@ -19,29 +19,29 @@ from tiered_api.kafka.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tiered_api.kafka.server.advertised_brokers import serving
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers
+from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.group_requests import coordinator_code
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-MANY = 4
+MANY_KEYS_FROM = 4
 KEYS_MAX = 10_000
 
-_NOBODY = (-1, "", -1)
+_NO_COORDINATOR = (-1, "", -1)
 
 
-async def handle(site: Site, call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
+async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
     """One answer for each key."""
     request = call.request
-    keys = (request.coordinator_keys if call.version >= MANY else [request.key])[:KEYS_MAX]
-    failed = await _not_served(site, request.key_type)
+    keys = (request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key])[:KEYS_MAX]
+    failed = await _check_key_type(context, request.key_type)
     if failed is None:
-        await site.node.doubts.settled()
-        places = _places(site.node.image, call.listener)
-        found = [_find(key, places) for key in keys]
+        await context.broker.suspected_brokers.wait_resolved()
+        places = _find_partition_leaders(context.broker.image, call.listener)
+        found = [_find_coordinator(key, places) for key in keys]
     else:
-        found = [_failed(key, *failed) for key in keys]
-    if call.version >= MANY:
+        found = [_make_error(key, *failed) for key in keys]
+    if call.version >= MANY_KEYS_FROM:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
     message = None if only.error_code == Code.NONE.number else only.error_message
@@ -50,7 +50,7 @@ async def handle(site: Site, call: Call[FindCoordinatorRequest]) -> FindCoordina
     )
 
 
-async def _not_served(site: Site, key_type: int) -> tuple[Code, str] | None:
+async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, str] | None:
     """Why no key of this type has a coordinator, if none has. Asked once for all keys: it may take its time."""
     if key_type == TRANSACTION:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served by this broker"
@@ -59,26 +59,28 @@ async def _not_served(site: Site, key_type: int) -> tuple[Code, str] | None:
     if key_type != GROUP:
         return Code.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
     try:
-        await site.node.coordinators.ensure_topic()
+        await context.broker.group_coordinators.ensure_topic()
     except Refused as refused:
         return coordinator_code(refused), refused.why
     return None
 
 
-def _places(image: Image, listener: str) -> list[tuple[int, str, int]]:
+def _find_partition_leaders(image: Image, listener: str) -> list[tuple[int, str, int]]:
     """Who leads each partition of groups, and the address that clients of this listener are told."""
-    brokers = {broker.node_id: (broker.node_id, host, port) for broker, host, port in serving(image, listener)}
-    return [brokers.get(partition.leader, _NOBODY) for partition in image.topics[OFFSETS_TOPIC].partitions]
+    brokers = {
+        broker.node_id: (broker.node_id, host, port) for broker, host, port in advertised_brokers(image, listener)
+    }
+    return [brokers.get(partition.leader, _NO_COORDINATOR) for partition in image.topics[OFFSETS_TOPIC].partitions]
 
 
-def _find(key: str, places: Sequence[tuple[int, str, int]]) -> Coordinator:
-    partition = partition_of(key, len(places))
-    node_id, host, port = places[partition]
+def _find_coordinator(key: str, leaders: Sequence[tuple[int, str, int]]) -> Coordinator:
+    partition = partition_of(key, len(leaders))
+    node_id, host, port = leaders[partition]
     if node_id < 0:
-        return _failed(key, Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader")
+        return _make_error(key, Code.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{partition} has no leader")
     return Coordinator(key=key, node_id=node_id, host=host, port=port)
 
 
-def _failed(key: str, code: Code, why: str) -> Coordinator:
-    node_id, host, port = _NOBODY
+def _make_error(key: str, code: Code, why: str) -> Coordinator:
+    node_id, host, port = _NO_COORDINATOR
     return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=code.number, error_message=why)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups import requests
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator
 
 
-async def handle(site: Site, call: Call[HeartbeatRequest]) -> HeartbeatResponse:
+async def handle(context: KafkaContext, call: Call[HeartbeatRequest]) -> HeartbeatResponse:
     """The code says what the member is to do."""
     request = call.request
     beat = requests.Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
-    reply = await ask(site, request.group_id, beat, requests.HeartbeatReply)
+    reply = await call_coordinator(context, request.group_id, beat, requests.HeartbeatReply)
     code = reply.code if isinstance(reply, requests.HeartbeatReply) else reply
     return HeartbeatResponse(error_code=0 if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code.number)

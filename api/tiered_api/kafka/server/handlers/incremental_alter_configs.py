@@ -13,8 +13,8 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tiered_api.kafka.server.config_resources import Edits, alter_each
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.config_resources import Edits, alter_resources
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 
 class Operation(IntEnum):
@@ -26,10 +26,12 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-async def handle(site: Site, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
+async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
     """One result per resource, in their order."""
     request = call.request
-    outcomes = await alter_each(site, request.resources, _edits, validate_only=request.validate_only, replace=False)
+    outcomes = await alter_resources(
+        context, request.resources, _edits, validate_only=request.validate_only, replace=False
+    )
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

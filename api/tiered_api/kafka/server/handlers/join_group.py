@@ -7,15 +7,15 @@ v9+ tells a returning static leader to leave assignments as they are (KIP-814).
 
 from __future__ import annotations
 
-from tiered.groups.requests import JoinGroupReply, JoinGroup
+from tiered.groups.requests import JoinGroup, JoinGroupReply
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask, parked_seconds
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator, rebalance_wait_seconds
 
 REBALANCE_TIMEOUT, ID_REQUIRED, NULL_PROTOCOL, SKIP_ASSIGNMENT = 1, 4, 7, 9
 
 
-async def handle(site: Site, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
+async def handle(context: KafkaContext, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
     """Waits for the others; who goes meanwhile is forgotten."""
     request, version = call.request, call.version
     rebalance_ms = request.rebalance_timeout_ms if version >= REBALANCE_TIMEOUT else request.session_timeout_ms
@@ -33,7 +33,9 @@ async def handle(site: Site, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
         member_id_required=version >= ID_REQUIRED,
         supports_skip_assignment=version >= SKIP_ASSIGNMENT,
     )
-    reply = await ask(site, request.group_id, join, JoinGroupReply, parked_seconds(rebalance_ms))
+    reply = await call_coordinator(
+        context, request.group_id, join, JoinGroupReply, rebalance_wait_seconds(rebalance_ms)
+    )
     joined = reply if isinstance(reply, JoinGroupReply) else JoinGroupReply(reply, request.member_id)
     return JoinGroupResponse(
         error_code=joined.code.number,

@@ -7,24 +7,24 @@ gives a reason (KIP-800).
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import LeaveGroup, LeavingMember, LeaveGroupReply
+from tiered.groups.requests import LeaveGroup, LeaveGroupReply, LeavingMember
 from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator
 
-MANY = 3
+MANY_MEMBERS_FROM = 3
 
 
-async def handle(site: Site, call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
+async def handle(context: KafkaContext, call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
     """One code for each member, unless the whole is refused."""
     request = call.request
-    if call.version < MANY:
+    if call.version < MANY_MEMBERS_FROM:
         leavers: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
     else:
         leavers = tuple(LeavingMember(each.member_id, each.group_instance_id, each.reason) for each in request.members)
-    reply = await ask(site, request.group_id, LeaveGroup(request.group_id, leavers), LeaveGroupReply)
+    reply = await call_coordinator(context, request.group_id, LeaveGroup(request.group_id, leavers), LeaveGroupReply)
     left = reply if isinstance(reply, LeaveGroupReply) else LeaveGroupReply(reply)
-    if call.version < MANY:
+    if call.version < MANY_MEMBERS_FROM:
         code = left.codes[0] if left.code is Code.NONE and left.codes else left.code
         return LeaveGroupResponse(error_code=code.number)
     members = [

@@ -9,22 +9,22 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.config_resources import Kind
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.config_resources import ConfigResourceType
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 
-async def handle(site: Site, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
+async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     """Every topic and broker, or those of the types that are asked for."""
     if call.version == 0:
         return ListConfigResourcesResponse()
-    kinds = set(call.request.resource_types) or set(Kind)
-    if not kinds <= set(Kind):
+    kinds = set(call.request.resource_types) or set(ConfigResourceType)
+    if not kinds <= set(ConfigResourceType):
         return ListConfigResourcesResponse(error_code=Code.UNSUPPORTED_VERSION.number)
-    image = site.node.image
+    image = context.broker.image
     found: list[ConfigResource] = []
-    for kind in (Kind.BROKER_LOGGER, Kind.BROKER):
+    for kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.BROKER):
         if kind in kinds:
             found += [ConfigResource(str(node_id), kind) for node_id, each in image.brokers.items() if each.live]
-    if Kind.TOPIC in kinds:
-        found += [ConfigResource(name, Kind.TOPIC) for name in image.topics]
+    if ConfigResourceType.TOPIC in kinds:
+        found += [ConfigResource(name, ConfigResourceType.TOPIC) for name in image.topics]
     return ListConfigResourcesResponse(config_resources=found)

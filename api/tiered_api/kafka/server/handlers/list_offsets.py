@@ -26,17 +26,17 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tiered_api.kafka.server.bounded_tasks import in_time
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import FAULTS, code_of
-from tiered_api.kafka.server.inter_broker_auth import only_pretends
-from tiered_api.kafka.server.led_partitions import led_here
+from tiered_api.kafka.server.bounded_tasks import run_bounded
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, error_code_of
+from tiered_api.kafka.server.inter_broker_auth import is_impostor
+from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 CONSUMER = -1
 READ_COMMITTED = 1
-TIMED = 10
-UNSURE_VERSION = 5
-OF_THE_END = (OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP)
+TIMEOUT_FROM = 10
+OFFSET_NOT_AVAILABLE_FROM = 5
+END_TIMESTAMPS = (OffsetSpec.LATEST, OffsetSpec.MAX_TIMESTAMP)
 SINCE_VERSION = {
     OffsetSpec.LATEST: 1,
     OffsetSpec.EARLIEST: 1,
@@ -47,7 +47,7 @@ SINCE_VERSION = {
 }
 
 
-async def handle(site: Site, call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
+async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
     """One answer per partition; one that is asked for twice is refused."""
     request = call.request
     wanted: dict[tuple[str, int], ListOffsetsPartition | None] = {}
@@ -55,13 +55,15 @@ async def handle(site: Site, call: Call[ListOffsetsRequest]) -> ListOffsetsRespo
         for each in topic.partitions:
             place = topic.name, each.partition_index
             wanted[place] = None if place in wanted else each
-    work = _refuse if only_pretends(site, call, request.replica_id) else _answer
+    work = _refuse if is_impostor(context, call, request.replica_id) else _look_up_offset
     lookups = TimeLookups()
-    works = [partial(work, site, call, name, number, each, lookups) for (name, number), each in wanted.items()]
+    works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
-    answers = await in_time(
-        works, _patience(site, call), lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out)
+    answers = await run_bounded(
+        works,
+        _lookup_timeout_ms(context, call),
+        lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
     for (name, _), answer in zip(wanted, answers, strict=True):
@@ -69,14 +71,14 @@ async def handle(site: Site, call: Call[ListOffsetsRequest]) -> ListOffsetsRespo
     return ListOffsetsResponse(topics=list(topics.values()))
 
 
-def _patience(site: Site, call: Call[ListOffsetsRequest]) -> int:
-    ceiling = site.node.settings.remote_list_offsets_request_timeout_ms
+def _lookup_timeout_ms(context: KafkaContext, call: Call[ListOffsetsRequest]) -> int:
+    ceiling = context.broker.settings.remote_list_offsets_request_timeout_ms
     asked = call.request.timeout_ms
-    return min(asked, ceiling) if call.version >= TIMED and asked > 0 else ceiling
+    return min(asked, ceiling) if call.version >= TIMEOUT_FROM and asked > 0 else ceiling
 
 
-async def _answer(
-    site: Site,
+async def _look_up_offset(
+    context: KafkaContext,
     call: Call[ListOffsetsRequest],
     topic: str,
     number: int,
@@ -86,8 +88,8 @@ async def _answer(
     if asked is None:
         return ListOffsetsPartitionResponse(number, Code.INVALID_REQUEST.number)
     try:
-        name = _name(asked.timestamp, call.version) if asked.timestamp < 0 else None
-        replica = led_here(site, topic, number, asked.current_leader_epoch)
+        name = _parse_named_timestamp(asked.timestamp, call.version) if asked.timestamp < 0 else None
+        replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
         end = replica.high_watermark
         if call.request.replica_id != CONSUMER:
             end = replica.log.end_offset
@@ -97,15 +99,17 @@ async def _answer(
             found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
-        if (found == OFFSET_NOT_FOUND if name is None else name in OF_THE_END) and call.request.replica_id == CONSUMER:
-            _refuse_while_unsure(replica, call.version)
-    except FAULTS as fault:
-        return ListOffsetsPartitionResponse(number, code_of(fault).number)
+        if (
+            found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS
+        ) and call.request.replica_id == CONSUMER:
+            _check_epoch_committed(replica, call.version)
+    except ENGINE_ERRORS as fault:
+        return ListOffsetsPartitionResponse(number, error_code_of(fault).number)
     return ListOffsetsPartitionResponse(number, Code.NONE.number, found.timestamp, found.offset, found.leader_epoch)
 
 
 async def _refuse(
-    site: Site,
+    context: KafkaContext,
     call: Call[ListOffsetsRequest],
     topic: str,
     number: int,
@@ -115,14 +119,14 @@ async def _refuse(
     return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)
 
 
-def _refuse_while_unsure(replica: LeaderReplica, version: int) -> None:
+def _check_epoch_committed(replica: LeaderReplica, version: int) -> None:
     """A new leader may have more that is committed than it knows of: its end would go back (KIP-207)."""
     if replica.high_watermark < replica.epoch_start:
-        code = Code.OFFSET_NOT_AVAILABLE if version >= UNSURE_VERSION else Code.LEADER_NOT_AVAILABLE
-        raise Refused(code, f"{replica.at} has a new leader, which does not know yet what is committed")
+        code = Code.OFFSET_NOT_AVAILABLE if version >= OFFSET_NOT_AVAILABLE_FROM else Code.LEADER_NOT_AVAILABLE
+        raise Refused(code, f"{replica.tp} has a new leader, which does not know yet what is committed")
 
 
-def _name(timestamp: int, version: int) -> OffsetSpec:
+def _parse_named_timestamp(timestamp: int, version: int) -> OffsetSpec:
     if timestamp not in SINCE_VERSION or version < SINCE_VERSION[OffsetSpec(timestamp)]:
         raise Refused(Code.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
     return OffsetSpec(timestamp)

@@ -12,12 +12,14 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 
-async def handle(site: Site, call: Call[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
+async def handle(
+    context: KafkaContext, call: Call[ListPartitionReassignmentsRequest]
+) -> ListPartitionReassignmentsResponse:
     """What does not move, or is not there, is left out."""
-    topics, named = site.node.image.topics, call.request.topics
+    topics, named = context.broker.image.topics, call.request.topics
     wanted: dict[str, Sequence[int]] = {name: range(len(topic.partitions)) for name, topic in topics.items()}
     if named is not None:
         wanted = {each.name: each.partition_indexes for each in named if each.name in topics}

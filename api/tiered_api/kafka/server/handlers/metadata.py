@@ -25,10 +25,10 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.advertised_brokers import controller, serving
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_AT_ONCE, has_id
-from tiered_api.kafka.server.metadata_fragments import fragment, joined
+from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
+from tiered_api.kafka.server.metadata_fragments import encode_fragment, join_fragments
 
 log = logging.getLogger(__name__)
 
@@ -41,46 +41,48 @@ BETWEEN_YIELDS = 500
 """Topics that are encoded before others get their turn."""
 
 
-async def handle(site: Site, call: Call[MetadataRequest]) -> bytes:
+async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     """The answer, encoded: topics that did not change since they were asked for last are copied."""
     request, version = call.request, call.version
     denied: dict[str, Code] = {}
-    if request.allow_auto_topic_creation and site.node.settings.auto_create_topics_enable:
-        denied = await _create(site, request)
-    await site.node.doubts.settled()
-    image = site.node.image
+    if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
+        denied = await _create_missing_topics(context, request)
+    await context.broker.suspected_brokers.wait_resolved()
+    image = context.broker.image
     head = MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
-            for broker, host, port in serving(image, call.listener, site.node.doubts.lately())
+            for broker, host, port in advertised_brokers(
+                image, call.listener, context.broker.suspected_brokers.recently_gone()
+            )
         ],
-        cluster_id=site.node.cluster_id,
-        controller_id=controller(image),
+        cluster_id=context.broker.cluster_id,
+        controller_id=advertised_controller(image),
     )
     if request.include_cluster_authorized_operations:
         head.cluster_authorized_operations = CLUSTER_OPERATIONS
-    return joined(head, version, await _topics(site, image, request, version, denied))
+    return join_fragments(head, version, await _encode_topics(context, image, request, version, denied))
 
 
-async def _topics(
-    site: Site, image: Image, request: MetadataRequest, version: int, denied: Mapping[str, Code]
+async def _encode_topics(
+    context: KafkaContext, image: Image, request: MetadataRequest, version: int, denied: Mapping[str, Code]
 ) -> list[bytes]:
     made: list[bytes] = []
     with_operations = request.include_topic_authorized_operations
     everything = request.topics is None or (version == 0 and not request.topics)
-    named = list(image.topics.values()) if everything else _asked(request.topics or [], image, version, denied)
+    named = list(image.topics.values()) if everything else _select_topics(request.topics or [], image, version, denied)
     for number, each in enumerate(named, 1):
         if isinstance(each, MetadataResponseTopic):
-            made.append(fragment(each, version))
+            made.append(encode_fragment(each, version))
         else:
-            site.topic_fragments.follow(image)
-            made.append(site.topic_fragments.of(each, version, with_operations))
+            context.topic_fragments.use_image(image)
+            made.append(context.topic_fragments.get_fragment(each, version, with_operations))
         if number % BETWEEN_YIELDS == 0:
-            await site.turns.wait()
+            await context.turns.wait_turn()
     return made
 
 
-def _asked(
+def _select_topics(
     topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code]
 ) -> list[TopicImage | MetadataResponseTopic]:
     """Each topic once: its image, or what is said where there is none."""
@@ -97,11 +99,11 @@ def _asked(
             )
         else:
             name = asked.name or ""
-            made[name, ""] = image.topics.get(name) or _unknown(name, denied.get(name))
+            made[name, ""] = image.topics.get(name) or _make_unknown_topic(name, denied.get(name))
     return list(made.values())
 
 
-def _unknown(name: str, denied: Code | None) -> MetadataResponseTopic:
+def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic:
     if denied is not None:
         return MetadataResponseTopic(denied.number, name)
     try:
@@ -111,24 +113,28 @@ def _unknown(name: str, denied: Code | None) -> MetadataResponseTopic:
     return MetadataResponseTopic(Code.UNKNOWN_TOPIC_OR_PARTITION.number, name, is_internal=name in INTERNAL)
 
 
-async def _create(site: Site, request: MetadataRequest) -> dict[str, Code]:
+async def _create_missing_topics(context: KafkaContext, request: MetadataRequest) -> dict[str, Code]:
     """Creates what is asked for by a legal name and not there. Returns what the cluster has no room for; what cannot be
     created for another reason stays unknown."""
-    known = site.node.image.topics
+    known = context.broker.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
-    missing = missing[: max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // site.node.settings.num_partitions))]
+    missing = missing[
+        : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
+    ]
     made: Sequence[TopicImage | Refused] = ()
-    if missing and site.node.store.outage is None:
+    if missing and context.broker.store.outage is None:
         with suppress(Refused):
-            made = await site.node.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)
+            made = await context.broker.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)
     denied = {
         name: each
         for name, each in zip(missing, made, strict=bool(made))
         if isinstance(each, Refused) and each.code is Code.POLICY_VIOLATION
     }
-    unsaid = site.quiet.unsaid("no room for topics") if denied else None
-    if unsaid is not None:
+    suppressed = context.log_limiter.admit("no room for topics") if denied else None
+    if suppressed is not None:
         name, why = next(iter(denied.items()))
-        log.warning("topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), unsaid, why.why)
+        log.warning(
+            "topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), suppressed, why.why
+        )
     return {name: each.code for name, each in denied.items()}

@@ -9,7 +9,7 @@ all in-sync replicas.
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import PartitionOffset, CommitOffsets, CommitOffsetsReply
+from tiered.groups.requests import CommitOffsets, CommitOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered_api.kafka.protocol.messages.offset_commit import (
@@ -19,20 +19,20 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator
 
-GROUP_UNKNOWN, BY_ID = 9, 10
+GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 
 
-async def handle(site: Site, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
+async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
     """One code for each partition, in the order of the request."""
-    request, version, image = call.request, call.version, site.node.image
+    request, version, image = call.request, call.version, context.broker.image
     rows: list[PartitionOffset] = []
     places: list[OffsetCommitResponsePartition] = []
     answers: list[OffsetCommitResponseTopic] = []
     for asked in request.topics:
-        topic, refusal = _topic(image, asked, version)
+        topic, refusal = _find_topic(image, asked, version)
         answer = OffsetCommitResponseTopic(asked.name, asked.topic_id)
         answers.append(answer)
         count = len(topic.partitions) if topic is not None else 0
@@ -44,24 +44,26 @@ async def handle(site: Site, call: Call[OffsetCommitRequest]) -> OffsetCommitRes
                 rows.append(
                     PartitionOffset(
                         topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
-                        each.committed_metadata or "", topic.topic_id if version >= BY_ID else "",
+                        each.committed_metadata or "", topic.topic_id if version >= TOPIC_IDS_FROM else "",
                     )
                 )  # fmt: skip
     if rows:
-        for place, code in zip(places, await _commit(site, request, tuple(rows), version), strict=True):
+        for place, code in zip(places, await _commit_offsets(context, request, tuple(rows), version), strict=True):
             place.error_code = code.number
     return OffsetCommitResponse(topics=answers)
 
 
-def _topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
+def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
     """The topic, and what a partition gets that is not there."""
-    if version < BY_ID:
+    if version < TOPIC_IDS_FROM:
         return image.topics.get(asked.name), Code.UNKNOWN_TOPIC_OR_PARTITION
     found = image.topics_by_id.get(TopicId(asked.topic_id))
     return found, Code.UNKNOWN_TOPIC_ID if found is None else Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int) -> tuple[Code, ...]:
+async def _commit_offsets(
+    context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
+) -> tuple[Code, ...]:
     commit = CommitOffsets(
         request.group_id,
         rows,
@@ -70,8 +72,8 @@ async def _commit(site: Site, request: OffsetCommitRequest, rows: tuple[Partitio
         request.group_instance_id,
         request.retention_time_ms,
     )
-    reply = await ask(site, request.group_id, commit, CommitOffsetsReply)
+    reply = await call_coordinator(context, request.group_id, commit, CommitOffsetsReply)
     codes = reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(rows)
-    if version >= GROUP_UNKNOWN:
+    if version >= GROUP_ID_NOT_FOUND_FROM:
         return codes
     return tuple(Code.ILLEGAL_GENERATION if code is Code.GROUP_ID_NOT_FOUND else code for code in codes)

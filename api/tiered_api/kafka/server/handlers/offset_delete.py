@@ -6,23 +6,23 @@ Not those of topics that its members are subscribed to. Partitions that are not 
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import DeleteReply, DeleteOffsets
+from tiered.groups.requests import DeleteOffsets, DeleteReply
 from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask, has_partition
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator, has_partition
 
 
-async def handle(site: Site, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
+async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
     """One code for each partition, unless the whole is refused."""
-    request, image = call.request, site.node.image
+    request, image = call.request, context.broker.image
     asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     there = tuple(row for row in asked if has_partition(image, *row))
-    reply = await ask(site, request.group_id, DeleteOffsets(request.group_id, there), DeleteReply)
+    reply = await call_coordinator(context, request.group_id, DeleteOffsets(request.group_id, there), DeleteReply)
     code = reply.code if isinstance(reply, DeleteReply) else reply
     if isinstance(reply, Code) or code is not Code.NONE:
         return OffsetDeleteResponse(error_code=code.number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tiered.errors import Code
-from tiered.groups.requests import NO_OFFSET, PartitionOffset, FetchOffsetsReply, FetchOffsets
+from tiered.groups.requests import NO_OFFSET, FetchOffsets, FetchOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered_api.kafka.protocol.messages.offset_fetch import (
@@ -25,114 +25,116 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator
 
-WHOLE_ERROR, MANY, BY_ID = 2, 8, 10
+GROUP_ERROR_FROM, MANY_GROUPS_FROM, TOPIC_IDS_FROM = 2, 8, 10
 BETWEEN_YIELDS = 1_000
 """Offsets and groups that are looked up before others get their turn."""
 
 
-async def handle(site: Site, call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
+async def handle(context: KafkaContext, call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
     """What each group committed."""
     request = call.request
-    if call.version >= MANY:
-        return OffsetFetchResponse(groups=await _groups(site, request.groups, call.version))
+    if call.version >= MANY_GROUPS_FROM:
+        return OffsetFetchResponse(groups=await _fetch_groups(context, request.groups, call.version))
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(each.name, partition_indexes=each.partition_indexes) for each in request.topics
         ]
-    only = await _group(site, OffsetFetchRequestGroup(request.group_id, topics=topics), call.version)
-    return _alone(only, topics or [], call.version)
+    only = await _fetch_group(context, OffsetFetchRequestGroup(request.group_id, topics=topics), call.version)
+    return _make_single_response(only, topics or [], call.version)
 
 
-async def _groups(site: Site, asked: Iterable[OffsetFetchRequestGroup], version: int) -> list[OffsetFetchResponseGroup]:
+async def _fetch_groups(
+    context: KafkaContext, asked: Iterable[OffsetFetchRequestGroup], version: int
+) -> list[OffsetFetchResponseGroup]:
     once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
     for group in asked:
         once.setdefault((group.group_id, group.topics is None), group)
     found: list[OffsetFetchResponseGroup] = []
     looked_up = 0
     for group in once.values():
-        found.append(await _group(site, group, version))
+        found.append(await _fetch_group(context, group, version))
         looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
         if looked_up >= BETWEEN_YIELDS:
             looked_up = 0
-            await site.turns.wait()
+            await context.turns.wait_turn()
     return found
 
 
-async def _group(site: Site, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
-    image = site.node.image
+async def _fetch_group(context: KafkaContext, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+    image = context.broker.image
     if asked.topics is None:
         fetch = FetchOffsets(asked.group_id, None, asked.member_id, asked.member_epoch)
-        reply = await ask(site, asked.group_id, fetch, FetchOffsetsReply)
+        reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
         if isinstance(reply, Code) or reply.code is not Code.NONE:
-            return _refused(asked, reply if isinstance(reply, Code) else reply.code)
-        return OffsetFetchResponseGroup(asked.group_id, _everything(reply.offsets, image, version))
-    named = [(each, _name(image, each, version)) for each in _once(asked.topics)]
+            return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
+        return OffsetFetchResponseGroup(asked.group_id, _group_by_topic(reply.offsets, image, version))
+    named = [(each, _find_topic_name(image, each, version)) for each in _merge_duplicates(asked.topics)]
     wanted = tuple((name, p) for each, name in named if name is not None for p in each.partition_indexes)
-    ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= BY_ID else ()
+    ids = tuple((name, each.topic_id) for each, name in named if name is not None) if version >= TOPIC_IDS_FROM else ()
     fetch = FetchOffsets(asked.group_id, wanted, asked.member_id, asked.member_epoch, ids)
-    reply = await ask(site, asked.group_id, fetch, FetchOffsetsReply)
+    reply = await call_coordinator(context, asked.group_id, fetch, FetchOffsetsReply)
     if isinstance(reply, Code) or reply.code is not Code.NONE:
-        return _refused(asked, reply if isinstance(reply, Code) else reply.code)
+        return _make_refused_group(asked, reply if isinstance(reply, Code) else reply.code)
     rows, topics = iter(reply.offsets), list[OffsetFetchResponseTopics]()
     for each, name in named:
         if name is None:
-            partitions = [_none(p, Code.UNKNOWN_TOPIC_ID) for p in each.partition_indexes]
+            partitions = [_make_error_partition(p, Code.UNKNOWN_TOPIC_ID) for p in each.partition_indexes]
         else:
-            partitions = [_row(next(rows)) for _ in each.partition_indexes]
+            partitions = [_make_partition(next(rows)) for _ in each.partition_indexes]
         topics.append(OffsetFetchResponseTopics(each.name, each.topic_id, partitions))
     return OffsetFetchResponseGroup(asked.group_id, topics)
 
 
-def _once(asked: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+def _merge_duplicates(asked: Iterable[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
     wanted: dict[tuple[str, str], dict[int, None]] = {}
     for topic in asked:
         wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
     return [OffsetFetchRequestTopics(*place, list(partitions)) for place, partitions in wanted.items()]
 
 
-def _name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | None:
-    if version < BY_ID:
+def _find_topic_name(image: Image, asked: OffsetFetchRequestTopics, version: int) -> str | None:
+    if version < TOPIC_IDS_FROM:
         return asked.name
     topic = image.topics_by_id.get(TopicId(asked.topic_id))
     return topic.name if topic is not None else None
 
 
-def _everything(rows: Iterable[PartitionOffset], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
+def _group_by_topic(rows: Iterable[PartitionOffset], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
     """Rows by topic; asked by id, only those of topics that have one."""
     topics: dict[str, OffsetFetchResponseTopics] = {}
     for row in rows:
         known = image.topics.get(row.topic)
-        if version >= BY_ID and (known is None or row.topic_id not in ("", known.topic_id)):
+        if version >= TOPIC_IDS_FROM and (known is None or row.topic_id not in ("", known.topic_id)):
             continue
         if row.topic not in topics:
             topics[row.topic] = OffsetFetchResponseTopics(row.topic)
             if known is not None:
                 topics[row.topic].topic_id = known.topic_id
-        topics[row.topic].partitions.append(_row(row))
+        topics[row.topic].partitions.append(_make_partition(row))
     return list(topics.values())
 
 
-def _row(row: PartitionOffset) -> OffsetFetchResponsePartitions:
+def _make_partition(row: PartitionOffset) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(row.partition, row.offset, row.leader_epoch, row.metadata, 0)
 
 
-def _none(partition: int, code: Code) -> OffsetFetchResponsePartitions:
+def _make_error_partition(partition: int, code: Code) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(partition, NO_OFFSET, -1, "", code.number)
 
 
-def _refused(asked: OffsetFetchRequestGroup, code: Code) -> OffsetFetchResponseGroup:
+def _make_refused_group(asked: OffsetFetchRequestGroup, code: Code) -> OffsetFetchResponseGroup:
     return OffsetFetchResponseGroup(asked.group_id, [], code.number)
 
 
-def _alone(
+def _make_single_response(
     group: OffsetFetchResponseGroup, asked: Sequence[OffsetFetchRequestTopics], version: int
 ) -> OffsetFetchResponse:
     """The answer about one group in its older form; v1 has a place for errors beside each partition only."""
-    if group.error_code and version < WHOLE_ERROR:
+    if group.error_code and version < GROUP_ERROR_FROM:
         topics = [
             OffsetFetchResponseTopic(
                 each.name,

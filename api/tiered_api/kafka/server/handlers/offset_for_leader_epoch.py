@@ -18,21 +18,21 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from tiered_api.kafka.server.bounded_tasks import in_time
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import FAULTS, code_of
-from tiered_api.kafka.server.inter_broker_auth import only_pretends
-from tiered_api.kafka.server.led_partitions import led_here
+from tiered_api.kafka.server.bounded_tasks import run_bounded
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, error_code_of
+from tiered_api.kafka.server.inter_broker_auth import is_impostor
+from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 
-async def handle(site: Site, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+async def handle(context: KafkaContext, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     """One answer per partition."""
     wanted = [(topic.topic, each) for topic in call.request.topics for each in topic.partitions]
-    work = _refuse if only_pretends(site, call, call.request.replica_id) else _answer
-    works = [partial(work, site, name, each) for name, each in wanted]
-    answers = await in_time(
+    work = _refuse if is_impostor(context, call, call.request.replica_id) else _find_end_offset
+    works = [partial(work, context, name, each) for name, each in wanted]
+    answers = await run_bounded(
         works,
-        site.node.settings.remote_list_offsets_request_timeout_ms,
+        context.broker.settings.remote_list_offsets_request_timeout_ms,
         lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, wanted[number][1].partition),
     )
     rest = iter(answers)
@@ -44,14 +44,14 @@ async def handle(site: Site, call: Call[OffsetForLeaderEpochRequest]) -> OffsetF
     )
 
 
-async def _refuse(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _refuse(context: KafkaContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, asked.partition)
 
 
-async def _answer(site: Site, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _find_end_offset(context: KafkaContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        replica = led_here(site, topic, asked.partition, asked.current_leader_epoch)
+        replica = find_leader_replica(context, topic, asked.partition, asked.current_leader_epoch)
         epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
-    except FAULTS as fault:
-        return EpochEndOffset(code_of(fault).number, asked.partition)
+    except ENGINE_ERRORS as fault:
+        return EpochEndOffset(error_code_of(fault).number, asked.partition)
     return EpochEndOffset(Code.NONE.number, asked.partition, epoch, end)

@@ -26,186 +26,194 @@ from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.context import Site
-from tiered_api.kafka.server.leader_hints import ELSEWHERE, NO_TAGS, NewLeaders
+from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.produce import frames
-from tiered_api.kafka.server.produce.frames import BY_ID, CORRELATED, Outcome, ProduceAsk, Template, Topic, compact_text
+from tiered_api.kafka.server.produce.frames import (
+    CORRELATION_ID_END,
+    TOPIC_IDS_FROM,
+    ParsedProduce,
+    ProduceResult,
+    ProduceTopic,
+    ResponseTemplate,
+    read_compact_text,
+)
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 
 if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import Connection
+    from tiered_api.kafka.server.connection import ClientConnection
     from tiered_api.kafka.server.dispatch import Dispatch
     from tiered_api.kafka.server.socket_writer import Part
 
 API_KEY = 0
 ZSTD_FROM = 7
 RECORD_ERRORS_FROM = 8
-LEADERS_FROM, LEADER_TAG = 10, 0
+LEADER_HINTS_FROM, LEADER_TAG = 10, 0
 KNOWN_MAX = 10_000
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
-PIECE = 50
+PIECE_PARTITIONS = 50
 """Partitions whose records are appended in one go: some 5 ms."""
-LONG = 4 * PIECE
+LARGE_REQUEST_PARTITIONS = 4 * PIECE_PARTITIONS
 """A request of more is always dealt with in pieces; a shorter one only when others have used up the turn."""
 PART_BYTES = 128 << 10
 """So many bytes count as one partition more."""
-TWICE = "the partition stands twice in the request"
+DUPLICATE_PARTITION = "the partition stands twice in the request"
 
 _SHAPE = Struct(">8xi4xb4xh")
 """Batch length, magic and attributes."""
 
-Outcomes = list[tuple[bytes, list[Outcome]]]
+TopicResults = list[tuple[bytes, list[ProduceResult]]]
 
 
-class Head(NamedTuple):
+class CachedProduce(NamedTuple):
     """What the bytes of a request mean that stand before its records, when those are all for one partition."""
 
     acks: int
     replica: LeaderReplica
-    template: Template
+    template: ResponseTemplate
 
 
-class Appending:
+class PendingProduce:
     """One request, and what became of its parts so far."""
 
-    def __init__(self, connection: Connection, version: int, correlation_id: int, ask: ProduceAsk) -> None:
+    def __init__(self, connection: ClientConnection, version: int, correlation_id: int, request: ParsedProduce) -> None:
         self.connection = connection
         self.version = version
         self.correlation_id = correlation_id
-        self.acks = ask.acks
-        self.timeout_ms = ask.timeout_ms
-        self.asked = ask.topics
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        self.requested_topics = request.topics
         """Empty once all is appended: their records are views of the request, whose memory is given back."""
-        self.topics: Outcomes = []
-        self.waiting: list[tuple[LeaderReplica, int, list[Outcome], int]] = []
+        self.results: TopicResults = []
+        self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
         """Parts that are not committed yet: up to which offset they have to be, and the place of their outcome."""
-        self.failed = False
+        self.has_failed = False
 
 
-class Produces:
+class ProduceHandler:
     """Produce requests of one server.
 
     Clients send the same again and again up to the records: topic, partition, acks. Bytes that were read once and led
     to an append are remembered, and when they come again nothing is parsed: they mean the same, whoever sends them.
     """
 
-    def __init__(self, site: Site, dispatch: Dispatch) -> None:
-        self._site = site
+    def __init__(self, context: KafkaContext, dispatch: Dispatch) -> None:
+        self._context = context
         self._dispatch = dispatch
         self._by_name: dict[tuple[bytes, int], LeaderReplica] = {}
         self._by_id: dict[tuple[bytes, int], LeaderReplica] = {}
-        self._heads: dict[tuple[int, bytes], Head] = {}
+        self._cached: dict[tuple[int, bytes], CachedProduce] = {}
 
-    def take(
-        self, connection: Connection, frame: memoryview, version: int, correlation_id: int, at: int
+    def handle_request(
+        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int, at: int
     ) -> Sequence[Part] | None:
         """Appends what the request brings; its answer, or None where that comes later or never."""
-        site = self._site
+        site = self._context
         site.requests[API_KEY] += 1
-        begin = connection.produce_head
-        head = self._heads.get((version, bytes(frame[CORRELATED:begin])))
+        begin = connection.produce_prefix_end
+        head = self._cached.get((version, bytes(frame[CORRELATION_ID_END:begin])))
         if head is not None:
-            done = self._append_known(head, frame, version, correlation_id, begin)
+            done = self._append_cached(head, frame, version, correlation_id, begin)
             if done is not None:
                 return done
-        ask = frames.parse(frame, version, at)
-        weight = sum(len(topic.parts) for topic in ask.topics) + len(frame) // PART_BYTES
-        if weight > PIECE and (weight > LONG or not site.turns.is_free()):
-            held = connection.hold(frame)
+        ask = frames.parse_request(frame, version, at)
+        weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
+        if weight > PIECE_PARTITIONS and (weight > LARGE_REQUEST_PARTITIONS or not site.turns.has_time()):
+            held = connection.retain_request(frame)
             if held is not frame:
-                ask = frames.parse(held, version, at)
-            appending = Appending(connection, version, correlation_id, ask)
-            self._dispatch.spawn(connection, partial(self._append_long, appending), "Produce")
+                ask = frames.parse_request(held, version, at)
+            appending = PendingProduce(connection, version, correlation_id, ask)
+            self._dispatch.spawn(connection, partial(self._append_in_pieces, appending), "Produce")
             return None
-        appending = Appending(connection, version, correlation_id, ask)
+        appending = PendingProduce(connection, version, correlation_id, ask)
         for _ in self._append(appending):
             pass
-        topics = appending.topics
-        if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.failed and ask.acks:
-            self._learn(connection, frame, version, ask, topics[0][1][0])
+        topics = appending.results
+        if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.has_failed and ask.acks:
+            self._remember_request(connection, frame, version, ask, topics[0][1][0])
         if ask.acks == 0:
-            if appending.failed:
+            if appending.has_failed:
                 connection.refuse("acks_0", _first_failure(topics))
             return None
-        if appending.waiting:
-            self._dispatch.spawn(connection, partial(self._wait, appending), "Produce")
+        if appending.uncommitted:
+            self._dispatch.spawn(connection, partial(self._wait_committed, appending), "Produce")
             return None
-        return self._answer(appending)
+        return self._encode_response(appending)
 
-    async def _append_long(self, appending: Appending) -> Sequence[Part] | None:
+    async def _append_in_pieces(self, pending: PendingProduce) -> Sequence[Part] | None:
         """Appends in pieces, between which others have their turns. The next request of the connection comes after."""
-        connection, turns = appending.connection, self._site.turns
+        connection, turns = pending.connection, self._context.turns
         try:
-            await turns.wait()
-            for _ in self._append(appending):
-                await turns.wait()
+            await turns.wait_turn()
+            for _ in self._append(pending):
+                await turns.wait_turn()
         finally:
             if not connection.closed:
-                connection.go_on()
-        if appending.acks == 0:
-            if appending.failed:
-                connection.refuse("acks_0", _first_failure(appending.topics))
+                connection.release_request()
+        if pending.acks == 0:
+            if pending.has_failed:
+                connection.refuse("acks_0", _first_failure(pending.results))
             return ()
-        return await self._wait(appending)
+        return await self._wait_committed(pending)
 
-    def _append(self, appending: Appending) -> Iterator[None]:
+    def _append(self, pending: PendingProduce) -> Iterator[None]:
         """Appends all parts, with a pause after each piece."""
-        site, connection, version, acks = self._site, appending.connection, appending.version, appending.acks
-        known = self._by_id if version >= BY_ID else self._by_name
-        asked = appending.asked
-        several = len(asked) != 1 or len(asked[0].parts) != 1
+        site, connection, version, acks = self._context, pending.connection, pending.version, pending.acks
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
+        asked = pending.requested_topics
+        several = len(asked) != 1 or len(asked[0].partitions) != 1
         seen: set[tuple[bytes, int]] = set()
         record_errors = RecordErrors()
-        room = PIECE
+        room = PIECE_PARTITIONS
         for topic in asked:
-            outcomes: list[Outcome] = []
-            appending.topics.append((topic.echo, outcomes))
-            for index, records in topic.parts:
+            outcomes: list[ProduceResult] = []
+            pending.results.append((topic.echo, outcomes))
+            for index, records in topic.partitions:
                 if room <= 0:
                     yield
-                    room = PIECE
+                    room = PIECE_PARTITIONS
                 room -= 1 + (len(records) // PART_BYTES if records is not None else 0)
                 replica = known.get((topic.echo, index))
                 if several:
                     if (topic.echo, index) in seen:
-                        appending.failed = True
-                        outcomes.append(Outcome(index, Code.INVALID_REQUEST.number, why=TWICE))
+                        pending.has_failed = True
+                        outcomes.append(ProduceResult(index, Code.INVALID_REQUEST.number, why=DUPLICATE_PARTITION))
                         continue
                     seen.add((topic.echo, index))
                 try:
                     if replica is None or replica.is_stopped:
-                        replica = self._find(known, topic, index)
+                        replica = self._find_replica(known, topic, index)
                     _check_shape(records, version)
                     assert records is not None
                     appended = replica.append_now(records, acks)
                 except Refused as fault:
-                    appending.failed = True
-                    refused = _as_before(connection, (topic.echo, index), records, replica, fault)
-                    outcomes.append(self._failure(index, refused, records, replica, version, record_errors))
+                    pending.has_failed = True
+                    refused = _repeat_refusal(connection, (topic.echo, index), records, replica, fault)
+                    outcomes.append(self._make_failure(index, refused, records, replica, version, record_errors))
                     continue
                 site.produced_bytes += len(records)
                 end = appended.last_offset + 1
                 if acks == ACKS_ALL and not replica.is_committed(end):
-                    appending.waiting.append((replica, end, outcomes, len(outcomes)))
+                    pending.uncommitted.append((replica, end, outcomes, len(outcomes)))
                 outcomes.append(
-                    Outcome(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
+                    ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
                 )
-        appending.asked = []
+        pending.requested_topics = []
 
-    def tidy(self) -> None:
+    def evict_stale(self) -> None:
         """Forgets partitions that are led here no more."""
         self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
         self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
-        self._heads = {begun: head for begun, head in self._heads.items() if not head.replica.is_stopped}
+        self._cached = {begun: head for begun, head in self._cached.items() if not head.replica.is_stopped}
 
-    def _append_known(
-        self, head: Head, frame: memoryview, version: int, correlation_id: int, begin: int
+    def _append_cached(
+        self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
     ) -> Sequence[Part] | None:
         """The short way; None, and nothing done, when it is not that simple."""
-        acks, replica, template = head
-        records = frames.only_records(frame, version, begin)
+        acks, replica, template = cached
+        records = frames.parse_records_only(frame, version, begin)
         if records is None or not (acks == 1 or replica.commits_on_append):
             return None
         try:
@@ -213,30 +221,40 @@ class Produces:
             base_offset, _, append_time_ms, _ = replica.append_now(records, acks)
         except Refused:
             return None  # the long way says it in full
-        self._site.produced_bytes += len(records)
+        self._context.produced_bytes += len(records)
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
-    def _learn(
-        self, connection: Connection, frame: memoryview, version: int, ask: ProduceAsk, outcome: Outcome
+    def _remember_request(
+        self,
+        connection: ClientConnection,
+        frame: memoryview,
+        version: int,
+        request: ParsedProduce,
+        outcome: ProduceResult,
     ) -> None:
-        known = self._by_id if version >= BY_ID else self._by_name
-        echo = ask.topics[0].echo
-        if len(self._heads) >= KNOWN_MAX:
-            self._heads.clear()
-        if ask.head <= HEAD_BYTES_MAX:
-            head = Head(ask.acks, known[echo, outcome.partition], Template(version, echo, outcome.partition))
-            self._heads[version, bytes(frame[CORRELATED : ask.head])] = head
-            connection.produce_head = ask.head
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
+        echo = request.topics[0].echo
+        if len(self._cached) >= KNOWN_MAX:
+            self._cached.clear()
+        if request.records_length_at <= HEAD_BYTES_MAX:
+            head = CachedProduce(
+                request.acks, known[echo, outcome.partition], ResponseTemplate(version, echo, outcome.partition)
+            )
+            self._cached[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
+            connection.produce_prefix_end = request.records_length_at
 
-    async def _wait(self, appending: Appending) -> Sequence[Part]:
-        timeout_ms = max(0, min(appending.timeout_ms, WAIT_MAX_MS))
-        waiting = appending.waiting
+    async def _wait_committed(self, pending: PendingProduce) -> Sequence[Part]:
+        timeout_ms = max(0, min(pending.timeout_ms, WAIT_MAX_MS))
+        waiting = pending.uncommitted
         pieces: list[asyncio.Future[list[BaseException | None]]] = []
         try:
-            for first in range(0, len(waiting), PIECE):
+            for first in range(0, len(waiting), PIECE_PARTITIONS):
                 if first:
-                    await self._site.turns.wait()
-                commits = (each.wait_committed(end, timeout_ms) for each, end, _, _ in waiting[first : first + PIECE])
+                    await self._context.turns.wait_turn()
+                commits = (
+                    each.wait_committed(end, timeout_ms)
+                    for each, end, _, _ in waiting[first : first + PIECE_PARTITIONS]
+                )
                 pieces.append(asyncio.gather(*commits, return_exceptions=True))
             done = [fault for piece in pieces for fault in await piece]
         finally:
@@ -246,43 +264,47 @@ class Produces:
             if isinstance(fault, Refused):
                 # The offset stays, as with Kafka: it says that the records are in the log.
                 outcomes[place] = outcomes[place]._replace(code=fault.code.number, why=fault.why)
-                appending.failed = True
+                pending.has_failed = True
             elif fault is not None:
                 raise fault
-        return self._answer(appending)
+        return self._encode_response(pending)
 
-    def _answer(self, appending: Appending) -> Sequence[Part]:
-        version, topics = appending.version, appending.topics
-        tags = self._tell_leaders(appending.connection.listener, version, topics) if appending.failed else NO_TAGS
-        return (frames.answer(version, appending.correlation_id, topics, tags),)
+    def _encode_response(self, pending: PendingProduce) -> Sequence[Part]:
+        version, topics = pending.version, pending.results
+        tags = self._add_leader_hints(pending.connection.listener, version, topics) if pending.has_failed else NO_TAGS
+        return (frames.encode_response(version, pending.correlation_id, topics, tags),)
 
-    def _tell_leaders(self, listener: str, version: int, topics: Outcomes) -> bytes:
+    def _add_leader_hints(self, listener: str, version: int, topics: TopicResults) -> bytes:
         """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
-        if version < LEADERS_FROM or not any(each.code in ELSEWHERE for _, outcomes in topics for each in outcomes):
+        if version < LEADER_HINTS_FROM or not any(
+            each.code in NOT_LEADER_CODES for _, outcomes in topics for each in outcomes
+        ):
             return NO_TAGS
-        leaders = NewLeaders(self._site.node.image, listener, LEADER_TAG)
+        leaders = LeaderHints(self._context.broker.image, listener, LEADER_TAG)
         for echo, outcomes in topics:
             for place, each in enumerate(outcomes):
-                if each.code not in ELSEWHERE:
+                if each.code not in NOT_LEADER_CODES:
                     continue
-                if version >= BY_ID:
-                    tags = leaders.by_id(echo, each.partition)
+                if version >= TOPIC_IDS_FROM:
+                    tags = leaders.tags_by_id(echo, each.partition)
                 else:
-                    tags = leaders.by_name(compact_text(memoryview(echo), 0)[0] or "", each.partition)
+                    tags = leaders.tags_by_name(read_compact_text(memoryview(echo), 0)[0] or "", each.partition)
                 outcomes[place] = each._replace(tags=tags)
-        return leaders.endpoints()
+        return leaders.endpoint_tags()
 
-    def _find(self, known: dict[tuple[bytes, int], LeaderReplica], topic: Topic, index: int) -> LeaderReplica:
+    def _find_replica(
+        self, known: dict[tuple[bytes, int], LeaderReplica], topic: ProduceTopic, index: int
+    ) -> LeaderReplica:
         name = topic.name
         if known is self._by_id:
-            name = self._site.node.topic(TopicId(id_text(topic.echo))).name
+            name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
         check_writable(name)
         if len(known) >= KNOWN_MAX:
             known.clear()
-        replica = known[topic.echo, index] = self._site.node.replica(name, index)
+        replica = known[topic.echo, index] = self._context.broker.leader_replica(name, index)
         return replica
 
-    def _failure(
+    def _make_failure(
         self,
         index: int,
         refused: Refused,
@@ -290,11 +312,11 @@ class Produces:
         replica: LeaderReplica | None,
         version: int,
         record_errors: RecordErrors,
-    ) -> Outcome:
+    ) -> ProduceResult:
         errors: Sequence[tuple[int, str]] = ()
         if version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
-            errors = record_errors.of(refused, records, replica.config, self._site.clock.wall_ms())
-        return Outcome(index, refused.code.number, why=refused.why, record_errors=errors)
+            errors = record_errors.find_errors(refused, records, replica.config, self._context.clock.wall_ms())
+        return ProduceResult(index, refused.code.number, why=refused.why, record_errors=errors)
 
 
 def _check_shape(records: memoryview | None, version: int) -> None:
@@ -310,21 +332,25 @@ def _check_shape(records: memoryview | None, version: int) -> None:
         raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
 
 
-def _as_before(
-    connection: Connection, part: tuple[bytes, int], records: memoryview | None, replica: LeaderReplica | None, fault: Refused
+def _repeat_refusal(
+    connection: ClientConnection,
+    partition: tuple[bytes, int],
+    records: memoryview | None,
+    replica: LeaderReplica | None,
+    refused: Refused,
 ) -> Refused:
     """What a producer is told whose batch leaves a gap that an earlier answer on this connection has made: the same."""
     if records is None or len(records) < HEADER_BYTES:
-        return fault
-    if fault.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        if connection.refused is None or replica is None:
-            return fault
-        return connection.refused.of_gap(part, records, replica) or fault
-    if fault.code.retriable:
-        connection.refused = connection.refused or RefusedSequences()
-        connection.refused.note(part, records, fault)
-    return fault
+        return refused
+    if refused.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if connection.refused_sequences is None or replica is None:
+            return refused
+        return connection.refused_sequences.find_refusal(partition, records, replica) or refused
+    if refused.code.retriable:
+        connection.refused_sequences = connection.refused_sequences or RefusedSequences()
+        connection.refused_sequences.record(partition, records, refused)
+    return refused
 
 
-def _first_failure(topics: Outcomes) -> str:
+def _first_failure(topics: TopicResults) -> str:
     return next(each.why or str(each.code) for _, outcomes in topics for each in outcomes if each.code)

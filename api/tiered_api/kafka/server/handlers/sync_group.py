@@ -6,17 +6,17 @@ v3+ names static members (KIP-345), v5+ says which protocol the member means (KI
 from __future__ import annotations
 
 from tiered.errors import Code
-from tiered.groups.requests import SyncGroupReply, SyncGroup
+from tiered.groups.requests import SyncGroup, SyncGroupReply
 from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.group_requests import ask, parked_seconds
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.group_requests import call_coordinator, rebalance_wait_seconds
 
 PROTOCOL_NAMED = 5
-WAITS_MS = 30 * 60_000
+WAIT_MAX_MS = 30 * 60_000
 """A leader has as long as its rebalance timeout says, which is not told here: the group ends the wait by itself."""
 
 
-async def handle(site: Site, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
+async def handle(context: KafkaContext, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
     """Waits for the leader; who goes meanwhile is forgotten."""
     request = call.request
     if call.version >= PROTOCOL_NAMED and (request.protocol_type is None or request.protocol_name is None):
@@ -30,7 +30,7 @@ async def handle(site: Site, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
         request.protocol_name,
         tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
-    reply = await ask(site, request.group_id, sync, SyncGroupReply, parked_seconds(WAITS_MS))
+    reply = await call_coordinator(context, request.group_id, sync, SyncGroupReply, rebalance_wait_seconds(WAIT_MAX_MS))
     synced = reply if isinstance(reply, SyncGroupReply) else SyncGroupReply(reply)
     return SyncGroupResponse(
         error_code=synced.code.number,

@@ -19,31 +19,31 @@ from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
     TieredAcknowledgeRequest,
     TieredAcknowledgeResponse,
 )
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import timeout_ms
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 
 
-async def handle(site: Site, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
+async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
     """The losses that were acknowledged, once that is committed."""
-    image = site.node.image
+    image = context.broker.image
     try:
-        found = _chosen(image, call.request.topics)
+        found = _select_losses(image, call.request.topics)
         if found:
             seen = tuple(
-                (image.topics[at.topic].topic_id, at.partition, loss.leader_epoch) for at, loss in found.items()
+                (image.topics[tp.topic].topic_id, tp.partition, loss.leader_epoch) for tp, loss in found.items()
             )
-            await site.node.submit(AcknowledgeLosses(seen), timeout_ms(call.request.timeout_ms) / 1000)
+            await context.broker.submit(AcknowledgeLosses(seen), clamp_timeout_ms(call.request.timeout_ms) / 1000)
     except Refused as refused:
         return TieredAcknowledgeResponse(refused.code.number, refused.why)
-    return TieredAcknowledgeResponse(losses=rows(found))
+    return TieredAcknowledgeResponse(losses=encode_losses(found))
 
 
-def rows(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
+def encode_losses(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
     """Losses as the wire has them."""
-    return [PossibleLoss(*at, loss.leader_epoch, loss.from_offset, loss.at_ms) for at, loss in found.items()]
+    return [PossibleLoss(*tp, loss.leader_epoch, loss.from_offset, loss.at_ms) for tp, loss in found.items()]
 
 
-def _chosen(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
+def _select_losses(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
     found = unacknowledged_losses(image)
     if topics is None:
         return found
@@ -57,7 +57,7 @@ def _chosen(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicP
             if not 0 <= number < len(known.partitions):
                 why = f"there is no partition {number} of topic {each.topic!r}"
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, why)
-            at = TopicPartition(each.topic, number)
-            if at in found:
-                chosen[at] = found[at]
+            tp = TopicPartition(each.topic, number)
+            if tp in found:
+                chosen[tp] = found[tp]
     return chosen

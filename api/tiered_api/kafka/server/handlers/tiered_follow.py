@@ -7,23 +7,23 @@ is missed at once.
 from __future__ import annotations
 
 from tiered.errors import Refused
-from tiered.peers import FollowAsk
+from tiered.peers import MetadataFetch
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.inter_broker_auth import cluster_of, words
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.inter_broker_auth import authorize_call, refusal_text
 
 WAIT_MAX_MS = 60_000
 
 
-async def handle(site: Site, call: Call[TieredFollowRequest]) -> TieredFollowResponse:
+async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> TieredFollowResponse:
     """The slots that are asked for, or why this broker has none to give."""
     asked = call.request
     wait_ms = max(0, min(asked.wait_ms, WAIT_MAX_MS))
-    ask = FollowAsk(asked.node_id, asked.incarnation, asked.slot, asked.applied, asked.controller_epoch, wait_ms)
+    ask = MetadataFetch(asked.node_id, asked.incarnation, asked.slot, asked.applied, asked.controller_epoch, wait_ms)
     try:
-        answer = await cluster_of(site, call, asked.cluster_id, asked.credential).followed(ask)
+        answer = await authorize_call(context, call, asked.cluster_id, asked.credential).handle_metadata_fetch(ask)
     except Refused as refused:
-        return TieredFollowResponse(refused.code.number, words(refused))
+        return TieredFollowResponse(refused.code.number, refusal_text(refused))
     return TieredFollowResponse(
         controller_epoch=answer.controller_epoch,
         next_slot=answer.next_slot,

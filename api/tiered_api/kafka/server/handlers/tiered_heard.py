@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.inter_broker_auth import cluster_of, words
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.inter_broker_auth import authorize_call, refusal_text
 
 
-async def handle(site: Site, call: Call[TieredHeardRequest]) -> TieredHeardResponse:
+async def handle(context: KafkaContext, call: Call[TieredHeardRequest]) -> TieredHeardResponse:
     """At once, from memory."""
     asked = call.request
     try:
-        heard = cluster_of(site, call, asked.cluster_id, asked.credential).heard()
+        heard = authorize_call(context, call, asked.cluster_id, asked.credential).controller_view()
     except Refused as refused:
-        return TieredHeardResponse(refused.code.number, words(refused))
+        return TieredHeardResponse(refused.code.number, refusal_text(refused))
     return TieredHeardResponse(
         controller_epoch=heard.controller_epoch,
         controller=heard.controller,

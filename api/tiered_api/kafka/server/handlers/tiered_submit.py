@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
-from tiered_api.kafka.server.context import Call, Site
-from tiered_api.kafka.server.error_codes import timeout_ms
-from tiered_api.kafka.server.inter_broker_auth import cluster_of, words
+from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.inter_broker_auth import authorize_call, refusal_text
 
 
-async def handle(site: Site, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:
+async def handle(context: KafkaContext, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:
     """The controller's reply, when what it changes is committed."""
     asked = call.request
     try:
-        cluster = cluster_of(site, call, asked.cluster_id, asked.credential)
-        answer = await cluster.submitted(asked.request, timeout_ms(asked.timeout_ms) / 1000)
+        cluster = authorize_call(context, call, asked.cluster_id, asked.credential)
+        answer = await cluster.handle_forwarded(asked.request, clamp_timeout_ms(asked.timeout_ms) / 1000)
     except Refused as refused:
-        return TieredSubmitResponse(refused.code.number, words(refused))
+        return TieredSubmitResponse(refused.code.number, refusal_text(refused))
     except Corrupt as error:
-        return TieredSubmitResponse(Code.INVALID_REQUEST.number, words(Refused(Code.INVALID_REQUEST, str(error))))
+        return TieredSubmitResponse(
+            Code.INVALID_REQUEST.number, refusal_text(Refused(Code.INVALID_REQUEST, str(error)))
+        )
     return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)

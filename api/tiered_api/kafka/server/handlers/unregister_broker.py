@@ -8,13 +8,13 @@ from __future__ import annotations
 from tiered.controller.requests import UnregisterBroker
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tiered_api.kafka.server.context import Call, Site
+from tiered_api.kafka.server.context import Call, KafkaContext
 
 
-async def handle(site: Site, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
+async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
     """Done, or why not."""
     try:
-        await site.node.submit(UnregisterBroker(call.request.broker_id))
+        await context.broker.submit(UnregisterBroker(call.request.broker_id))
     except Refused as refused:
         return UnregisterBrokerResponse(0, refused.code.number, refused.why)
     return UnregisterBrokerResponse()

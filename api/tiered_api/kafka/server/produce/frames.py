@@ -13,10 +13,10 @@ from typing import NamedTuple
 from tiered.records.model import HEADER_BYTES
 from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_tags, varint
 
-FLEXIBLE = 9
-CORRELATED = 8
+FLEXIBLE_FROM = 9
+CORRELATION_ID_END = 8
 """Where the correlation id of a request ends: what follows is mostly the same in all requests of a client."""
-BY_ID = 13
+TOPIC_IDS_FROM = 13
 PARTITIONS_MAX = 10_000
 """Partitions in one request; more would hold up everybody else for too long."""
 
@@ -26,26 +26,26 @@ _FIXED = Struct(">hi")
 _INDEXED = Struct(">ii")
 
 
-class Topic(NamedTuple):
+class ProduceTopic(NamedTuple):
     """`echo` is the topic as the answer has to name it; each of `parts` is a partition and its records, or None."""
 
     echo: bytes
     name: str
     """Empty where the topic goes by its id, which then is `echo`."""
-    parts: list[tuple[int, memoryview | None]]
+    partitions: list[tuple[int, memoryview | None]]
 
 
-class ProduceAsk(NamedTuple):
+class ParsedProduce(NamedTuple):
     """A whole request. `head` is where the length of the first records stands; 0 when there are none."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[Topic]
-    head: int
+    topics: list[ProduceTopic]
+    records_length_at: int
 
 
-class Outcome(NamedTuple):
+class ProduceResult(NamedTuple):
     """What became of the records of one partition; `tags` are tagged fields for flexible versions."""
 
     partition: int
@@ -58,10 +58,10 @@ class Outcome(NamedTuple):
     tags: bytes = b"\0"
 
 
-def parse(frame: memoryview, version: int, at: int) -> ProduceAsk:
+def parse_request(frame: memoryview, version: int, at: int) -> ParsedProduce:
     """The request whose body begins at `at`; `Malformed` when it is none."""
     try:
-        ask, at = _flexible(frame, version, at) if version >= FLEXIBLE else _classic(frame, at)
+        ask, at = _parse_flexible(frame, version, at) if version >= FLEXIBLE_FROM else _parse_classic(frame, at)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise Malformed(str(problem)) from None
     if at > len(frame):
@@ -69,82 +69,82 @@ def parse(frame: memoryview, version: int, at: int) -> ProduceAsk:
     return ask
 
 
-def _classic(frame: memoryview, at: int) -> tuple[ProduceAsk, int]:
-    transactional_id, at = classic_text(frame, at)
+def _parse_classic(frame: memoryview, at: int) -> tuple[ParsedProduce, int]:
+    transactional_id, at = read_text(frame, at)
     acks, timeout_ms = _FIXED.unpack_from(frame, at)
-    topics: list[Topic] = []
+    topics: list[ProduceTopic] = []
     head = 0
     count, at, left = _INT.unpack_from(frame, at + 6)[0], at + 10, PARTITIONS_MAX
     for _ in range(count):
         begin = at
-        name, at = classic_text(frame, at)
+        name, at = read_text(frame, at)
         (partitions,) = _INT.unpack_from(frame, at)
-        left = _bounded(left, partitions)
-        topic = Topic(bytes(frame[begin:at]), name or "", [])
+        left = _count_partitions(left, partitions)
+        topic = ProduceTopic(bytes(frame[begin:at]), name or "", [])
         topics.append(topic)
         at += 4
         for _ in range(partitions):
             index, size = _INDEXED.unpack_from(frame, at)
             head = head or at + _INT.size
             at += _INDEXED.size
-            at, records = _records(frame, at, size)
-            topic.parts.append((index, records))
-    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), at
+            at, records = _read_records(frame, at, size)
+            topic.partitions.append((index, records))
+    return ParsedProduce(transactional_id, acks, timeout_ms, topics, head), at
 
 
-def _flexible(frame: memoryview, version: int, at: int) -> tuple[ProduceAsk, int]:
+def _parse_flexible(frame: memoryview, version: int, at: int) -> tuple[ParsedProduce, int]:
     end = len(frame)
     at = skip_tags(frame, at, end)
-    transactional_id, at = compact_text(frame, at)
+    transactional_id, at = read_compact_text(frame, at)
     acks, timeout_ms = _FIXED.unpack_from(frame, at)
-    topics: list[Topic] = []
+    topics: list[ProduceTopic] = []
     count, at = read_varint(frame, at + _FIXED.size)
     left, head = PARTITIONS_MAX, 0
     for _ in range(count - 1):
         begin, name = at, ""
-        if version >= BY_ID:
+        if version >= TOPIC_IDS_FROM:
             at += 16
         else:
-            text, at = compact_text(frame, at)
+            text, at = read_compact_text(frame, at)
             name = text or ""
-        topic = Topic(bytes(frame[begin:at]), name, [])
+        topic = ProduceTopic(bytes(frame[begin:at]), name, [])
         topics.append(topic)
         partitions, at = read_varint(frame, at)
-        left = _bounded(left, partitions - 1)
+        left = _count_partitions(left, partitions - 1)
         for _ in range(partitions - 1):
             (index,) = _INT.unpack_from(frame, at)
             head = head or at + _INT.size
             size, at = read_varint(frame, at + _INT.size)
-            at, records = _records(frame, at, size - 1)
-            topic.parts.append((index, records))
+            at, records = _read_records(frame, at, size - 1)
+            topic.partitions.append((index, records))
             at = skip_tags(frame, at, end)
         at = skip_tags(frame, at, end)
-    return ProduceAsk(transactional_id, acks, timeout_ms, topics, head), skip_tags(frame, at, end)
+    return ParsedProduce(transactional_id, acks, timeout_ms, topics, head), skip_tags(frame, at, end)
 
 
-def only_records(frame: memoryview, version: int, head: int) -> memoryview | None:
+def parse_records_only(frame: memoryview, version: int, records_length_at: int) -> memoryview | None:
     """The records of a request of which everything before their length is known to be for one partition; None when
     they are not all that follows, so that the request has to be read as any other."""
     end = len(frame)
-    if end - head < HEADER_BYTES:
+    if end - records_length_at < HEADER_BYTES:
         return None
-    if version >= FLEXIBLE:
-        size, more = frame[head], frame[head + 1]
+    if version >= FLEXIBLE_FROM:
+        size, more = frame[records_length_at], frame[records_length_at + 1]
         if size >= 128 > more:
-            size, at = size & 127 | more << 7, head + 2
+            size, at = size & 127 | more << 7, records_length_at + 2
         else:
-            size, at = read_varint(frame, head)
+            size, at = read_varint(frame, records_length_at)
         end -= 3
         if at + size - 1 != end or frame[end] or frame[end + 1] or frame[end + 2]:  # tagged fields
             return None
     else:
-        at = head + _INT.size
-        if at + _INT.unpack_from(frame, head)[0] != end:
+        at = records_length_at + _INT.size
+        if at + _INT.unpack_from(frame, records_length_at)[0] != end:
             return None
     return frame[at:end]
 
 
-def _bounded(left: int, more: int) -> int:
+def _count_partitions(left: int, more: int) -> int:
     """What is left of the partitions that one request may have; a topic without any counts as one."""
     left -= max(more, 1)
     if left < 0:
@@ -152,7 +152,7 @@ def _bounded(left: int, more: int) -> int:
     return left
 
 
-def _records(frame: memoryview, at: int, size: int) -> tuple[int, memoryview | None]:
+def _read_records(frame: memoryview, at: int, size: int) -> tuple[int, memoryview | None]:
     if size < 0:
         return at, None
     end = at + size
@@ -161,19 +161,19 @@ def _records(frame: memoryview, at: int, size: int) -> tuple[int, memoryview | N
     return end, frame[at:end]
 
 
-def classic_text(frame: memoryview, at: int) -> tuple[str | None, int]:
+def read_text(frame: memoryview, at: int) -> tuple[str | None, int]:
     """A text with two bytes of length, and where it ends."""
     (size,) = _SHORT.unpack_from(frame, at)
-    return _text(frame, at + 2, size)
+    return _read_text_of_size(frame, at + 2, size)
 
 
-def compact_text(frame: memoryview, at: int) -> tuple[str | None, int]:
+def read_compact_text(frame: memoryview, at: int) -> tuple[str | None, int]:
     """A text whose length is a varint, and where it ends."""
     size, at = read_varint(frame, at)
-    return _text(frame, at, size - 1)
+    return _read_text_of_size(frame, at, size - 1)
 
 
-def _text(frame: memoryview, at: int, size: int) -> tuple[str | None, int]:
+def _read_text_of_size(frame: memoryview, at: int, size: int) -> tuple[str | None, int]:
     if size < 0:
         return None, at
     if at + size > len(frame):
@@ -192,17 +192,17 @@ _OFFSETS_V3 = Struct(">qq")
 _HEAD_FLEXIBLE = Struct(">iiB")
 
 
-def answer(
-    version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[Outcome]]], tags: bytes = b"\0"
+def encode_response(
+    version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[ProduceResult]]], tags: bytes = b"\0"
 ) -> bytes:
     """The whole answer, from its length on; `tags` as in `Outcome`."""
-    flexible = version >= FLEXIBLE
+    flexible = version >= FLEXIBLE_FROM
     parts = [varint(len(topics) + 1) if flexible else _INT.pack(len(topics))]
     for echo, outcomes in topics:
         parts.append(echo)
         parts.append(varint(len(outcomes) + 1) if flexible else _INT.pack(len(outcomes)))
         for outcome in outcomes:
-            parts.append(_partition(version, outcome))
+            parts.append(_encode_partition(version, outcome))
         if flexible:
             parts.append(b"\0")
     parts.append(b"\0\0\0\0" + tags if flexible else b"\0\0\0\0")  # behind the throttle time
@@ -212,12 +212,12 @@ def answer(
     return _HEAD.pack(len(body) + 4, correlation_id) + body
 
 
-class Template:
+class ResponseTemplate:
     """The answer to a request that brought records for one partition, when they were appended: all but the numbers."""
 
     def __init__(self, version: int, echo: bytes, partition: int) -> None:
-        whole = answer(version, 0, [(echo, [Outcome(partition)])])
-        head = _HEAD_FLEXIBLE.size + 2 if version >= FLEXIBLE else _HEAD.size + 2 * _INT.size
+        whole = encode_response(version, 0, [(echo, [ProduceResult(partition)])])
+        head = _HEAD_FLEXIBLE.size + 2 if version >= FLEXIBLE_FROM else _HEAD.size + 2 * _INT.size
         at = head + len(echo) + _FIXED.size
         numbers = _OFFSETS if version >= 5 else _OFFSETS_V3
         end = at + numbers.size
@@ -233,9 +233,9 @@ class Template:
         return self._pack(size, correlation_id, before, base_offset, append_time_ms, after)
 
 
-def _partition(version: int, outcome: Outcome) -> bytes:
+def _encode_partition(version: int, outcome: ProduceResult) -> bytes:
     index, code, base_offset, append_time, log_start, why, record_errors, tags = outcome
-    if version >= FLEXIBLE and not code:
+    if version >= FLEXIBLE_FROM and not code:
         return _V9_FINE.pack(index, 0, base_offset, append_time, log_start, 1, 0, 0)
     if version < 5:
         return _V3.pack(index, code, base_offset, append_time)
@@ -243,20 +243,20 @@ def _partition(version: int, outcome: Outcome) -> bytes:
     if version < 8:
         return fixed
     if version == 8:
-        errors = [_INT.pack(record) + _short(text) for record, text in record_errors]
-        return fixed + _INT.pack(len(errors)) + b"".join(errors) + _short(why)
-    errors = [_INT.pack(record) + _compact(text) + b"\0" for record, text in record_errors]
-    return fixed + varint(len(errors) + 1) + b"".join(errors) + _compact(why) + tags
+        errors = [_INT.pack(record) + _encode_text(text) for record, text in record_errors]
+        return fixed + _INT.pack(len(errors)) + b"".join(errors) + _encode_text(why)
+    errors = [_INT.pack(record) + _encode_compact_text(text) + b"\0" for record, text in record_errors]
+    return fixed + varint(len(errors) + 1) + b"".join(errors) + _encode_compact_text(why) + tags
 
 
-def _short(text: str | None) -> bytes:
+def _encode_text(text: str | None) -> bytes:
     if text is None:
         return b"\xff\xff"
     raw = text.encode()
     return _SHORT.pack(len(raw)) + raw
 
 
-def _compact(text: str | None) -> bytes:
+def _encode_compact_text(text: str | None) -> bytes:
     if text is None:
         return b"\0"
     raw = text.encode()

@@ -10,9 +10,9 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.records import native
 from tiered.records.batch import open_section
 
-OPENED_BYTES = 256 << 10
+DECODED_BYTES_MAX = 256 << 10
 """What one request may make of its batches, opened: a millisecond. The rest is refused without its records named."""
-TOLD_MAX = 1000
+ERRORS_MAX = 1000
 
 _NUMBER = re.compile(r"record (\d+) ")
 
@@ -21,24 +21,26 @@ class RecordErrors:
     """The faults of single records that one Produce request is told of."""
 
     def __init__(self) -> None:
-        self._bytes = OPENED_BYTES
-        self._told = TOLD_MAX
+        self._bytes_left = DECODED_BYTES_MAX
+        self._errors_left = ERRORS_MAX
 
-    def of(self, refused: Refused, batch: memoryview, config: TopicConfig, now_ms: int) -> Sequence[tuple[int, str]]:
+    def find_errors(
+        self, refused: Refused, batch: memoryview, config: TopicConfig, now_ms: int
+    ) -> Sequence[tuple[int, str]]:
         """(place in the batch, what is wrong) of its records; none where the fault is not that of a record, or where
         the request has had its share."""
         if refused.code is Code.INVALID_RECORD:
             number = _NUMBER.search(refused.why)
             return [(int(number[1]), refused.why)] if number is not None else ()
-        if refused.code is not Code.INVALID_TIMESTAMP or not (self._bytes and self._told):
+        if refused.code is not Code.INVALID_TIMESTAMP or not (self._bytes_left and self._errors_left):
             return ()
         low, high = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         try:
-            payload, _, base_timestamp, _, count = open_section(batch, max_bytes=self._bytes)
-            found = native.outside(payload, base_timestamp, low, high, count, self._told)
+            payload, _, base_timestamp, _, count = open_section(batch, max_bytes=self._bytes_left)
+            found = native.outside(payload, base_timestamp, low, high, count, self._errors_left)
         except Corrupt:  # too large, or what nobody can open: its share is spent either way
-            self._bytes = 0
+            self._bytes_left = 0
             return ()
-        self._bytes -= min(self._bytes, len(payload))
-        self._told -= len(found)
+        self._bytes_left -= min(self._bytes_left, len(payload))
+        self._errors_left -= len(found)
         return [(place, f"timestamp {stamp} is not within [{low}, {high}]") for place, stamp in found]

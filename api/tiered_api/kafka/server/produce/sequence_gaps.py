@@ -18,7 +18,7 @@ BATCHES = 5
 """Of a producer and a partition, as many as clients have under way."""
 PRODUCERS_MAX = 1_000
 
-Part = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]
 """A partition as the requests of this connection name it."""
 
 
@@ -26,10 +26,10 @@ class RefusedSequences:
     """Of one connection."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Part, int], deque[tuple[int, int, Refused]]] = {}
+        self._refused: dict[tuple[PartitionKey, int], deque[tuple[int, int, Refused]]] = {}
         """By partition and producer: epoch, first sequence, and what it was told."""
 
-    def note(self, part: Part, records: memoryview, refused: Refused) -> None:
+    def record(self, partition: PartitionKey, records: memoryview, refused: Refused) -> None:
         """This batch was refused, and may come again."""
         try:
             head = decode_header(records)
@@ -37,17 +37,17 @@ class RefusedSequences:
             return
         if head.producer_id < 0:
             return
-        if len(self._seen) >= PRODUCERS_MAX:
-            self._seen.clear()
-        seen = self._seen.setdefault((part, head.producer_id), deque(maxlen=BATCHES))
+        if len(self._refused) >= PRODUCERS_MAX:
+            self._refused.clear()
+        seen = self._refused.setdefault((partition, head.producer_id), deque(maxlen=BATCHES))
         # Without its traceback, which would keep the frames of the handler and the request in them.
         seen.append((head.producer_epoch, head.base_sequence, Refused(refused.code, refused.why)))
 
-    def of_gap(self, part: Part, records: memoryview, replica: LeaderReplica) -> Refused | None:
+    def find_refusal(self, partition: PartitionKey, records: memoryview, replica: LeaderReplica) -> Refused | None:
         """What the batch was told that is missing before this one; None when this connection did not bring it."""
         head = decode_header(records)
         wanted = replica.log.producers.next_sequence(head.producer_id, head.producer_epoch)
-        for epoch, sequence, refused in self._seen.get((part, head.producer_id), ()):
+        for epoch, sequence, refused in self._refused.get((partition, head.producer_id), ()):
             if epoch == head.producer_epoch and sequence == wanted:
                 return refused
         return None
