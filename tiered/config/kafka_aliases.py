@@ -1,4 +1,4 @@
-"""Kafka's names for what has another name here, or none: so that a Kafka broker's own file loads as it is."""
+"""Kafka's setting names that differ here or have no effect, so that a Kafka broker's own file loads unchanged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LARGER_UNITS = {
     "log.roll.hours": ("log.roll.ms", HOUR_MS),
     "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
 }
-"""Kafka's other names of one setting, finest unit first: the finest that is given wins."""
+"""Kafka's other names of one setting, finest unit first; the finest that is given wins."""
 
 SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "node.id"}
-"""Names in Kafka's broker files for what has another name here."""
+"""Names in Kafka's broker files for settings that have another name here."""
 
 ONE_PROCESS = "a process is broker and controller in one"
 ONE_LOOP = "network and requests share one loop"
 NO_TRANSACTIONS = "transactions and share groups are not served yet"
-NO_ZOOKEEPER = "the cluster's memory is in the bucket"
+NO_ZOOKEEPER = "the cluster metadata is in the bucket"
 WITHOUT_EFFECT = {
     "process.roles": ONE_PROCESS,
     "controller.quorum.bootstrap.servers": ONE_PROCESS,
@@ -41,29 +41,31 @@ WITHOUT_EFFECT = {
     "share.coordinator.state.topic.replication.factor": NO_TRANSACTIONS,
     "share.coordinator.state.topic.min.isr": NO_TRANSACTIONS,
 }
-"""Names in Kafka's own server.properties that mean nothing here, with the reason: taken with a warning, so that such a
-file loads as it is."""
+"""Names in Kafka's own server.properties that have no effect here, with the reason.
+
+They are accepted with a warning, so that such a file loads.
+"""
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADERS_ONLY = "org.apache.kafka.common.replica.LeaderSelector"
-"""Who answers consumers; Kafka names its classes."""
+"""Kafka's class names for the choice of the replica that consumers read from."""
 
 _LONG_MAX = 2**63 - 1
 
 
 def resolve_aliases(given: Mapping[str, str], table: Mapping[str, SettingRow]) -> dict[str, str]:
-    """`given` with Kafka's other names replaced by the one name of each setting in `table`."""
+    """Returns `given` with Kafka's other names replaced by the one name of each setting in `table`."""
     other_names = {*LARGER_UNITS, *SAME_MEANING, *WITHOUT_EFFECT}
-    made = {name: text for name, text in given.items() if name not in other_names}
+    renamed = {name: text for name, text in given.items() if name not in other_names}
     for other, name in SAME_MEANING.items():
         if other in given:
             if "," in given[other]:
                 raise table[name].refuse(given[other], f"{other} takes one directory")
-            made.setdefault(name, given[other])
+            renamed.setdefault(name, given[other])
     for other, (name, unit) in LARGER_UNITS.items():
         if other in given:
             row = SettingRow(other, 1, "", -1, _LONG_MAX // unit)
             number = row.parse(given[other])
             assert isinstance(number, int)
-            made.setdefault(name, str(number * unit if number > 0 else number))
-    return made
+            renamed.setdefault(name, str(number * unit if number > 0 else number))
+    return renamed

@@ -1,7 +1,7 @@
-"""Where a broker listens for the Kafka protocol, and which addresses it tells clients: Kafka's syntax, taken apart.
+"""Listeners for the Kafka protocol, bound and advertised, parsed from Kafka's syntax.
 
-`listeners` says where to bind, `advertised.listeners` what clients are told, both as `NAME://HOST:PORT,...`; the name
-ties them together, and a client is told the address of the listener through which it asks.
+`listeners` are the addresses to bind, `advertised.listeners` the addresses for clients, both as `NAME://HOST:PORT,...`.
+The name connects them: a client gets the advertised address of the listener that it uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Refuse = Callable[[str, str], Refused]
 
 
 class Endpoint(NamedTuple):
-    """One listener: its name and an address to bind to, or to tell clients."""
+    """One listener: its name and an address to bind or to advertise."""
 
     name: str
     host: str
@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_host_port(text: str) -> tuple[str, int] | None:
-    """`HOST:PORT` taken apart, the host may be empty; None when it is not that."""
+    """Returns the parts of `HOST:PORT`, the host may be empty; None if the text has another form."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         return None
@@ -41,37 +41,43 @@ def parse_host_port(text: str) -> tuple[str, int] | None:
 
 
 def parse_http_origin(text: str, bound_port: int) -> str | None:
-    """`http://HOST:PORT` of HOST:PORT, or of `http(s)://HOST[:PORT]`; None when the text is neither. Port 0 stands for
-    the port that is bound."""
-    found = _ORIGIN.fullmatch(text)
-    if found is None:
+    """Returns `http://HOST:PORT` for HOST:PORT, or for `http(s)://HOST[:PORT]`; None if the text is neither.
+
+    Port 0 stands for the port that is bound.
+    """
+    match = _ORIGIN.fullmatch(text)
+    if match is None:
         return None
-    scheme, host, port = found.groups()
+    scheme, host, port = match.groups()
     if (scheme is None and port is None) or host.strip("[]") in WILDCARDS or int(port or 0) > 65535:
         return None
     return f"{scheme or 'http'}://{host}" + ("" if port is None else f":{int(port) or bound_port}")
 
 
 def parse(texts: Sequence[str], skipped: Sequence[str], refuse: Refuse) -> tuple[Endpoint, ...]:
-    """The endpoints of a list in Kafka's syntax, those named in `skipped` (controllers) left out. `refuse` makes the
-    refusal of a text, with the reason."""
-    found: dict[str, Endpoint] = {}
+    """Returns the endpoints of a list in Kafka's syntax, without those named in `skipped` (controllers).
+
+    `refuse` makes the error for a text, with the reason.
+    """
+    endpoints: dict[str, Endpoint] = {}
     for text in texts:
         name, separator, address = text.partition("://")
-        place = parse_host_port(address)
-        if not separator or not name or place is None:
+        host_port = parse_host_port(address)
+        if not separator or not name or host_port is None:
             raise refuse(text, "it must be NAME://HOST:PORT")
         name = name.upper()
-        if name in found:
+        if name in endpoints:
             raise refuse(text, f"the name {name} is given twice")
         if name not in skipped:
-            found[name] = Endpoint(name, *place)
-    return tuple(found.values())
+            endpoints[name] = Endpoint(name, *host_port)
+    return tuple(endpoints.values())
 
 
 def check_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], refuse: Refuse) -> None:
-    """Refuses a listener whose protocol is not plain text: nothing else is built yet, and plain text instead of what
-    was asked for would betray who asked."""
+    """Refuses a listener with another protocol than plain text: no other is built yet.
+
+    Plain text in place of a requested encryption would betray its user.
+    """
     given = dict(pair.upper().split(":", 1) for pair in protocols if ":" in pair)
     for endpoint in endpoints:
         known = {"SSL", "SASL_PLAINTEXT", "SASL_SSL", PLAINTEXT}
@@ -81,12 +87,15 @@ def check_protocols(endpoints: Sequence[Endpoint], protocols: Sequence[str], ref
 
 
 def advertise(bound: Sequence[Endpoint], advertised: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
-    """What clients are told of each bound listener: what was given for its name, else its own address, with this
-    machine's `hostname` for one that listens everywhere. Port 0 stands for the port that is bound."""
+    """Returns the endpoints that clients get for the bound listeners.
+
+    An advertised endpoint with the listener's name wins over the listener's own address. This machine's `hostname`
+    replaces a wildcard host. Port 0 stands for the port that is bound.
+    """
     given = {endpoint.name: endpoint for endpoint in advertised}
-    made = []
+    endpoints = []
     for endpoint in bound:
-        one = given.get(endpoint.name, endpoint)
-        host = hostname if one.host in WILDCARDS else one.host
-        made.append(Endpoint(endpoint.name, host, one.port or endpoint.port))
-    return tuple(made)
+        chosen = given.get(endpoint.name, endpoint)
+        host = hostname if chosen.host in WILDCARDS else chosen.host
+        endpoints.append(Endpoint(endpoint.name, host, chosen.port or endpoint.port))
+    return tuple(endpoints)

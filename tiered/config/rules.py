@@ -1,6 +1,6 @@
-"""Rules between settings, and of lists that have a form: what each value alone cannot say.
+"""Rules between several settings, and the form of list values.
 
-Each raises `Refused(INVALID_CONFIG)`, which names the key, the value, and what would be right.
+Each function raises `Refused` (INVALID_CONFIG) with the setting, its value and what is allowed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _REPLICA_LISTS = ("leader.replication.throttled.replicas", "follower.replication
 
 
 def check_topic(config: TopicConfig, table: Mapping[str, SettingRow]) -> None:
-    """A local copy cannot be promised for longer than the record itself (Kafka's rule)."""
+    """Checks rules between topic settings, and the form of the lists of throttled replicas.
+
+    A local copy cannot be kept longer than the record itself (Kafka's rule).
+    """
     pairs = (
         ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
         ("retention.bytes", config.retention_bytes, "local.retention.bytes", config.local_retention_bytes),
@@ -37,8 +40,11 @@ def check_topic(config: TopicConfig, table: Mapping[str, SettingRow]) -> None:
 
 
 def check_broker(settings: Settings, table: Mapping[str, SettingRow]) -> None:
-    """Others reach a broker by a listener that it has. And one that is heard less than twice a session is missed
-    whenever one sign of life is late: then the controller would change for ever."""
+    """Checks rules between broker settings: heartbeat interval, allowed hosts and the inter-broker listener.
+
+    A broker must send more than two heartbeats per session timeout. Otherwise one late heartbeat would look like a lost
+    broker, and the controller would keep changing.
+    """
     heartbeat, session = settings.broker_heartbeat_interval_ms, settings.broker_session_timeout_ms
     if heartbeat * 2 >= session:
         why = f"it must be less than half of broker.session.timeout.ms={session}"
@@ -48,7 +54,7 @@ def check_broker(settings: Settings, table: Mapping[str, SettingRow]) -> None:
             raise table["tiered.http.allowed.hosts"].refuse(
                 name, "it must be a host name without scheme and port, or *"
             )
-    named, there = settings.inter_broker_listener_name, [each.name for each in settings.effective_listeners()]
-    if named and named not in there:
-        why = f"no listener has that name; there are: {', '.join(there) or 'none'}"
+    named, names = settings.inter_broker_listener_name, [each.name for each in settings.effective_listeners()]
+    if named and named not in names:
+        why = f"no listener has that name; there are: {', '.join(names) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)

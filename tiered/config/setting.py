@@ -1,7 +1,7 @@
-"""One setting as a row of data: its name, type, default, limits and one sentence; reading it and refusing it.
+"""One setting as a row of a table: name, type, default, limits and one sentence, with parsing and refusal.
 
-A settings table is a frozen dataclass whose fields are made by `setting(...)`. Kafka's dotted name is the field's name
-with underscores for dots, so code says `config.retention_ms` and people say `retention.ms`.
+A settings table is a frozen dataclass whose fields are made by `setting(...)`. A field's name is Kafka's dotted name
+with underscores for dots: code uses `config.retention_ms`, people use `retention.ms`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRUE_FALSE = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class SettingRow:
-    """What is known of one setting. `low` and `high` are inclusive; `choices` empty means free text."""
+    """One setting. `low` and `high` are inclusive; empty `choices` mean free text."""
 
     name: str
     default: Value
@@ -29,21 +29,21 @@ class SettingRow:
     high: int | None = None
     choices: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = field(default_factory=dict)
-    """Values that are well-formed but not built, with the reason."""
+    """Values that are well-formed but not built yet, with the reason."""
     topic_name: str = ""
-    """For a broker setting that is the default of a topic setting: that setting's name."""
+    """The topic setting of which this broker setting is the default; "" if there is none."""
     dynamic: bool = False
-    """Whether a broker setting can be changed while the broker runs; defaults of topics always can."""
+    """True if a broker setting can change while the broker runs; defaults of topic settings always can."""
 
     @property
     def type_name(self) -> str:
-        """For tables and messages: boolean, integer, number, text or list."""
+        """Type for tables and messages: boolean, integer, number, text or list."""
         names = {bool: "boolean", int: "integer", float: "number", str: "text", tuple: "list"}
         return names[type(self.default)]
 
     @property
     def allowed(self) -> str:
-        """What may be given, in words."""
+        """Allowed values in words."""
         if isinstance(self.default, bool):
             return " or ".join(word for word in TRUE_FALSE if word not in self.unsupported)
         if self.choices:
@@ -55,7 +55,10 @@ class SettingRow:
         return f"{'an integer' if isinstance(self.default, int) else 'a number'} from {self.low} to {self.high}"
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
+        """Returns the typed value of `text`.
+
+        Raises `Refused` (INVALID_CONFIG) with the setting, the value and what is allowed.
+        """
         text = text.strip()
         if isinstance(self.default, tuple):
             parts = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -73,7 +76,7 @@ class SettingRow:
         return text
 
     def refuse(self, value: str, why: str = "") -> Refused:
-        """The one form of a refusal: key, value, reason or what is allowed."""
+        """Returns the error for a value: the setting, the value, and the reason or what is allowed."""
         return Refused(Code.INVALID_CONFIG, f"{self.name}={value}: {why or 'it must be ' + self.allowed}")
 
     def _parse_number(self, text: str) -> int | float:
@@ -103,34 +106,37 @@ def setting(
     topic_name: str = "",
     dynamic: bool = False,
 ) -> T:
-    """A field of a settings table. (Typed as its value: that is what reading the field gives.)"""
+    """Returns a field of a settings table.
+
+    Its type is that of the value, because that is what reading the field gives.
+    """
     row = SettingRow(
         "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
     )
-    made: T = field(default=default, metadata={"row": row})
-    return made
+    field_: T = field(default=default, metadata={"row": row})
+    return field_
 
 
 def rows(table: type[Any]) -> dict[str, SettingRow]:
-    """The rows of a settings table by their dotted names, in the order of the fields."""
-    made = {}
+    """Returns the rows of a settings table by their dotted names, in order of the fields."""
+    table_rows = {}
     for each in fields(table):
         row: SettingRow = each.metadata["row"]
         assert each.default is not MISSING
         name = each.name.replace("_", ".")
-        made[name] = replace(row, name=name)
-    return made
+        table_rows[name] = replace(row, name=name)
+    return table_rows
 
 
 def unknown_setting(name: str, known: Iterable[str], what: str) -> Refused:
-    """The refusal of a name that no table holds, with the nearest known one."""
+    """Returns the error for an unknown name, with the most similar known one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return Refused(Code.INVALID_CONFIG, f"{name}: unknown {what} setting{hint}")
 
 
 def text_of(value: Value) -> str:
-    """A value as it is written in a file or an answer."""
+    """Returns a value as text, as in a file or a reply."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)

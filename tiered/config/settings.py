@@ -1,7 +1,7 @@
-"""The two settings tables: of a topic and of a broker. Kafka's names, defaults and limits where Kafka has them.
+"""The two settings tables: of a topic and of a broker. Names, defaults and limits are Kafka's where Kafka has them.
 
-Only tables stand here; rules between settings stand in `setting_rules.py`. Where values come from (files, options,
-environment) is the command's business; how one value is read and refused is `setting.py`'s.
+Rules between settings are in `rules`; parsing and refusal of one value are in `setting`. The command line decides where
+values come from (files, options, environment).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
 
-NO_COMPACTION = "log compaction is not built yet, and a topic that silently kept every record would be worse"
+NO_COMPACTION = "log compaction is not built yet, and silently keeping every record would be worse"
 NO_EFFECT = "(Without effect: nothing is compacted.)"
-NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps what is in the bucket"
-NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the answer"
+NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
+NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,40 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
-        "What happens to old records: they are deleted.",
+        "Treatment of old records: they are deleted.",
         choices=("delete", "compact"),
         unsupported={"compact": NO_COMPACTION},
     )
     compression_type: str = setting(
         "producer",
-        "Codec of batches that the broker itself builds; batches of clients keep theirs.",
+        "Codec of batches that the broker itself builds; clients' batches keep theirs.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     compression_gzip_level: int = setting(-1, "Level of gzip, -1 for zlib's default.", -1, 9)
     compression_lz4_level: int = setting(9, "Level of lz4; 9 stands for its fast form, as in Kafka.", 1, 17)
     compression_zstd_level: int = setting(3, "Level of zstd.", -131072, 22)
-    retention_ms: int = setting(7 * DAY_MS, "Age at which a record may go, everywhere; -1 keeps all.", -1, LONG_MAX)
-    retention_bytes: int = setting(-1, "Size of a partition, local and cold, kept at most; -1 keeps all.", -1, LONG_MAX)
-    remote_storage_enable: bool = setting(True, "Closed segments go to the bucket.")
+    retention_ms: int = setting(
+        7 * DAY_MS, "Age at which a record may be deleted, on disk and in the bucket; -1 keeps all.", -1, LONG_MAX
+    )
+    retention_bytes: int = setting(-1, "Largest size of a partition, local and cold; -1 keeps all.", -1, LONG_MAX)
+    remote_storage_enable: bool = setting(True, "Closed segments are copied to the bucket.")
     local_retention_ms: int = setting(
-        -2, "Age at which a local copy may go once it is in the bucket; -2 follows retention.ms.", -2, LONG_MAX
+        -2, "Age at which a local copy may be deleted once it is in the bucket; -2 follows retention.ms.", -2, LONG_MAX
     )
     local_retention_bytes: int = setting(
-        -2, "Local bytes kept at most of what is in the bucket; -2 follows retention.bytes.", -2, LONG_MAX
+        -2, "Most local bytes kept of segments that are in the bucket; -2 follows retention.bytes.", -2, LONG_MAX
     )
     segment_bytes: int = setting(GIB, "Size at which a segment is closed.", 1024, INT_MAX)
     segment_ms: int = setting(7 * DAY_MS, "Age at which a segment is closed.", 1, LONG_MAX)
-    segment_jitter_ms: int = setting(0, "At most so much is taken off segment.ms, so that rolls spread.", 0, LONG_MAX)
+    segment_jitter_ms: int = setting(
+        0, "Largest random reduction of segment.ms, so that segments do not all roll at once.", 0, LONG_MAX
+    )
     segment_index_bytes: int = setting(10 * MIB, "Size of an index at which its segment is closed.", 64, INT_MAX)
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", 0, INT_MAX)
-    max_message_bytes: int = setting(MIB + 12, "Size of a record batch at most.", 0, INT_MAX)
+    max_message_bytes: int = setting(MIB + 12, "Largest size of a record batch.", 0, INT_MAX)
     message_timestamp_type: str = setting(
         "CreateTime",
-        "Whose time a record bears: the producer's or the broker's.",
+        "Timestamp of a record: the producer's or the broker's.",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_before_max_ms: int = setting(
@@ -76,54 +80,59 @@ class TopicConfig:
         1, "Replicas that must hold a record before acks=all answers; all, where a topic has fewer.", 1, INT_MAX
     )
     unclean_leader_election_enable: bool = setting(
-        False, "A replica that may lack records may lead. (With one broker there is none to choose from.)"
+        False, "Allows a replica to lead that may lack records. (A single broker has no other replica.)"
     )
     file_delete_delay_ms: int = setting(MINUTE_MS, "Time between renaming a dropped file and deleting it.", 0, LONG_MAX)
     flush: str = setting(
         "none",
-        "What acks=all waits for beside the replicas: nothing, or an fsync (grouped) on each.",
+        "Durability that acks=all waits for beside the replicas: none, or a grouped fsync on each of them.",
         choices=("none", "ack", "bucket"),
         unsupported={"bucket": NO_BUCKET_FLUSH},
     )
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
-    # Names that tools set and show. What they ask for either cannot arise here, or is refused.
+    # Settings that tools set and show. Their effect either does not exist here, or is refused.
     delete_retention_ms: int = setting(DAY_MS, f"How long tombstones stay. {NO_EFFECT}", 0, LONG_MAX)
     min_cleanable_dirty_ratio: float = setting(0.5, f"Share of a log that is worth a compaction. {NO_EFFECT}", 0, 1)
     min_compaction_lag_ms: int = setting(0, f"Age before which no record is compacted. {NO_EFFECT}", 0, LONG_MAX)
-    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is. {NO_EFFECT}", 1, LONG_MAX)
+    max_compaction_lag_ms: int = setting(LONG_MAX, f"Age at which every record is compacted. {NO_EFFECT}", 1, LONG_MAX)
     preallocate: bool = setting(
         False,
         "Segment files take their whole size at once.",
         unsupported={"true": "segment files grow as they are written"},
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "PARTITION:BROKER, ... or `*`: leaders that hold followers which are not in sync to a rate (KIP-73)."
+        (), "PARTITION:BROKER, ... or `*`: leaders that throttle followers which are not in sync (KIP-73)."
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "PARTITION:BROKER, ... or `*`: replicas that copy at that rate while they are not in sync."
+        (), "PARTITION:BROKER, ... or `*`: followers that are throttled while they are not in sync (KIP-73)."
     )
     remote_log_copy_disable: bool = setting(
-        False, "Nothing more goes to the bucket.", unsupported={"true": NO_TIERING_SWITCH}
+        False, "Stops copying segments to the bucket.", unsupported={"true": NO_TIERING_SWITCH}
     )
     remote_log_delete_on_disable: bool = setting(
-        False, "What is in the bucket goes when tiering is switched off.", unsupported={"true": NO_TIERING_SWITCH}
+        False,
+        "Deletes a topic's objects in the bucket when tiering is switched off.",
+        unsupported={"true": NO_TIERING_SWITCH},
     )
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
-        """`defaults` with `given` (values as text) over it; Refused(INVALID_CONFIG) says what is wrong."""
+        """Returns `defaults` with the values in `given`, as text.
+
+        Raises `Refused` (INVALID_CONFIG) with what is wrong.
+        """
         config = replace(defaults or cls(), **_parse_values(topic_rows(), given, "topic"))
         rules.check_topic(config, topic_rows())
         return config
 
     def to_strings(self) -> dict[str, str]:
-        """Every setting as text by its dotted name."""
+        """Returns every setting as text by its dotted name."""
         return _format_values(self)
 
 
 def _default_of(topic_name: str) -> Any:
-    """A broker setting that is the default of a topic setting and shares its limits."""
+    """Returns a broker setting that is the default of a topic setting and shares its limits."""
     row = topic_rows()[topic_name]
     return setting(
         row.default,
@@ -138,7 +147,7 @@ def _default_of(topic_name: str) -> Any:
 
 @cache
 def topic_rows() -> dict[str, SettingRow]:
-    """The topic table by name."""
+    """Returns the rows of the topic table by name."""
     return rows(TopicConfig)
 
 
@@ -146,7 +155,7 @@ def topic_rows() -> dict[str, SettingRow]:
 class Settings:
     """Settings of one broker. The constructor takes typed values unchecked; text goes through `from_strings`."""
 
-    # Where it lives and listens.
+    # Identity, store and listeners.
     node_id: int = setting(1, "Number of this broker, unique in its cluster.", 0, INT_MAX)
     data_dir: str = setting("./tiered-data", "Directory of the hot log; one process owns it.")
     store: str = setting(
@@ -155,55 +164,63 @@ class Settings:
     http: str = setting("127.0.0.1:8082", "HOST:PORT of the HTTP interface; port 0 takes a free one.")
     advertised_http: str = setting(
         "",
-        "What HTTP clients are told of this broker, HOST:PORT or http(s)://HOST[:PORT]; else `http`, with the host of"
-        " its listener for one that is bound everywhere.",
+        "Address of this broker for HTTP clients, HOST:PORT or http(s)://HOST[:PORT]; else `http`, with the host of"
+        " its Kafka listener if `http` is bound to all addresses.",
     )
     kafka: str = setting(
-        "127.0.0.1:9092", "HOST:PORT of the Kafka protocol; port 0 takes a free one, empty serves it not at all."
+        "127.0.0.1:9092", "HOST:PORT of the Kafka protocol; port 0 takes a free one, empty does not serve it."
     )
     listeners: tuple[str, ...] = setting((), "Kafka's form of `kafka`, which it replaces: NAME://HOST:PORT, ...")
     advertised_listeners: tuple[str, ...] = setting(
         (),
-        "What clients are told to connect to, NAME://HOST:PORT, ...; else the listener's own address.",
+        "Addresses for clients, NAME://HOST:PORT, ...; else the listener's own address.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        (), "NAME:PROTOCOL, ...; PLAINTEXT is the only protocol there is yet."
+        (), "NAME:PROTOCOL, ...; PLAINTEXT is the only protocol built yet."
     )
     controller_listener_names: tuple[str, ...] = setting(
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
     )
-    broker_rack: str = setting("", "Name of the place this broker stands in, for placement of replicas.")
+    broker_rack: str = setting("", "Rack of this broker, for the placement of replicas.")
     replica_selector_class: str = setting(
         RACK_AWARE,
-        "Whether consumers that name their rack read from a replica in sync there (KIP-392). (Kafka: from leaders.)",
+        "Replica for consumers that name their rack: one in sync there, or the leader (KIP-392). (Kafka: leader.)",
         choices=(RACK_AWARE, LEADERS_ONLY),
     )
-    inter_broker_listener_name: str = setting("", "The listener for other brokers; without a name the first.")
+    inter_broker_listener_name: str = setting("", "Listener for other brokers; empty means the first one.")
     cordoned_log_dirs: tuple[str, ...] = setting(
-        (), "`*`, for one broker while it runs: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
+        (), "`*`, set for one running broker: it gets no new replicas (KIP-1066).", choices=("*",), dynamic=True
     )
-    broker_session_timeout_ms: int = setting(6_000, "Silence after which others lead what a broker led.", 500, INT_MAX)
-    broker_heartbeat_interval_ms: int = setting(1_500, "Time between two signs of life of a broker.", 50, INT_MAX)
-    auto_leader_rebalance_enable: bool = setting(True, "Who comes back leads again what it is the first replica of.")
-    leader_imbalance_check_interval_seconds: int = setting(300, "How often that is looked for at least.", 1, INT_MAX)
-    replica_lag_time_max_ms: int = setting(10_000, "Time that a replica may lag and be in sync.", 100, LONG_MAX)
-    replica_fetch_wait_max_ms: int = setting(500, "How long a leader may keep a replica waiting.", 1, INT_MAX)
-    replica_fetch_max_bytes: int = setting(MIB, "Bytes that a replica asks of a partition at once.", 1, INT_MAX)
-    replica_fetch_response_max_bytes: int = setting(10 * MIB, "And of all of a leader's partitions.", 1, INT_MAX)
+    broker_session_timeout_ms: int = setting(
+        6_000, "Time without contact after which a broker is fenced.", 500, INT_MAX
+    )
+    broker_heartbeat_interval_ms: int = setting(1_500, "Time between two heartbeats of a broker.", 50, INT_MAX)
+    auto_leader_rebalance_enable: bool = setting(True, "Preferred leaders lead again after they come back.")
+    leader_imbalance_check_interval_seconds: int = setting(
+        300, "Longest time between two checks for preferred leaders.", 1, INT_MAX
+    )
+    replica_lag_time_max_ms: int = setting(
+        10_000, "Longest time that a replica may lag and stay in sync.", 100, LONG_MAX
+    )
+    replica_fetch_wait_max_ms: int = setting(500, "Longest time that a leader holds a replica's fetch.", 1, INT_MAX)
+    replica_fetch_max_bytes: int = setting(MIB, "Bytes that a replica fetches from one partition at once.", 1, INT_MAX)
+    replica_fetch_response_max_bytes: int = setting(
+        10 * MIB, "Bytes that a replica fetches from one leader at once.", 1, INT_MAX
+    )
     log_level: str = setting(
         "info", "Least severe event that is logged, to stderr.", choices=("debug", "info", "warning", "error"),
         dynamic=True,
     )  # fmt: skip
     # Topics.
-    auto_create_topics_enable: bool = setting(True, "A client that asks for a topic which is not there creates it.")
+    auto_create_topics_enable: bool = setting(True, "A client that names a missing topic creates it.")
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     num_partitions: int = setting(1, "Partitions of a topic that is created without a number.", 1, 100_000)
     tiered_partitions_max: int = setting(
-        50_000, "Partitions of a cluster at most: above it none is created.", 1, INT_MAX, dynamic=True
+        50_000, "Most partitions of a cluster: above it none is created.", 1, INT_MAX, dynamic=True
     )
     tiered_partitions_max_per_broker: int = setting(
         4_000,
-        "Replicas of partitions on one broker at most: above it no partition is created, and none moves there.",
+        "Most replicas on one broker: above it no partition is created or moved there.",
         1,
         INT_MAX,
         dynamic=True,
@@ -243,94 +260,102 @@ class Settings:
     # Groups.
     offsets_topic_num_partitions: int = setting(50, "Partitions of `__consumer_offsets`.", 1, 10_000)
     offsets_topic_replication_factor: int = setting(
-        3, "Replicas of `__consumer_offsets`, or as many as there are brokers.", 1, 32767
+        3, "Replicas of `__consumer_offsets`; fewer while there are fewer brokers.", 1, 32767
     )
     offsets_topic_segment_bytes: int = setting(
         100 * MIB, "Size at which a segment of `__consumer_offsets` is closed.", 1024, INT_MAX
     )
     tiered_groups_max_bytes: int = setting(
         256 << 20,
-        "Memory for all groups that a broker coordinates: what members say, assignments, offsets. Above it, joins and"
+        "Memory for all groups that a broker coordinates: subscriptions, assignments, offsets. Above it, joins and"
         " commits that need more are refused, and clients try again.",
         1 << 20,
         LONG_MAX,
     )
-    offset_metadata_max_bytes: int = setting(4096, "Size of the text that goes with a committed offset.", 0, INT_MAX)
+    offset_metadata_max_bytes: int = setting(
+        4096, "Largest size of the metadata text of a committed offset.", 0, INT_MAX
+    )
     offsets_retention_minutes: int = setting(
         7 * 24 * 60, "Time for which the offsets of an empty group are kept.", 1, INT_MAX
     )
     offsets_retention_check_interval_ms: int = setting(
-        10 * MINUTE_MS, "How often offsets that are older than that are looked for.", 1, LONG_MAX
+        10 * MINUTE_MS, "Time between two checks for expired offsets.", 1, LONG_MAX
     )
-    group_min_session_timeout_ms: int = setting(6_000, "Shortest session that a member may ask for.", 0, INT_MAX)
-    group_max_session_timeout_ms: int = setting(30 * MINUTE_MS, "Longest one.", 0, INT_MAX)
+    group_min_session_timeout_ms: int = setting(
+        6_000, "Shortest session timeout that a member may request.", 0, INT_MAX
+    )
+    group_max_session_timeout_ms: int = setting(
+        30 * MINUTE_MS, "Longest session timeout that a member may request.", 0, INT_MAX
+    )
     group_initial_rebalance_delay_ms: int = setting(
-        500, "How long an empty group waits for more members, again after each that comes. (Kafka: 3000.)", 0, INT_MAX
+        500, "Time that an empty group waits for more members, again after each that joins. (Kafka: 3000.)", 0, INT_MAX
     )
-    group_max_size: int = setting(1_000, "Members of a group at most. (Kafka: no limit.)", 1, INT_MAX)
+    group_max_size: int = setting(1_000, "Most members of a group. (Kafka: no limit.)", 1, INT_MAX)
     # Connections of the Kafka protocol.
-    socket_request_max_bytes: int = setting(100 * MIB, "Size of a request at most.", 1024, INT_MAX)
-    queued_max_requests: int = setting(500, "Requests under way at most, over all connections.", 1, INT_MAX)
+    socket_request_max_bytes: int = setting(100 * MIB, "Largest size of a request.", 1024, INT_MAX)
+    queued_max_requests: int = setting(500, "Most requests in progress, over all connections.", 1, INT_MAX)
     queued_max_request_bytes: int = setting(
-        128 * MIB, "Bytes of requests held at most, over all connections.", 1024, LONG_MAX
+        128 * MIB, "Most bytes of requests in memory, over all connections.", 1024, LONG_MAX
     )
     leader_replication_throttled_rate: int = setting(
-        LONG_MAX, "Bytes per second to replicas that are held to it.", 0, LONG_MAX, dynamic=True
+        LONG_MAX, "Bytes per second that a leader sends to throttled followers.", 0, LONG_MAX, dynamic=True
     )
     follower_replication_throttled_rate: int = setting(
-        LONG_MAX, "Bytes per second that replicas which are held to it copy.", 0, LONG_MAX, dynamic=True
+        LONG_MAX, "Bytes per second that throttled followers copy.", 0, LONG_MAX, dynamic=True
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
-    max_connections: int = setting(2_000, "Connections at the same time.", 1, INT_MAX, dynamic=True)
+    max_connections: int = setting(2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True)
     max_connections_per_ip: int = setting(
-        500, "Connections from one address at the same time.", 1, INT_MAX, dynamic=True
+        500, "Most connections from one address at the same time.", 1, INT_MAX, dynamic=True
     )
-    max_connection_creation_rate: int = setting(1_000, "New connections per second.", 1, INT_MAX, dynamic=True)
+    max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
     connections_max_idle_ms: int = setting(
         10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX
     )
     remote_list_offsets_request_timeout_ms: int = setting(
-        30_000, "How long a look-up of offsets by time may take in the bucket.", 1, LONG_MAX, dynamic=True
+        30_000, "Longest time for a lookup of offsets by time in the bucket.", 1, LONG_MAX, dynamic=True
     )
-    fetch_max_bytes: int = setting(55 * MIB, "Bytes of records in one answer at most.", 1024, INT_MAX)
-    tiered_frame_timeout_ms: int = setting(30_000, "Time from the first byte of a request to its last.", 1, INT_MAX)
+    fetch_max_bytes: int = setting(55 * MIB, "Most bytes of records in one reply.", 1024, INT_MAX)
+    tiered_frame_timeout_ms: int = setting(
+        30_000, "Longest time from the first byte of a request to its last.", 1, INT_MAX
+    )
     # Loops of the broker.
     log_retention_check_interval_ms: int = setting(
-        5 * MINUTE_MS, "How often rolls by time and retention are looked at.", 1, LONG_MAX
+        5 * MINUTE_MS, "Time between two checks of rolls by time and of retention.", 1, LONG_MAX
     )
-    log_flush_scheduler_interval_ms: int = setting(10_000, "How often flush.ms is looked at.", 1, LONG_MAX)
+    log_flush_scheduler_interval_ms: int = setting(10_000, "Time between two checks of flush.ms.", 1, LONG_MAX)
     producer_id_expiration_ms: int = setting(
-        DAY_MS, "Time after which an idempotent producer that wrote nothing is forgotten.", 1, INT_MAX
+        DAY_MS, "Time after which the state of an idle idempotent producer is dropped.", 1, INT_MAX
     )
     tiered_producer_ids_max: int = setting(
         200_000,
-        "Producers that a broker remembers, counted once for each partition. Above nine tenths of it, those that wrote"
-        " nothing for ten minutes are forgotten; above it, new ones are refused, and clients try again.",
+        "Most producer states of a broker, counted once for each partition. Above nine tenths of it, states of"
+        " producers that wrote nothing for ten minutes are dropped; above it, new ones are refused, clients try again.",
         1,
         INT_MAX,
     )
     tiered_producer_ids_max_per_partition: int = setting(
         10_000,
-        "Producers that a partition remembers. Above it, a new one takes the place of one that wrote nothing for ten"
+        "Most producer states of a partition. Above it, a new producer replaces one that wrote nothing for ten"
         " minutes, or is refused, and clients try again. The same on all brokers.",
         1,
         INT_MAX,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        MINUTE_MS, "How often recovery points are written down.", 1, INT_MAX
+        MINUTE_MS, "Time between two writes of the recovery points.", 1, INT_MAX
     )
-    remote_log_storage_system_enable: bool = setting(True, "Topics are tiered unless they say otherwise.")
+    remote_log_storage_system_enable: bool = setting(True, "Topics are tiered unless their own settings switch it off.")
     remote_log_manager_task_interval_ms: int = setting(
         30_000,
-        "How often closed segments are copied; those of a single replica, or of 512 MiB together, are at once.",
+        "Time between two copies of closed segments; those of a single replica, or of 512 MiB together, go at once.",
         1,
         LONG_MAX,
     )
-    remote_log_manager_copier_thread_pool_size: int = setting(4, "Segments that are copied at the same time.", 1, 64)
-    # What Kafka has no name for.
+    remote_log_manager_copier_thread_pool_size: int = setting(4, "Most segments copied at the same time.", 1, 64)
+    # Settings that Kafka does not have.
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
-        "Age at which the oldest record that is not in the bucket is copied there: its segment is closed, and goes up.",
+        "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",
         1,
         LONG_MAX,
     )
@@ -339,113 +364,125 @@ class Settings:
         10 * MINUTE_MS, "Time between deleting a topic and deleting its objects.", 0, LONG_MAX
     )
     tiered_object_delete_delay_ms: int = setting(
-        MINUTE_MS, "Time between taking an object out of its manifest and deleting it; spares readers.", 0, LONG_MAX
+        MINUTE_MS,
+        "Time between removing an object from its manifest and deleting it, so that readers can finish.",
+        0,
+        LONG_MAX,
     )
     tiered_http_body_max_bytes: int = setting(
-        64 * MIB, "Size of an HTTP request body at most, inflated.", 1024, INT_MAX
+        64 * MIB, "Largest size of an HTTP request body, decompressed.", 1024, INT_MAX
     )
     tiered_http_allowed_hosts: tuple[str, ...] = setting(
         (),
-        "Host names, beside its own, by which HTTP reaches the broker, and whose pages may use it; `*` is any name.",
+        "Host names, beside its own, by which HTTP clients may reach the broker, and whose pages may; `*` is any name.",
     )
     tiered_metrics_max_topics: int = setting(
-        1000, "Topics that have labels of their own in metrics; all others share one.", 0, 100_000
+        1000, "Most topics with their own labels in metrics; all others share one.", 0, 100_000
     )
     tiered_metrics_max_group_topics: int = setting(
         1000,
-        "Pairs of a group and a topic that it reads that have labels of their own in metrics; all others share one.",
+        "Most pairs of a group and a topic with their own labels in metrics; all others share one.",
         0,
         100_000,
     )
-    tiered_http_connections_max: int = setting(1000, "HTTP connections at the same time.", 1, 1_000_000)
+    tiered_http_connections_max: int = setting(1000, "Most HTTP connections at the same time.", 1, 1_000_000)
     tiered_http_connections_max_per_ip: int = setting(
-        500, "HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
+        500, "Most HTTP connections from one address at the same time; half as many event streams.", 1, 1_000_000
     )
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
-        """`defaults` with `given` over it; Refused(INVALID_CONFIG) names the key, the value and what is allowed."""
-        made = replace(
+        """Returns `defaults` with the values in `given`.
+
+        Raises `Refused` (INVALID_CONFIG) with the setting, the value and what is allowed.
+        """
+        settings = replace(
             defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(given, broker_rows()), "broker")
         )
-        made = replace(made, inter_broker_listener_name=made.inter_broker_listener_name.upper())
-        parse_address(made.http, "http")
-        made.effective_listeners()
-        made.resolve_advertised_listeners(made.effective_listeners(), "localhost")
-        made.resolve_advertised_http(0)
-        rules.check_broker(made, broker_rows())
-        rules.check_topic(made.topic_defaults(), topic_rows())
-        return made
+        settings = replace(settings, inter_broker_listener_name=settings.inter_broker_listener_name.upper())
+        parse_address(settings.http, "http")
+        settings.effective_listeners()
+        settings.resolve_advertised_listeners(settings.effective_listeners(), "localhost")
+        settings.resolve_advertised_http(0)
+        rules.check_broker(settings, broker_rows())
+        rules.check_topic(settings.topic_defaults(), topic_rows())
+        return settings
 
     def effective_listeners(self) -> tuple[Endpoint, ...]:
-        """Where the Kafka protocol is served. Refused(INVALID_CONFIG) when that cannot be."""
+        """Returns the listeners of the Kafka protocol. Raises `Refused` (INVALID_CONFIG) if a setting is wrong."""
         skipped = [name.upper() for name in self.controller_listener_names]
         if self.listeners:
             row = broker_rows()["listeners"]
-            found = listeners.parse(self.listeners, skipped, row.refuse)
-            found = tuple(each._replace(host=each.host or listeners.ANY_HOST) for each in found)
+            endpoints = listeners.parse(self.listeners, skipped, row.refuse)
+            endpoints = tuple(each._replace(host=each.host or listeners.ANY_HOST) for each in endpoints)
         else:
             row = broker_rows()["kafka"]
-            found = (Endpoint(PLAINTEXT, *parse_address(self.kafka, "kafka")),) if self.kafka else ()
-        listeners.check_protocols(found, self.listener_security_protocol_map, row.refuse)
-        return found
+            endpoints = (Endpoint(PLAINTEXT, *parse_address(self.kafka, "kafka")),) if self.kafka else ()
+        listeners.check_protocols(endpoints, self.listener_security_protocol_map, row.refuse)
+        return endpoints
 
     def resolve_advertised_listeners(self, bound: Sequence[Endpoint], hostname: str) -> tuple[Endpoint, ...]:
-        """What clients are told of the listeners in `bound`. Refused(INVALID_CONFIG) for a name that none has."""
+        """Returns the endpoints that clients get for the listeners in `bound`.
+
+        Raises `Refused` (INVALID_CONFIG) for a name that no listener has, and for a host that clients cannot reach.
+        """
         row = broker_rows()["advertised.listeners"]
         skipped = [name.upper() for name in self.controller_listener_names]
-        told = listeners.parse(self.advertised_listeners, skipped, row.refuse)
-        for each in told:
+        advertised = listeners.parse(self.advertised_listeners, skipped, row.refuse)
+        for each in advertised:
             if each.name not in {endpoint.name for endpoint in bound}:
                 raise row.refuse(f"{each.name}://{each.address}", "no listener has that name")
             if each.host in listeners.WILDCARDS:
                 raise row.refuse(f"{each.name}://{each.address}", "it must name a host that clients can reach")
-        return listeners.advertise(bound, told, hostname)
+        return listeners.advertise(bound, advertised, hostname)
 
     def resolve_advertised_http(self, bound_port: int) -> str:
-        """Returns the `http://HOST:PORT` that HTTP clients are told; "" where none is set. Refused(INVALID_CONFIG)."""
+        """Returns the `http://HOST:PORT` for HTTP clients; "" if it is not set. Raises `Refused` (INVALID_CONFIG)."""
         if not self.advertised_http:
             return ""
-        found = listeners.parse_http_origin(self.advertised_http, bound_port)
-        if found is None:
+        origin = listeners.parse_http_origin(self.advertised_http, bound_port)
+        if origin is None:
             why = "it must be HOST:PORT or http(s)://HOST[:PORT], of a host that clients can reach"
             raise broker_rows()["advertised.http"].refuse(self.advertised_http, why)
-        return found
+        return origin
 
     def topic_defaults(self) -> TopicConfig:
-        """What a topic has that sets nothing itself."""
+        """Returns the settings of a topic that sets none itself."""
         values = {
             row.topic_name.replace(".", "_"): getattr(self, name.replace(".", "_"))
             for name, row in broker_rows().items()
             if row.topic_name
         }
-        made = TopicConfig(**values)
-        return made if self.remote_log_storage_system_enable else replace(made, remote_storage_enable=False)
+        config = TopicConfig(**values)
+        return config if self.remote_log_storage_system_enable else replace(config, remote_storage_enable=False)
 
     def to_strings(self) -> dict[str, str]:
-        """Every setting as text by its dotted name."""
+        """Returns every setting as text by its dotted name."""
         return _format_values(self)
 
 
 @cache
 def broker_rows() -> dict[str, SettingRow]:
-    """The broker table by name."""
+    """Returns the rows of the broker table by name."""
     return rows(Settings)
 
 
 def parse_address(text: str, name: str) -> tuple[str, int]:
-    """`HOST:PORT` taken apart; IPv6 hosts stand in brackets. Refused(INVALID_CONFIG) when it is not that."""
-    found = listeners.parse_host_port(text)
-    if found is None or not found[0]:
+    """Returns the parts of `HOST:PORT`; IPv6 hosts are in brackets.
+
+    Raises `Refused` (INVALID_CONFIG) for another form.
+    """
+    host_port = listeners.parse_host_port(text)
+    if host_port is None or not host_port[0]:
         raise broker_rows()[name].refuse(text, "it must be HOST:PORT with a port from 0 to 65535")
-    return found
+    return host_port
 
 
-def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], what: str) -> dict[str, Any]:
+def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], kind: str) -> dict[str, Any]:
     parsed: dict[str, Value] = {}
     for name, text in given.items():
         if name not in table:
-            raise unknown_setting(name, table, what)
+            raise unknown_setting(name, table, kind)
         parsed[name.replace(".", "_")] = table[name].parse(text)
     return parsed
 

@@ -1,7 +1,7 @@
-"""When a broker that does not hear the controller stands for its place (rule M4): it asks the others first.
+"""The time at which a broker becomes a candidate for controller (M4): it asks the other brokers first.
 
-Pure; times are milliseconds. Being wrong here costs a change of controller, never a record: the slot in the metadata
-log decides (election.py).
+Pure; times are milliseconds. A wrong decision costs a change of controller and never a record: the slot in the metadata
+log decides (M2, `election`).
 """
 
 from __future__ import annotations
@@ -10,26 +10,32 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 RANK_DELAY_MS = 150
-"""Between two candidates who miss the same controller, so that the first has the slot before the next one tries."""
+"""Delay between two candidates that lost the same controller: the first has the slot before the next one tries."""
 RETRY_MS = 500
 ISOLATED_SESSIONS = 1.5
-"""Sessions of silence after which a broker stands that was answered by no other one: it is more likely cut off itself,
-and the controller has fenced it by then."""
+"""Session timeouts of silence after which a broker becomes a candidate although no other broker replies.
+
+It is more likely to be cut off itself, and the controller has fenced it by then.
+"""
 FENCED_SESSIONS = 30
-"""Sessions without a sign of any controller, on the wire or in the log, after which a broker stands that was fenced and
-is answered by nobody: others may go on without it. Twice as many each time that nobody followed it."""
+"""Session timeouts without any sign of a controller after which a fenced broker becomes a candidate if no broker
+replies.
+
+Signs are replies and new slots of the log: other brokers may go on without this one. The number doubles each time that
+no broker followed it as controller.
+"""
 FENCED_MAX_MS = 3_600_000
 
 
 class ContactLoss(NamedTuple):
-    """What a broker knows that does not hear the controller.
+    """Knowledge of a broker that lost contact with the controller.
 
-    `silent_ms`: since it heard it last. `gone`: nothing listens at the controller's address any more, its process has
-    ended. `others_ms`: how long ago brokers that could be asked heard that controller. `rank`: place of this broker
-    among the live ones. `unable_ms`: for how long the controller says it has tried in vain to write to the bucket.
-    `asked`, `answered`: how many other brokers were, whatever they hear. `fenced`: a controller has fenced this one.
-    `quiet_ms`: since it saw any sign of a controller, a new slot of the log too. `in_vain`: how often in a row it was
-    controller and nobody followed.
+    `silent_ms`: time since the last contact. `process_gone`: no process listens at the controller's address any more.
+    `others_contact_ms`: time since the last contact of each other broker that replied. `rank`: position of this broker
+    among the live ones. `store_stalled_ms`: time for which the controller reports that its writes to the bucket fail.
+    `brokers_queried`, `brokers_replied`: number of other brokers, whatever their replies. `fenced`: a controller has
+    fenced this broker. `inactive_ms`: time since any sign of a controller, a new slot of the log included.
+    `unfollowed_epochs`: times in a row that this broker was controller and no broker followed it.
     """
 
     silent_ms: int
@@ -45,20 +51,24 @@ class ContactLoss(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Ask the controller again after so long."""
+    """Fetch from the controller again after `ms`."""
 
     ms: int
 
 
 class BecomeCandidate(NamedTuple):
-    """Take the next slot after so long, unless a newer controller shows up by then."""
+    """Take the next slot after `delay_ms`, unless a newer controller appears by then."""
 
     delay_ms: int
 
 
 def decide_candidacy(loss: ContactLoss, session_ms: int) -> Wait | BecomeCandidate:
-    """A controller whose process has ended is replaced at once; one that is only silent when nobody has heard it for a
-    session. What others heard before the process ended says nothing. Who may be cut off itself leaves it to others."""
+    """Returns whether to wait or to become a candidate.
+
+    A controller whose process has ended is replaced at once; earlier contacts of other brokers do not count then. A
+    silent controller is replaced if no broker had contact with it for a session timeout. A broker that may itself be
+    cut off waits longer.
+    """
     if loss.process_gone:
         return BecomeCandidate(loss.rank * RANK_DELAY_MS)
     if loss.silent_ms < session_ms:
@@ -77,6 +87,8 @@ def _may_be_isolated(loss: ContactLoss, session_ms: int) -> bool:
 
 
 def decide_if_store_stalled(loss: ContactLoss, session_ms: int) -> BecomeCandidate | None:
-    """A controller that answers but cannot write makes room for one that can, if there is one: whoever stands finds the
-    bucket."""
+    """Returns a candidacy if the controller replies but could not write to the bucket for two session timeouts.
+
+    Another broker may be able to write: a candidate succeeds only if it reaches the bucket.
+    """
     return BecomeCandidate(loss.rank * RANK_DELAY_MS) if loss.store_stalled_ms >= 2 * session_ms else None

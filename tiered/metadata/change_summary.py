@@ -1,6 +1,4 @@
-"""What changes of the cluster are told in the broker's log, in a few lines: what people did to topics and settings,
-which brokers are away, and which partitions nobody leads.
-"""
+"""Metadata changes as a few lines for the broker's log: topics, settings, brokers, and partitions without a leader."""
 
 from __future__ import annotations
 
@@ -12,17 +10,16 @@ from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.image import Image
 
 NAMES_MAX = 5
-"""Of one kind in one entry; of more their number is told."""
-
+"""Most names of one kind of change in one entry; with more, the line has their number."""
 
 LOSSES_SHOWN_MAX = 100
-"""Partitions in a line about losses; the image has them all."""
+"""Most partitions in a line about losses; the image has all of them."""
 ABOVE_ALL_OFFSETS = 2**63
 """Above every offset."""
 
 
 def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
-    """Lines for a log, in the order of the changes' kinds."""
+    """Yields lines for the log, in order of the kinds of changes."""
     created, extended, deleted, altered = list[str](), list[str](), list[str](), list[str]()
     brokers, changed = list[str](), dict[tuple[TopicId, int], None]()
     for change in changes:
@@ -38,12 +35,12 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
             case kinds.TopicConfigChanged() if change.topic_id in after.topics_by_id:
                 altered.append(f"topic={after.topics_by_id[change.topic_id].name}{_format_configs(change.configs)}")
             case kinds.BrokerConfigChanged():
-                who = "all" if change.node_id == kinds.ALL_BROKERS else str(change.node_id)
-                altered.append(f"broker={who}{_format_configs(change.configs)}")
+                broker = "all" if change.node_id == kinds.ALL_BROKERS else str(change.node_id)
+                altered.append(f"broker={broker}{_format_configs(change.configs)}")
             case kinds.BrokerFenced():
-                brokers.append(f"broker fenced node_id={change.node_id}: it is not heard")
+                brokers.append(f"broker fenced node_id={change.node_id}")
             case kinds.BrokerUnfenced():
-                brokers.append(f"broker is heard again node_id={change.node_id}")
+                brokers.append(f"broker unfenced node_id={change.node_id}")
             case kinds.BrokerStopping():
                 brokers.append(f"broker is about to stop node_id={change.node_id}")
             case kinds.BrokerUnregistered():
@@ -51,21 +48,23 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
     yield from _format_lines("topic created name=", created, "topics created count=")
-    yield from _format_lines("topic grew name=", extended, "topics grew count=")
+    yield from _format_lines("partitions added name=", extended, "partitions added count=")
     yield from _format_lines("topic deleted name=", deleted, "topics deleted count=")
     yield from _format_lines("settings changed ", altered, "settings changed count=")
     yield from brokers
     if _has_live_brokers(before) and _has_live_brokers(after):
         leaderless, led_again = _leader_changes(changed, before, after)
         yield from _format_lines("partition has no leader name=", leaderless, "partitions have no leader count=")
-        yield from _format_lines("partition is led again name=", led_again, "partitions are led again count=")
+        yield from _format_lines(
+            "partition has a leader again name=", led_again, "partitions have a leader again count="
+        )
 
 
 def summarize_losses(before: Image, after: Image) -> str:
-    """A line about the losses that were told in between, or reach further back than they did; "" without any."""
+    """Returns a line about losses that are new, or that reach further back than before; "" if there are none."""
     if before.losses == after.losses:
         return ""
-    found = list[str]()
+    names = list[str]()
     for partition_id, losses in after.losses.items():
         known = {each.leader_epoch: each.from_offset for each in before.losses.get(partition_id, ())}
         new = [
@@ -73,36 +72,36 @@ def summarize_losses(before: Image, after: Image) -> str:
         ]
         topic = after.topics_by_id.get(partition_id.topic_id)
         if new and topic is not None:
-            found.append(f"{topic.name}-{partition_id.partition}@{min(new)}")
-    if not found:
+            names.append(f"{topic.name}-{partition_id.partition}@{min(new)}")
+    if not names:
         return ""
-    more = ",..." if len(found) > LOSSES_SHOWN_MAX else ""
+    more = ",..." if len(names) > LOSSES_SHOWN_MAX else ""
     return (
-        f"acknowledged records may be gone from an offset on partitions={len(found)}"
-        f" partition@offset={','.join(found[:LOSSES_SHOWN_MAX])}{more}: see `tiered cluster losses`"
+        f"acknowledged records may be gone from an offset on partitions={len(names)}"
+        f" partition@offset={','.join(names[:LOSSES_SHOWN_MAX])}{more}: see `tiered cluster losses`"
     )
 
 
 def _has_live_brokers(image: Image) -> bool:
-    """A cluster of which nobody lives has nobody to miss a leader: one broker stops and starts without a word."""
+    """True if any broker is live. One broker that stops and starts alone needs no line: no other could lead."""
     return any(broker.live for broker in image.brokers.values())
 
 
 def _leader_changes(changed: Iterable[tuple[TopicId, int]], before: Image, after: Image) -> tuple[list[str], list[str]]:
-    """The partitions that are without a leader now, and those that were."""
+    """Returns the partitions that have no leader now, and those that have one again."""
     leaderless, led_again = list[str](), list[str]()
     for topic_id, p in changed:
         topic, known = after.topics_by_id.get(topic_id), before.topics_by_id.get(topic_id)
         if topic is None:
             continue
-        now = topic.partitions[p]
-        was = known.partitions[p] if known is not None and p < len(known.partitions) else None
-        if now.leader == NO_LEADER and (was is None or was.leader != NO_LEADER):
-            waits_for = ",".join(map(str, now.elr or now.last_known or now.replicas))
+        new = topic.partitions[p]
+        old = known.partitions[p] if known is not None and p < len(known.partitions) else None
+        if new.leader == NO_LEADER and (old is None or old.leader != NO_LEADER):
+            waits_for = ",".join(map(str, new.elr or new.last_known or new.replicas))
             leaderless.append(f"{topic.name}-{p} waits_for={waits_for}")
-        elif now.leader != NO_LEADER and was is not None and was.leader == NO_LEADER:
-            loss = "" if now.loss is None or now.loss == was.loss else f" possible_loss_from={now.loss.from_offset}"
-            led_again.append(f"{topic.name}-{p} leader={now.leader}{loss}")
+        elif new.leader != NO_LEADER and old is not None and old.leader == NO_LEADER:
+            loss = "" if new.loss is None or new.loss == old.loss else f" possible_loss_from={new.loss.from_offset}"
+            led_again.append(f"{topic.name}-{p} leader={new.leader}{loss}")
     return leaderless, led_again
 
 
@@ -110,9 +109,9 @@ def _format_configs(configs: Mapping[str, str | None]) -> str:
     return "".join(f" {name}={'(default)' if value is None else value}" for name, value in configs.items())
 
 
-def _format_lines(one: str, found: list[str], many: str) -> Iterator[str]:
-    if len(found) <= NAMES_MAX:
-        yield from (one + each for each in found)
+def _format_lines(one: str, items: list[str], many: str) -> Iterator[str]:
+    if len(items) <= NAMES_MAX:
+        yield from (one + each for each in items)
     else:
-        first = ", ".join(each.split(" ")[0] for each in found[:NAMES_MAX])
-        yield f"{many}{len(found)} first={first}"
+        first = ", ".join(each.split(" ")[0] for each in items[:NAMES_MAX])
+        yield f"{many}{len(items)} first={first}"

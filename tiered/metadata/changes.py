@@ -1,7 +1,7 @@
-"""Every kind of change that the metadata log can hold, with its encoding.
+"""All kinds of changes in the metadata log, with their encoding.
 
-A change is a fact that has happened; it is applied in slot order and never judged again. The names below are the
-format: a kind or a field may be added (with a new format version), none may change its meaning.
+A change is a fact that has happened. It is applied in slot order and never judged again. The names below are the
+format: a kind or a field may be added with a new format version, and none may change its meaning.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tiered.ids import TopicId
 
 NO_LEADER = -1
 ALL_BROKERS = -1
-"""The node id under which cluster-wide broker settings stand."""
+"""Node id of cluster-wide broker settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListEdit:
-    """Words that join the list that is in force, and words that leave it."""
+    """Words to add to a list setting in force, and words to remove."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class ListEdit:
 
 @dataclass(frozen=True, slots=True)
 class ControllerElected:
-    """The first change of a controller: from this slot on, entries of lower epochs are void (rule M2)."""
+    """First change of a controller: from this slot on, entries of lower epochs are void (M2)."""
 
     epoch: int
     node_id: int
@@ -37,9 +37,12 @@ class ControllerElected:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """A process took a node id. `http` is where its incarnation answers, `directory` names its data directory,
-    `listeners` is what clients are told: HOST:PORT by the listener's name. `advertised_http` is what HTTP clients are
-    told (`http://HOST:PORT`), "" where that is `http`."""
+    """A process takes a node id, or the same incarnation changes its addresses.
+
+    `http` is the address of its HTTP interface, `directory` names its data directory, and `listeners` are the addresses
+    for clients: HOST:PORT by listener name. `advertised_http` is the address for HTTP clients (`http://HOST:PORT`), ""
+    if that is `http`.
+    """
 
     node_id: int
     incarnation: str
@@ -53,7 +56,7 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStopped:
-    """The incarnation wrote everything down and will not come back."""
+    """The incarnation has stopped: everything is on disk, and it will not come back."""
 
     node_id: int
     incarnation: str
@@ -61,7 +64,7 @@ class BrokerStopped:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFenced:
-    """The incarnation was not heard for too long: it leads nothing and is in no in-sync set until it is heard again."""
+    """The controller has no contact with the incarnation, which leads nothing and is in no ISR until it is unfenced."""
 
     node_id: int
     incarnation: str
@@ -69,7 +72,7 @@ class BrokerFenced:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnfenced:
-    """The same incarnation is heard again, and knows what was decided meanwhile."""
+    """The same incarnation has contact again and has applied the changes made meanwhile."""
 
     node_id: int
     incarnation: str
@@ -77,7 +80,7 @@ class BrokerUnfenced:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStopping:
-    """That incarnation is about to stop: it joins no in-sync set, and is given no leadership because it has a claim."""
+    """The incarnation is about to stop: it joins no ISR and is not elected as preferred leader."""
 
     node_id: int
     incarnation: str
@@ -85,7 +88,7 @@ class BrokerStopping:
 
 @dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
-    """The node id is free, and its settings are gone: it was not live and had no replicas."""
+    """The node id is free and its settings are removed. The broker was not live and had no replicas."""
 
     node_id: int
     incarnation: str
@@ -93,8 +96,11 @@ class BrokerUnregistered:
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
-    """`assignments[p]` are the replicas of partition p, the preferred leader first. `wanted`: so many were to be
-    made by default, and there were fewer brokers; 0 otherwise. They become more as brokers join."""
+    """`assignments[p]` are the replicas of partition p, the preferred leader first.
+
+    `wanted` is the default replication factor if there were too few brokers for it, else 0. Replicas are added as
+    brokers join.
+    """
 
     name: str
     topic_id: TopicId
@@ -106,7 +112,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The name is free from here on; the objects wait for the collector."""
+    """The name is free from here on; the collector deletes the objects later."""
 
     topic_id: TopicId
     at_ms: int
@@ -114,7 +120,7 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicForgotten:
-    """No object of the deleted topic is left."""
+    """The collector has deleted the last object of the topic."""
 
     topic_id: TopicId
 
@@ -137,7 +143,7 @@ class TopicConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigChanged:
-    """Settings of one broker, or of all of them under `CLUSTER`."""
+    """Settings of one broker, or of all brokers under `ALL_BROKERS`."""
 
     node_id: int
     configs: Mapping[str, str | None]
@@ -145,10 +151,12 @@ class BrokerConfigChanged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """Who leads a partition, who is in sync, and who left the set whole (ELR, KIP-966). While nobody of either is
-    left, `last_known` are those that an election waits for, and `ends` what those of them have who came back: (node id,
-    leader epoch of the last record, log end). No `replicas` means that they stay who they were. Of the replicas,
-    `adding` are new until all but `removing` are in sync, who leave then (KIP-455)."""
+    """Leader, ISR and ELR (KIP-966) of a partition.
+
+    If ISR and ELR are both empty, the election waits for `last_known`. `ends` are log ends reported by returned
+    replicas: (node id, leader epoch of the last record, log end). Empty `replicas` means that they stay the same.
+    During a reassignment (KIP-455), `adding` are the new replicas. `removing` leave once all others are in sync.
+    """
 
     topic_id: TopicId
     partition: int
@@ -176,15 +184,17 @@ class LossReported:
 
 @dataclass(frozen=True, slots=True)
 class StoredEndsNoted:
-    """Of each (topic id, partition, offset): all records that were ever acknowledged lie below the offset, and are in
-    the bucket. -1: that is not known any more, records may be on disks alone."""
+    """(topic id, partition, offset) of each: all records ever acknowledged are below the offset and in the bucket.
+
+    Offset -1 means that this no longer holds: records may be on disks alone.
+    """
 
     ends: tuple[tuple[TopicId, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LossesAcknowledged:
-    """An operator has seen the losses of each (topic id, partition, leader epoch), up to those of that epoch."""
+    """An operator has acknowledged the losses of each (topic id, partition, leader epoch), up to that epoch."""
 
     losses: tuple[tuple[TopicId, int, int], ...]
     at_ms: int
@@ -192,7 +202,7 @@ class LossesAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
-    """The ids [first, first + count) belong to a broker, to give to idempotent producers; none is given twice."""
+    """The ids [first, first + count) belong to one broker, for idempotent producers. No id is allocated twice."""
 
     node_id: int
     first: int
@@ -250,13 +260,17 @@ _OPTIONAL = {
 
 
 def to_json(change: Change) -> dict[str, Any]:
-    """One change as a JSON object, its kind first."""
+    """Returns a change as a JSON object, its kind first."""
     kind = type(change)
     return {"kind": _NAMES[kind]} | {name: getattr(change, name) for name in _FIELDS[kind]}
 
 
 def from_json(data: dict[str, Any]) -> Change:
-    """The change that `to_json` wrote. `Corrupt` for an unknown kind or field: skipping a change forks the cluster."""
+    """Returns the change that `to_json` wrote.
+
+    Raises `Corrupt` for an unknown kind or field: a broker that skipped a change would have another image than the
+    rest.
+    """
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
         raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
@@ -267,5 +281,5 @@ def from_json(data: dict[str, Any]) -> Change:
 
 
 def freeze(value: Any) -> Any:
-    """JSON lists as tuples, at every depth."""
+    """Returns JSON lists as tuples, at every depth."""
     return tuple(freeze(item) for item in value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""Settings as they are shown: the value in force, and every place that has a say in it, the strongest first.
+"""Settings with all their sources, as Kafka's DescribeConfigs shows them: the value in force first.
 
-Both network faces show the same: what stands for a topic, for one broker, for all brokers, what the broker was started
-with, and the default. Kafka numbers the places; the numbers are on the wire.
+The sources, the strongest first: the topic, one broker, all brokers, the broker's start, the default. The Kafka API and
+HTTP show the same. The numbers of the sources are Kafka's and are part of the wire format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiered.metadata.image import Image, TopicImage
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from."""
+    """Source of a value, with Kafka's number."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -29,7 +29,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A value from one place, under the name it has there."""
+    """A value from one source, under its name there."""
 
     name: str
     value: str
@@ -37,7 +37,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting: `synonyms` is never empty, its first is in force."""
+    """One setting. `synonyms` is never empty; the first one is in force."""
 
     row: SettingRow
     synonyms: tuple[Synonym, ...]
@@ -54,7 +54,7 @@ class ConfigEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigLayer:
-    """Settings from one place, by their names there. `of` is the name there of each setting that it knows."""
+    """Settings from one source. `names` maps each setting that the source knows to its name there."""
 
     source: ConfigSource
     values: Mapping[str, str]
@@ -62,8 +62,10 @@ class ConfigLayer:
 
 
 class TopicConfigEntries:
-    """The settings of any topic, as the broker that was `started_with` these goes by them. What topics do not say
-    themselves is the same for all, and worked out once."""
+    """The settings of any topic, as seen by the broker that was `started_with` these settings.
+
+    Values that a topic does not set are the same for all topics and are computed once.
+    """
 
     def __init__(self, image: Image, started_with: Settings) -> None:
         names = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
@@ -75,12 +77,12 @@ class TopicConfigEntries:
         self._default_entries = _build_entries(topic_rows(), [*below, default], is_topic=True)
 
     def entries_of(self, topic: TopicImage) -> list[ConfigEntry]:
-        """All settings of a topic, by name; those that it does not set are the same objects for every topic."""
-        own = topic.configs
-        if not own:
+        """Returns all settings of a topic, by name. Entries that the topic does not set are shared by all topics."""
+        configs = topic.configs
+        if not configs:
             return self._default_entries
         return [
-            _with_topic_value(each, own[each.row.name]) if each.row.name in own else each
+            _with_topic_value(each, configs[each.row.name]) if each.row.name in configs else each
             for each in self._default_entries
         ]
 
@@ -90,17 +92,17 @@ def _with_topic_value(entry: ConfigEntry, value: str) -> ConfigEntry:
 
 
 def topic_config_entries(image: Image, started_with: Settings, topic: TopicImage) -> list[ConfigEntry]:
-    """All settings of one topic, by name."""
+    """Returns all settings of one topic, by name."""
     return TopicConfigEntries(image, started_with).entries_of(topic)
 
 
 def broker_config_entries(image: Image, started_with: Settings, node_id: int) -> list[ConfigEntry]:
-    """All settings of a broker, by name; those of another broker as far as the cluster knows them."""
+    """Returns all settings of a broker, by name; those of another broker as far as the metadata has them."""
     return _build_entries(broker_rows(), _broker_layers(image, started_with, node_id), is_topic=False)
 
 
 def cluster_config_entries(image: Image) -> list[ConfigEntry]:
-    """What is set for all brokers, by name."""
+    """Returns the settings that are set for all brokers, by name."""
     return _build_entries(broker_rows(), _dynamic_layers(image, ALL_BROKERS), is_topic=False)
 
 
@@ -114,12 +116,12 @@ def _dynamic_layers(image: Image, node_id: int) -> list[ConfigLayer]:
 
 
 def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[ConfigLayer]:
-    """Where a broker setting may come from, the strongest first."""
+    """Returns the sources of broker settings, the strongest first."""
     same = {name: name for name in broker_rows()}
     defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
     given = started_with.to_strings() if node_id == started_with.node_id else {}
     static = {name: value for name, value in given.items() if value != defaults[name]}
-    static.pop(MIN_ISR, None)  # it is set for a topic or for all brokers
+    static.pop(MIN_ISR, None)  # set for a topic or for all brokers only
     if not started_with.remote_log_storage_system_enable:
         static["log.remote.storage.enable"] = "false"
     return [
@@ -133,7 +135,7 @@ def _build_entries(
     rows: Mapping[str, SettingRow], layers: Iterable[ConfigLayer], *, is_topic: bool
 ) -> list[ConfigEntry]:
     layers = tuple(layers)
-    made = []
+    entries = []
     for name, row in sorted(rows.items()):
         synonyms = tuple(
             Synonym(layer.names[name], layer.values[layer.names[name]], layer.source)
@@ -141,5 +143,5 @@ def _build_entries(
             if layer.names.get(name) in layer.values
         )
         if synonyms:
-            made.append(ConfigEntry(row, synonyms, not is_topic and not row.dynamic))
-    return made
+            entries.append(ConfigEntry(row, synonyms, not is_topic and not row.dynamic))
+    return entries

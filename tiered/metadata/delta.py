@@ -1,4 +1,4 @@
-"""Two images -> what one broker has to do about the difference: lead, follow, let go, configure, drop."""
+"""The actions of one broker between two images: drop, resign, configure, follow and lead."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Start leading, under this epoch. `fresh`: the topic did not exist before, so no copy of it exists anywhere.
-    `heir`: in sync until now with another leader: all that one may have called committed is here."""
+    """Start to lead a partition under this leader epoch.
+
+    `is_new`: the topic did not exist before, so no log of it exists anywhere. `was_in_sync`: this replica was in sync
+    with the previous leader until now, so it has everything that leader may have committed.
+    """
 
     tp: TopicPartition
     topic_id: TopicId
@@ -24,7 +27,10 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Copy from `leader` under this epoch; while that is `NO_LEADER`, keep the log as it is. `fresh` as in `Lead`."""
+    """Copy from `leader` under this leader epoch.
+
+    Keep the log as it is while that is `NO_LEADER`. `is_new`: see `Lead`.
+    """
 
     tp: TopicPartition
     topic_id: TopicId
@@ -35,10 +41,12 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """In the order in which to act: drop, resign, configure, in sync, follow, lead. `configured` names topics with
-    other settings; they count before `in_sync`, the same leaderships with another in-sync set, because a high watermark
-    may have to stand still by the new `min.insync.replicas`. `lost` are partitions of which a loss was told since, or
-    acknowledged, each with the last that was not; None: with none."""
+    """Actions in the order in which to perform them: drop, resign, configure, ISR changes, follow, lead.
+
+    `configured_topics` have changed settings. They come before `isr_changed`, the same leaderships with another ISR:
+    under a new `min.insync.replicas` a high watermark may have to stand still. `loss_changes` are partitions with a new
+    or acknowledged loss, each with the newest loss still unacknowledged, or None.
+    """
 
     dropped: tuple[TopicPartition, ...] = ()
     resigned: tuple[TopicPartition, ...] = ()
@@ -52,8 +60,11 @@ class Delta:
 
 @dataclass(slots=True)
 class _DeltaBuilder:
-    """The difference as it is found. `was_here` and `is_here` say whether the incarnation had its place in either
-    image: without it, it holds logs but neither leads nor follows."""
+    """A delta while partitions are added.
+
+    `was_registered` and `is_registered`: the incarnation holds its node id in the old and in the new image. Without
+    that, it has logs but neither leads nor follows.
+    """
 
     node_id: int
     was_registered: bool
@@ -68,7 +79,7 @@ class _DeltaBuilder:
         self, tp: TopicPartition, topic_id: TopicId, was: PartitionImage | None, now: PartitionImage
     ) -> None:
         node = self.node_id
-        is_new = was is None and now.leader_epoch == 0  # a later epoch: others have led it, though we see it only now
+        is_new = was is None and now.leader_epoch == 0  # in a later epoch another broker has led it before
         before = was if self.was_registered else None
         is_leader = self.is_registered and now.leader == node
         was_leader = before is not None and before.leader == node
@@ -88,34 +99,39 @@ class _DeltaBuilder:
 
 
 def compute_delta(old: Image, new: Image, node_id: int, incarnation: str) -> Delta:
-    """What this incarnation of `node_id` has to do when `old` becomes `new`; in the step in which it appears, that is
-    to lead or follow all it holds. Topics that are the same object in both cost nothing."""
-    draft = _DeltaBuilder(node_id, _is_registered(old, node_id, incarnation), _is_registered(new, node_id, incarnation))
+    """Returns the actions of this incarnation of `node_id` when `old` becomes `new`.
+
+    If the incarnation appears in `new`, these are to lead or follow all its replicas. Topics that are the same object
+    in both images cost nothing.
+    """
+    builder = _DeltaBuilder(
+        node_id, _is_registered(old, node_id, incarnation), _is_registered(new, node_id, incarnation)
+    )
     configured: list[str] = []
     for topic_id, topic in old.topics_by_id.items():
         if topic_id not in new.topics_by_id:
-            held = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
-            draft.dropped += [TopicPartition(topic.name, p) for p in held]
+            hosted = (p for p, each in enumerate(topic.partitions) if node_id in each.replicas)
+            builder.dropped += [TopicPartition(topic.name, p) for p in hosted]
     for topic_id, topic in new.topics_by_id.items():
         before = old.topics_by_id.get(topic_id)
-        if before is topic and draft.was_registered == draft.is_registered:
+        if before is topic and builder.was_registered == builder.is_registered:
             continue
         for p, (was, now) in enumerate(_pair_partitions(before, topic)):
-            if was is now and draft.was_registered == draft.is_registered:
+            if was is now and builder.was_registered == builder.is_registered:
                 continue
             tp = TopicPartition(topic.name, p)
-            draft.add_partition(tp, topic_id, was, now)
+            builder.add_partition(tp, topic_id, was, now)
         if before is not None and before.configs != topic.configs:
             configured.append(topic.name)
     return Delta(
-        tuple(draft.dropped),
-        tuple(draft.resigned),
-        tuple(draft.leaders),
+        tuple(builder.dropped),
+        tuple(builder.resigned),
+        tuple(builder.leaders),
         tuple(configured),
         tuple(_loss_changes(old, new)),
         old.broker_configs != new.broker_configs,
-        tuple(draft.followers),
-        tuple(draft.isr_changed),
+        tuple(builder.followers),
+        tuple(builder.isr_changed),
     )
 
 
@@ -124,13 +140,16 @@ def _loss_changes(old: Image, new: Image) -> Iterable[tuple[TopicPartition, Loss
         return
     for topic_id, p in dict.fromkeys((*old.losses, *new.losses)):
         partition_id = PartitionId(topic_id, p)
-        topic, now = new.topics_by_id.get(topic_id), new.losses.get(partition_id, ())
-        if topic is not None and now != old.losses.get(partition_id, ()):
-            yield TopicPartition(topic.name, p), now[-1] if now else None
+        topic, losses = new.topics_by_id.get(topic_id), new.losses.get(partition_id, ())
+        if topic is not None and losses != old.losses.get(partition_id, ()):
+            yield TopicPartition(topic.name, p), losses[-1] if losses else None
 
 
 def _was_in_sync(was: PartitionImage, now: PartitionImage, node_id: int) -> bool:
-    """One step may be looked at alone; of several at once, one may have put it out of sync before it was elected."""
+    """True if the replica was in sync with another leader until this very change.
+
+    Only a single change counts: of several at once, one may have removed it from the ISR before it was elected.
+    """
     had_other_leader = was.leader not in (NO_LEADER, node_id)
     return had_other_leader and node_id in was.isr and now.partition_epoch == was.partition_epoch + 1
 
@@ -146,7 +165,7 @@ def _pair_partitions(before: TopicImage | None, now: TopicImage) -> list[tuple[P
 
 
 def hosted_partitions(image: Image, node_id: int) -> Iterable[tuple[TopicPartition, TopicImage]]:
-    """The partitions that have a replica on a broker."""
+    """Yields the partitions that have a replica on a broker, with their topics."""
     for topic in image.topics.values():
         for p, partition in enumerate(topic.partitions):
             if node_id in partition.replicas:

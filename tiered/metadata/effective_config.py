@@ -1,4 +1,6 @@
-"""Settings in force: the broker's own, under what the cluster has set since (for all brokers, then for one)."""
+"""Settings in force: those that a broker was started with, overridden by the cluster's settings for all brokers and for
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ MIN_ISR = "min.insync.replicas"
 
 
 def cluster_min_isr(image: Image) -> int:
-    """Returns `min.insync.replicas` of topics that do not set it: what the metadata log says of all brokers, else the
-    default. Leader and controller both go by it and by nothing else, or the eligible replicas are not (KIP-966)."""
+    """Returns `min.insync.replicas` of topics that do not set it: the cluster-wide value in the metadata log, else the
+    default.
+
+    Leader and controller both use this value and no other. Otherwise an eligible replica might lack records (KIP-966).
+    """
     return int(image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR, TopicConfig().min_insync_replicas))
 
 
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
-    """What `node_id` goes by; the narrower statement wins, and `cluster_min_isr` over what the broker was started with.
-    `Refused` when they contradict each other."""
+    """Returns the settings in force on `node_id`. A setting for one broker wins over one for all brokers.
+
+    `cluster_min_isr` wins over the value that the broker was started with. Raises `Refused` if settings contradict each
+    other.
+    """
     given = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
@@ -29,20 +37,25 @@ def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
 
 
 def overridden_settings(image: Image, own: Settings, node_id: int) -> dict[str, tuple[object, str]]:
-    """What a broker was started with and does not go by, because the cluster says something else: by name, the given
-    value and that in force."""
-    said = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
-    said[MIN_ISR] = str(cluster_min_isr(image))
-    now, stock, found = broker_settings(image, own, node_id), Settings(), {}
-    for name, text in sorted(said.items()):
-        given, default, in_force = (getattr(each, name.replace(".", "_"), None) for each in (own, stock, now))
+    """Returns the settings that a broker was started with and does not use, because the metadata log overrides them.
+
+    The result maps a name to the value at start and the value in force.
+    """
+    configs = {**image.broker_configs.get(ALL_BROKERS, {}), **image.broker_configs.get(node_id, {})}
+    configs[MIN_ISR] = str(cluster_min_isr(image))
+    current, defaults, overridden = broker_settings(image, own, node_id), Settings(), {}
+    for name, text in sorted(configs.items()):
+        given, default, in_force = (getattr(each, name.replace(".", "_"), None) for each in (own, defaults, current))
         if given not in (default, in_force):
-            found[name] = (given, text)
-    return found
+            overridden[name] = (given, text)
+    return overridden
 
 
 def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
-    """What a topic goes by. `Refused` names the topic when its settings and the defaults contradict each other."""
+    """Returns a topic's settings.
+
+    Raises `Refused` with the topic's name if they contradict the defaults or each other.
+    """
     try:
         return TopicConfig.from_strings(dict(topic.configs), defaults=defaults)
     except Refused as refused:
@@ -57,28 +70,34 @@ def apply_edits(
     *,
     replace: bool,
 ) -> dict[str, str | None]:
-    """What `edits` come to where `own` is set and `in_force` goes: values that set, None for the default. With
-    `replace` whatever of `own` is not named goes back to the default. `Refused` for words that join no list."""
-    made: dict[str, str | None] = dict.fromkeys(current) if replace else {}
+    """Returns what `edits` change, given the `current` own settings and those `in_force`: values to set, None for the
+    default.
+
+    With `replace`, settings in `current` that `edits` do not name return to the default. Raises `Refused` if words are
+    added to a setting that is no list.
+    """
+    changed: dict[str, str | None] = dict.fromkeys(current) if replace else {}
     for name, edit in edits.items():
         if isinstance(edit, ListEdit):
             row = table.get(name)
             if row is None:
                 raise unknown_setting(name, table, "topic")
             if not isinstance(row.default, tuple):
-                raise Refused(Code.INVALID_CONFIG, f"{name}: it is no list that words could join or leave")
+                raise Refused(
+                    Code.INVALID_CONFIG, f"{name}: it is not a list, so words cannot be added or removed: set its value"
+                )
             words = [word for word in in_force.get(name, "").split(",") if word and word not in edit.removed]
-            made[name] = ",".join(dict.fromkeys([*words, *edit.added]))
+            changed[name] = ",".join(dict.fromkeys([*words, *edit.added]))
         else:
-            made[name] = edit
-    return made
+            changed[name] = edit
+    return changed
 
 
 def check_dynamic(configs: Mapping[str, str | None]) -> None:
-    """Refuses what cannot be changed while a broker runs."""
+    """Refuses settings that cannot be changed while a broker runs."""
     for key, value in configs.items():
         row = broker_rows().get(key)
         if row is None:
             raise Refused(Code.INVALID_CONFIG, f"{key}: unknown broker setting")
         if not row.dynamic:
-            raise row.refuse(value or "", "it is read at start only")
+            raise row.refuse(value or "", "it is read at start only: set it where the broker is started")

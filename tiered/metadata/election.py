@@ -1,7 +1,8 @@
-"""Who is controller: whoever wrote the highest epoch into the metadata log (rule M2). No clock, no lease.
+"""The epoch and slot of a candidate: the controller is the broker that wrote the highest epoch into the log (M2).
 
-A candidate stands with an epoch above every one it has read, and writes it into the next slot. Taking a slot is the
-only vote: put-if-absent lets exactly one candidate have it, and every older controller loses its next slot to it.
+Pure: no clock and no lease (M4). A candidate writes an epoch above every epoch that it has read into the next slot.
+Taking the slot is the only vote. Put-if-absent lets exactly one candidate have it, and every older controller then
+loses its next slot.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from enum import Enum
 
 
 class SlotOutcome(Enum):
-    """What a lost slot means."""
+    """Meaning of a slot that another writer has taken."""
 
-    NEXT_SLOT = "an older controller was still writing: apply its entry and stand again"
-    SUPERSEDED = "an equal or higher epoch is there: another one leads"
+    NEXT_SLOT = "an older controller still writes: apply its entry and try the next slot"
+    SUPERSEDED = "the slot has an equal or higher epoch: another broker is controller"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """One attempt: `epoch` is to be written into `slot`."""
+    """One attempt to become controller: write `epoch` into `slot`."""
 
     epoch: int
     slot: int
 
     def on_slot_lost(self, epoch: int) -> tuple[SlotOutcome, Candidacy]:
-        """What follows when `slot` turned out to hold an entry of `epoch`."""
+        """Returns the next step after `slot` turned out to hold an entry of `epoch`."""
         if epoch >= self.epoch:
             return SlotOutcome.SUPERSEDED, self
         return SlotOutcome.NEXT_SLOT, replace(self, slot=self.slot + 1)
 
 
 def new_candidacy(highest_epoch: int, next_slot: int) -> Candidacy:
-    """A candidacy of one who has read everything below `next_slot`."""
+    """Returns the candidacy of a broker that has read all slots below `next_slot`."""
     return Candidacy(highest_epoch + 1, next_slot)

@@ -1,7 +1,7 @@
-"""The cluster as of one slot of the metadata log: an immutable value that changes only by `apply`.
+"""The cluster metadata as of one slot: an immutable value; `apply` returns a later one.
 
-Whoever holds an image may keep it and read it without a lock; a later one shares what did not change. `apply` copies
-each table once per call, so a replay hands over many changes at a time.
+An image can be kept and read without a lock. A later image shares the parts that did not change. `apply` copies each
+table once per call, so a replay passes many changes at a time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
 
 LOSSES_MAX = 4
-"""Of one partition that nobody has acknowledged; of more, the two oldest become one."""
+"""Most unacknowledged losses of one partition; with more, the two oldest are merged."""
 
 
 class Loss(NamedTuple):
-    """Records of [from_offset, ...) that older epochs acknowledged may be gone since `leader_epoch`."""
+    """A possible loss since `leader_epoch`: acknowledged records of earlier epochs, from `from_offset` on."""
 
     leader_epoch: int
     from_offset: int
@@ -29,7 +29,7 @@ class Loss(NamedTuple):
 
 
 class End(NamedTuple):
-    """What a replica has that could not prove its log whole: the epoch of its last record, and the log's end."""
+    """End of a log that could not be proved whole, and the leader epoch of its last record."""
 
     node_id: int
     leader_epoch: int
@@ -38,11 +38,14 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is `NO_LEADER` while nobody may lead; `elr` left the ISR whole and may lead again. With
-    both sets empty, an election waits until all of `last_known` are back, and takes the one with the highest of `ends`
-    (rule R4). `partition_epoch` counts the changes to all this (KIP-497). While it moves (KIP-455), `adding` are the
-    replicas that are new, and `removing` those that leave once all others are in sync. All that was ever acknowledged
-    lies below `stored_end` and is in the bucket; `UNKNOWN_END` where that is not known."""
+    """One partition.
+
+    `leader` is `NO_LEADER` while no replica may lead. `elr` are replicas that left the ISR with all acknowledged
+    records and may lead again. If ISR and ELR are both empty, an election waits until all `last_known` are back, and
+    elects the replica with the highest of `ends` (R4). `partition_epoch` counts the changes of these fields (KIP-497).
+    During a reassignment (KIP-455), `adding` are the new replicas. `removing` leave once all others are in sync. All
+    records ever acknowledged are below `stored_end` and in the bucket; `UNKNOWN_END` if that is not known.
+    """
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -59,18 +62,18 @@ class PartitionImage:
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether its replicas are being changed."""
+        """True if a reassignment of the partition is in progress."""
         return bool(self.adding or self.removing)
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """The replicas once it has moved."""
+        """The replicas after the reassignment."""
         return tuple(node for node in self.replicas if node not in self.removing) if self.removing else self.replicas
 
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: `partitions[p]` and the settings that differ from the defaults."""
+    """One topic: `partitions[p]`, and the settings that differ from the defaults."""
 
     name: str
     topic_id: TopicId
@@ -78,18 +81,20 @@ class TopicImage:
     configs: Mapping[str, str]
     created_ms: int
     wanted: int = 0
-    """How many replicas it is to have once there are as many brokers; 0: as many as it has."""
+    """Replication factor to reach once there are enough brokers; 0: the replicas stay."""
 
 
 def inter_broker_address(listeners: Mapping[str, str], name: str) -> str:
-    """Where other brokers reach one that has these listeners: by that of this name, else the first; "" for none."""
+    """Returns the address for other brokers: the listener called `name`, else the first one; "" if there is none."""
     return listeners.get(name) or next(iter(listeners.values()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """The last incarnation that took a node id; `alive` until it is said to have stopped, `fenced` while the controller
-    does not hear it."""
+    """The last incarnation that took a node id.
+
+    `alive` until it has stopped; `fenced` while the controller has no contact.
+    """
 
     node_id: int
     incarnation: str
@@ -99,26 +104,26 @@ class BrokerImage:
     alive: bool
     registered_ms: int
     listeners: Mapping[str, str] = field(default_factory=dict)
-    """What clients are told: HOST:PORT by the listener's name."""
+    """Addresses for clients: HOST:PORT by listener name."""
     fenced: bool = False
     stopping: bool = False
-    """It has said so, and still serves."""
+    """True if it has announced a stop and still serves."""
     advertised_http: str = ""
-    """The `http://HOST:PORT` that HTTP clients are told; "" where that is `http`."""
+    """The `http://HOST:PORT` for HTTP clients; "" if that is `http`."""
 
     @property
     def live(self) -> bool:
-        """Whether it may lead and be in sync."""
+        """True if it may lead and be in sync."""
         return self.alive and not self.fenced
 
     def address(self, listener: str) -> str:
-        """HOST:PORT where other brokers reach it, see `address_in`."""
+        """Returns its HOST:PORT for other brokers (`inter_broker_address`)."""
         return inter_broker_address(self.listeners, listener)
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """A topic without a name whose objects wait for the collector."""
+    """A deleted topic whose objects the collector has not deleted yet."""
 
     name: str
     topic_id: TopicId
@@ -128,13 +133,13 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Everything the cluster has agreed on, up to and with `slot`."""
+    """Everything that the cluster has agreed on, up to and including `slot`."""
 
     slot: int = -1
     controller_epoch: int = 0
     controller: int = NO_LEADER
     controller_incarnation: str = ""
-    """Until a broker has registered under it, that controller cannot be reached."""
+    """The controller cannot be reached until this incarnation is registered."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topics_by_id: Mapping[TopicId, TopicImage] = field(default_factory=dict)
@@ -142,22 +147,28 @@ class Image:
     deleted_topics: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
     next_producer_id: int = 0
     losses: Mapping[PartitionId, tuple[Loss, ...]] = field(default_factory=dict)
-    """Losses that no operator has acknowledged, the oldest first."""
+    """Unacknowledged losses, the oldest first."""
     partition_count: int = field(default=0, compare=False)
-    """How many all topics have together."""
+    """Number of partitions of all topics."""
     replica_counts: Mapping[int, int] = field(default_factory=dict, compare=False)
-    """How many each broker has, with those that come and those that go."""
+    """Number of replicas on each broker, including those that a reassignment adds and removes."""
 
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
-        """The image after `changes`, which end at `slot`. `Corrupt` when a change does not fit: the log forked."""
-        draft = _ImageBuilder(self)
+        """Returns the image after `changes`, which end at `slot`.
+
+        Raises `Corrupt` if a change does not fit: the log forked.
+        """
+        builder = _ImageBuilder(self)
         for change in changes:
-            draft.apply(change)
-        return draft.finish(self.slot if slot is None else slot)
+            builder.apply(change)
+        return builder.finish(self.slot if slot is None else slot)
 
 
 class _ImageBuilder:
-    """An image while changes go in; topics that change are taken apart once and put together at the end."""
+    """An image while changes are applied.
+
+    Partitions of a changed topic are copied to a list once and put back at the end.
+    """
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -218,8 +229,8 @@ class _ImageBuilder:
                 self._report_loss(change)
             case kinds.StoredEndsNoted():
                 for topic_id, partition, offset in change.ends:
-                    partitions, was = self._mutable_partition(topic_id, partition)
-                    partitions[partition] = replace(was, stored_end=offset)
+                    partitions, old_partition = self._mutable_partition(topic_id, partition)
+                    partitions[partition] = replace(old_partition, stored_end=offset)
             case kinds.LossesAcknowledged():
                 for topic_id, partition, epoch in change.losses:
                     partition_id = PartitionId(topic_id, partition)
@@ -244,7 +255,7 @@ class _ImageBuilder:
         known = self.brokers.get(change.node_id)
         is_same_incarnation = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
-            # It may be the same one, with something else to say of itself.
+            # The same incarnation may register again, with other addresses.
             fenced, stopping = (
                 (known.fenced, known.stopping) if known is not None and is_same_incarnation else (False, False)
             )
@@ -272,11 +283,11 @@ class _ImageBuilder:
         )
 
     def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
-        made = tuple(PartitionImage(replicas) for replicas in assignments)
-        self.partition_count += len(made)
-        for each in made:
+        partitions = tuple(PartitionImage(replicas) for replicas in assignments)
+        self.partition_count += len(partitions)
+        for each in partitions:
             self.replica_counts.update(each.replicas)
-        return made
+        return partitions
 
     def _delete_topic(self, change: kinds.TopicDeleted) -> None:
         topic = self._find_topic(change.topic_id)
@@ -292,10 +303,10 @@ class _ImageBuilder:
 
     def _report_loss(self, change: kinds.LossReported) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
-        made = Loss(change.leader_epoch, change.from_offset, change.at_ms)
-        partitions[change.partition] = replace(old, loss=made)
+        loss = Loss(change.leader_epoch, change.from_offset, change.at_ms)
+        partitions[change.partition] = replace(old, loss=loss)
         partition_id = PartitionId(change.topic_id, change.partition)
-        self._put_losses(partition_id, add_loss(self.losses.get(partition_id, ()), old, made))
+        self._put_losses(partition_id, add_loss(self.losses.get(partition_id, ()), old, loss))
 
     def _put_losses(self, partition_id: PartitionId, losses: tuple[Loss, ...]) -> None:
         if losses:
@@ -317,16 +328,16 @@ class _ImageBuilder:
             self.replica_counts.update(new.replicas)
         topic = self._find_topic(change.topic_id)
         if topic.wanted and not old.is_reassigning and len(new.target_replicas) < len(old.target_replicas):
-            self._put_topic(replace(topic, wanted=0))  # somebody wants fewer: that is the last word
+            self._put_topic(replace(topic, wanted=0))  # an operator chose fewer replicas
 
     def _find_topic(self, topic_id: TopicId) -> TopicImage:
         topic = self.topics_by_id.get(topic_id)
         if topic is None:
-            raise Corrupt(f"a change names the topic {topic_id}, which is not there")
+            raise Corrupt(f"a change names the topic {topic_id}, which does not exist")
         return topic
 
     def _mutable_partition(self, topic_id: TopicId, partition: int) -> tuple[list[PartitionImage], PartitionImage]:
-        """A partition, and the list to put another one into."""
+        """Returns a partition, and the list in which to replace it."""
         partitions = self._mutable_partitions(topic_id)
         if not 0 <= partition < len(partitions):
             raise Corrupt(f"no partition {partition} in topic {topic_id}")
@@ -342,9 +353,11 @@ class _ImageBuilder:
 
 
 def add_loss(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[Loss, ...]:
-    """The losses of a partition that an operator has still to see, after one more was told of it as it was (`old`).
-    Where all that was acknowledged is in the bucket, nothing is missing. The same loss may be told again: with an
-    earlier offset it is seen anew, with a later one it only becomes smaller."""
+    """Returns the unacknowledged losses of a partition after one more was reported; `old` is the partition before.
+
+    If everything acknowledged is in the bucket, nothing is missing. The same loss may be reported again. With an
+    earlier offset it counts as new, with a later one it only becomes smaller.
+    """
     if any(each.leader_epoch == new.leader_epoch for each in known):
         return tuple(new if each.leader_epoch == new.leader_epoch else each for each in known)
     is_same_loss = old.loss is not None and old.loss[:2] <= new[:2] and old.loss.leader_epoch == new.leader_epoch
@@ -363,7 +376,7 @@ def _merge_configs(old: Mapping[str, str], new: Mapping[str, str | None]) -> dic
 
 
 def to_json(image: Image) -> dict[str, Any]:
-    """The body of a snapshot."""
+    """Returns the body of a snapshot."""
     return {
         "slot": image.slot,
         "epoch": image.controller_epoch,
@@ -388,7 +401,7 @@ def to_json(image: Image) -> dict[str, Any]:
 
 
 def from_json(body: dict[str, Any]) -> Image:
-    """The image of a snapshot's body. KeyError, TypeError or AttributeError when it is of another shape."""
+    """Returns the image of a snapshot's body. Raises KeyError, TypeError or AttributeError if it has another shape."""
     topics = [
         TopicImage(**{**topic, "partitions": tuple(_partition_from_json(each) for each in topic["partitions"])})
         for topic in body["topics"]

@@ -1,7 +1,7 @@
-"""Rules of the broker's own topics: what they set for themselves, and what nobody may do to them.
+"""Rules for internal topics: fixed settings, and operations that are refused.
 
-`__consumer_offsets` is kept until an image in the bucket holds it, so it is neither tiered nor does it expire; its
-number of partitions says where groups are, so it stays.
+`__consumer_offsets` is kept until a snapshot in the bucket holds it, so it is not tiered and does not expire. Its
+number of partitions decides which partition coordinates a group, so the number cannot change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIXED = {
 
 
 def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
-    """What a topic of the broker's own is created with, whoever creates it; a large group needs a large batch."""
+    """Returns the settings with which an internal topic is created. A large group needs a large batch."""
     if name != OFFSETS_TOPIC:
         return {}
     segment_bytes = str(settings.offsets_topic_segment_bytes)
@@ -32,14 +32,14 @@ def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
 
 
 def check_configs(name: str, configs: Mapping[str, str]) -> None:
-    """Refuses settings under which a topic of the broker's own would forget, or take to the bucket, what it holds."""
+    """Refuses settings that let an internal topic lose records or be tiered."""
     if name in INTERNAL:
         for key, value in _FIXED.items():
             if configs.get(key) != value:
-                raise Refused(Code.INVALID_CONFIG, f"{key}: topic {name} keeps {value}, groups depend on it")
+                raise Refused(Code.INVALID_CONFIG, f"{key}: topic {name} must keep {value}, groups depend on it")
 
 
 def check_changeable(name: str) -> None:
-    """Refuses to delete, grow or cut a topic of the broker's own."""
+    """Refuses to delete, extend or truncate an internal topic."""
     if name in INTERNAL:
-        raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic {name} is the broker's own: it is not deleted or changed")
+        raise Refused(Code.INVALID_TOPIC_EXCEPTION, f"topic {name} is internal: it cannot be deleted or changed")

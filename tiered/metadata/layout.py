@@ -1,9 +1,9 @@
-"""The keys and bodies of the cluster's memory in the bucket (docs/FORMATS.md, "Metadata").
+"""Keys and bodies of the metadata objects in the bucket (docs/FORMATS.md, "Metadata").
 
 meta/FORMAT                     created once: version of all formats, cluster id
 meta/log/<slot %020d>           created once: {slot, epoch, nonce, changes[]}, one group commit
 meta/snap/<slot %020d>-<nonce>  immutable: the image at the end of `slot`
-meta/boundary                   compare-and-swap, only grows: the snapshots that hold, the slots that are void
+meta/boundary                   compare-and-swap, only grows: the valid snapshots, the void slots (M3)
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ CREDENTIAL_BYTES = 16
 
 
 def slot_key(slot: int) -> str:
-    """Where the entry of a slot lies."""
+    """Returns the key of a slot's entry."""
     return f"{LOG_PREFIX}{slot:020d}"
 
 
 def snapshot_key(slot: int, nonce: str) -> str:
-    """Where a snapshot lies; the nonce keeps two writers of one slot's snapshot apart."""
+    """Returns the key of a snapshot. The nonce keeps snapshots of the same slot by two writers apart."""
     return f"{SNAPSHOT_PREFIX}{slot:020d}-{nonce}"
 
 
 def slot_of(key: str) -> int:
-    """The slot in a key of the log or of a snapshot; -1 when the key is neither."""
+    """Returns the slot in a key of the log or of a snapshot; -1 if the key is neither."""
     digits = key.rsplit("/", 1)[-1][:20]
     return int(digits) if len(digits) == 20 and digits.isdigit() else -1
 
 
 class Format(NamedTuple):
-    """What the bucket holds: written by the first broker, read by every later one."""
+    """Format and identity of the cluster in a bucket: written by the first broker, read by all later ones."""
 
     version: int
     cluster_id: str
@@ -55,8 +55,10 @@ class Format(NamedTuple):
 
     @property
     def credential(self) -> bytes:
-        """16 bytes that brokers of this cluster say to each other. Made of the nonce, which only who can read the
-        bucket knows: the cluster's id is told to everybody."""
+        """The 16 bytes that prove a broker to another broker of the cluster.
+
+        They are derived from the nonce, which only readers of the bucket know. The cluster id is public.
+        """
         return hashlib.sha256(f"tiered brokers {self.cluster_id} {self.nonce}".encode()).digest()[:CREDENTIAL_BYTES]
 
 
@@ -68,16 +70,16 @@ class Entry(NamedTuple):
     nonce: str
     changes: tuple[Change, ...]
     cluster_id: str = ""
-    """"" in older entries."""
+    """Empty in older entries."""
 
     def verify_cluster(self, cluster_id: str) -> None:
-        """`Refused` for an entry of another cluster: nothing may be written beside it, nor taken from it."""
+        """Raises `Refused` for an entry of another cluster: nothing may be written beside it or taken from it."""
         if self.cluster_id and cluster_id and self.cluster_id != cluster_id:
             raise wrong_cluster_error(slot_key(self.slot), self.cluster_id, cluster_id)
 
 
 class SnapshotRef(NamedTuple):
-    """A snapshot that the boundary names: the image after `slot`, at `key`."""
+    """A snapshot that the boundary names: the image after `slot`, stored at `key`."""
 
     slot: int
     key: str
@@ -85,7 +87,10 @@ class SnapshotRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Slots up to and with `collected` may be gone; `snapshots`, oldest first, replace them. `sequence` only grows."""
+    """Slots up to `collected`, inclusive, may be deleted; `snapshots`, oldest first, replace them.
+
+    `sequence` only grows.
+    """
 
     snapshots: tuple[SnapshotRef, ...] = ()
     collected: int = -1
@@ -93,19 +98,22 @@ class Boundary:
     nonce: str = ""
 
     def advance(self, snapshot: SnapshotRef, nonce: str) -> Boundary:
-        """The boundary once `snapshot` is written: two snapshots hold, and the slots up to the older one may go."""
+        """Returns the boundary after `snapshot` was written: it keeps two snapshots, and slots after the older one."""
         kept = (*self.snapshots, snapshot)[-2:]
         collected = kept[0].slot if len(kept) == 2 else self.collected
         return Boundary(kept, max(collected, self.collected), self.sequence + 1, nonce)
 
 
 def encode_format(value: Format) -> bytes:
-    """`meta/FORMAT`."""
+    """Returns the body of `meta/FORMAT`."""
     return seal({"version": value.version, "cluster_id": value.cluster_id, "nonce": value.nonce})
 
 
 def decode_format(data: bytes) -> Format:
-    """`Corrupt` when it is garbled; a newer version is the caller's to refuse, whatever else stands in it."""
+    """Returns the format. Raises `Corrupt` if it is garbled.
+
+    The caller refuses a newer version; of such a body only the version is read.
+    """
     body = unseal(data, FORMAT_KEY)
 
     def build() -> Format:
@@ -118,7 +126,7 @@ def decode_format(data: bytes) -> Format:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """`meta/log/<slot>`."""
+    """Returns the body of `meta/log/<slot>`."""
     changes = [kinds.to_json(change) for change in entry.changes]
     body: dict[str, Any] = {"slot": entry.slot, "epoch": entry.epoch, "nonce": entry.nonce, "changes": changes}
     if entry.cluster_id:
@@ -127,7 +135,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes, slot: int) -> Entry:
-    """`Corrupt` when it is garbled, or names another slot than its key."""
+    """Returns the entry. Raises `Corrupt` if it is garbled or names another slot than its key."""
     key = slot_key(slot)
     body = unseal(data, key)
 
@@ -143,13 +151,13 @@ def decode_entry(data: bytes, slot: int) -> Entry:
 
 
 def wrong_cluster_error(key: str, found: str, own: str) -> Refused:
-    """What ends a broker of cluster `own`: the prefix was emptied or given away under it."""
-    why = f"{key} is of cluster {found}, this broker of {own}: two clusters cannot share a prefix"
+    """Returns the error that ends a broker of cluster `own`: its prefix was emptied or given to another cluster."""
+    why = f"{key} belongs to cluster {found}, this broker to {own}: two clusters cannot share a prefix"
     return Refused(Code.INCONSISTENT_CLUSTER_ID, why)
 
 
 def encode_boundary(boundary: Boundary) -> bytes:
-    """`meta/boundary`."""
+    """Returns the body of `meta/boundary`."""
     return seal(
         {
             "snapshots": [{"slot": each.slot, "key": each.key} for each in boundary.snapshots],
@@ -161,7 +169,7 @@ def encode_boundary(boundary: Boundary) -> bytes:
 
 
 def decode_boundary(data: bytes) -> Boundary:
-    """`Corrupt` when it is garbled."""
+    """Returns the boundary. Raises `Corrupt` if it is garbled."""
     body = unseal(data, BOUNDARY_KEY)
 
     def build() -> Boundary:
@@ -172,18 +180,21 @@ def decode_boundary(data: bytes) -> Boundary:
 
 
 def encode_snapshot(image: Image) -> bytes:
-    """`meta/snap/<slot>-<nonce>`."""
+    """Returns the body of `meta/snap/<slot>-<nonce>`."""
     return seal(images.to_json(image))
 
 
 def decode_snapshot(data: bytes, key: str) -> Image:
-    """`Corrupt` when it is garbled."""
+    """Returns the image. Raises `Corrupt` if it is garbled."""
     body = unseal(data, key)
     return _build_or_corrupt(key, lambda: images.from_json(body))
 
 
 def apply_entries(image: Image, entries: Sequence[Entry]) -> Image:
-    """The image after `entries`, which follow it slot by slot. `Corrupt` when an epoch goes back: the store forked."""
+    """Returns the image after `entries`, which follow it slot by slot.
+
+    Raises `Corrupt` if an epoch is lower than the one before: the log forked.
+    """
     epoch = image.controller_epoch
     for entry in entries:
         if entry.epoch < epoch:

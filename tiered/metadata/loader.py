@@ -1,7 +1,7 @@
-"""What the cluster has agreed on, as far as this broker has heard, and how far it has acted on it (rule M5).
+"""The newest image that this broker knows, and the slot up to which it has applied the log (M5).
 
-Entries are carried out in order, several at once where acting lags, and apart from hearing of them: a slow log or
-bucket must not look like a death to others.
+Images are applied in order, several entries at once if applying lags. Receiving entries does not wait for applying
+them: otherwise a slow disk or bucket would look like a dead broker to others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ OnChanges = Callable[[Sequence[Change], Image, Image], None]
 
 
 class MetadataLoader:
-    """`image` is the newest that is known, `applied` the slot up to which `act` has been called, `tail` the newest
-    entries for brokers that ask. `told` hears of the changes of each entry; `grown` is called after each."""
+    """The image, the applied slot, and the newest entries for brokers that fetch them.
+
+    `image` is the newest known. `applied_slot` is the slot up to which `apply_image` has run. `on_changes` gets the
+    changes of each entry; `on_image` is called after each.
+    """
 
     def __init__(self, apply_image: ApplyImage, on_changes: OnChanges, on_image: Callable[[], None]) -> None:
         self.image = Image()
@@ -38,21 +41,23 @@ class MetadataLoader:
         self._slot_applied = asyncio.Event()
         self._ended = False
 
-    # -- hearing ------------------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------------------
 
     def load_image(self, image: Image) -> None:
-        """To an image of which not every entry on the way is known."""
+        """Takes an image from a snapshot, without the entries between."""
         self.recent_entries.restart_at(image.slot + 1)
         self._set_image(image, ())
 
     def append_own(self, changes: Sequence[Change], slot: int, body: bytes) -> None:
-        """The next entry, written by this broker."""
+        """Appends the next entry, which this broker wrote as controller."""
         self.recent_entries.add(slot, body)
         self._set_image(self.image.apply(changes, slot), changes)
 
     def append_entries(self, bodies: Sequence[bytes]) -> None:
-        """The next entries, as a controller sent them. `Corrupt` when they do not follow, `Refused` when they are
-        another cluster's."""
+        """Appends the next entries, as the controller sent them.
+
+        Raises `Corrupt` if they do not follow the image, and `Refused` if they belong to another cluster.
+        """
         for body in bodies:
             entry = layout.decode_entry(body, self.image.slot + 1)
             entry.verify_cluster(self.cluster_id)
@@ -60,11 +65,11 @@ class MetadataLoader:
             self._set_image(layout.apply_entries(self.image, (entry,)), entry.changes)
 
     def append_from_bucket(self, entries: Sequence[Entry]) -> None:
-        """The next entries, as the bucket has them."""
+        """Appends the next entries, as read from the bucket."""
         self.append_entries([layout.encode_entry(entry) for entry in entries])
 
     async def wait_for_slot(self, slot: int, timeout: float) -> None:
-        """Returns once the image is at `slot` or beyond, or the time is over, or nothing is heard any more."""
+        """Returns once the image is at `slot` or beyond, after `timeout` seconds, or when the loader ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.image.slot < slot and not self._ended:
@@ -78,19 +83,19 @@ class MetadataLoader:
         self._on_image()
 
     def wake_waiters(self) -> None:
-        """Everybody who waits for something new has a look."""
-        grown, self._image_changed = self._image_changed, asyncio.Event()
-        grown.set()
+        """Wakes all waiters: they check their conditions again."""
+        changed, self._image_changed = self._image_changed, asyncio.Event()
+        changed.set()
 
-    # -- acting -------------------------------------------------------------------------------------------------------
+    # -- applying -----------------------------------------------------------------------------------------------------
 
     def start_from(self, image: Image) -> None:
-        """A start opened its logs by this image: what has changed since is to be acted on."""
+        """Takes the image from which a start opened its logs as applied; later changes are applied next."""
         self.applied_slot, self._applied_image = image.slot, image
         self._image_pending.set()
 
     async def run(self) -> None:
-        """Acts on what is committed, until it is cancelled."""
+        """Applies committed images until it is cancelled."""
         while True:
             await self._image_pending.wait()
             self._image_pending.clear()
@@ -101,19 +106,19 @@ class MetadataLoader:
                 self._set_applied_slot(target.slot)
 
     async def wait_until_applied(self, slot: int, timeout: float) -> None:
-        """Returns once this broker has acted on `slot`, or the time is over, or it will not any more."""
+        """Returns once this broker has applied `slot`, after `timeout` seconds, or when the loader ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(timeout, 0.0)):
                 while self.applied_slot < slot and not self._ended:
                     await self._slot_applied.wait()
 
     def end(self) -> None:
-        """Nothing more is heard or done: who waits goes on."""
+        """Ends the loader and wakes all waiters: no more entries come, and nothing more is applied."""
         self._ended = True
         self.wake_waiters()
         self._set_applied_slot(self.applied_slot)
 
     def _set_applied_slot(self, slot: int) -> None:
         self.applied_slot = slot
-        did, self._slot_applied = self._slot_applied, asyncio.Event()
-        did.set()
+        applied, self._slot_applied = self._slot_applied, asyncio.Event()
+        applied.set()

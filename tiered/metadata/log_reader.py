@@ -1,7 +1,7 @@
-"""The cluster's memory as the bucket tells it, without any broker: what the tools and Spark start from.
+"""Replay of the metadata log from the bucket alone, without any broker: used by brokers, tools and Spark.
 
-A reader never trusts the log below the boundary (rule M3): it takes entries first and reads the boundary after, and
-when the boundary has passed what it took, or an entry is missing, it starts over from the newest snapshot.
+A reader never trusts slots below the boundary (M3). It reads the entries first and the boundary after them. If the
+boundary has passed those entries, or an entry is missing, it starts over from the newest snapshot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WINDOW_MAX = 32
 
 
 class LoadedMetadata(NamedTuple):
-    """The committed image, and the boundary with its version in the store ("" when there is none yet)."""
+    """The committed image, the boundary with its version in the store ("" for none), and the bytes of read entries."""
 
     image: Image
     boundary: Boundary
@@ -36,49 +36,55 @@ class LoadedMetadata(NamedTuple):
 
 
 async def load_image(store: ObjectStore) -> Image:
-    """The cluster as of the last committed slot. `Refused` when the store holds no cluster or a newer format."""
+    """Returns the image of the last committed slot. Raises `Refused` if the store has no cluster or a newer format."""
     if await read_format(store) is None:
         raise Refused(Code.INVALID_CONFIG, f"there is no cluster in {store.url}: no object {layout.FORMAT_KEY}")
     return (await load_metadata(store)).image
 
 
 async def read_format(store: ObjectStore) -> Format | None:
-    """`meta/FORMAT`, or None in an empty store. `Refused` for a version that this program does not know."""
+    """Returns `meta/FORMAT`, or None in an empty store. Raises `Refused` for an unknown version."""
     got = await get_verified(store, layout.FORMAT_KEY, layout.decode_format)
     if got is None:
         return None
-    found = got[0]
-    if found.version > layout.FORMAT_VERSION:
+    stored = got[0]
+    if stored.version > layout.FORMAT_VERSION:
         raise Refused(
             Code.UNSUPPORTED_VERSION,
-            f"{store.url} holds format {found.version}; this program reads up to {layout.FORMAT_VERSION}: upgrade it",
+            f"{store.url} holds format {stored.version}; this program reads up to {layout.FORMAT_VERSION}: upgrade it",
         )
-    if found.version < layout.FORMAT_VERSION:
-        why = f"{store.url} holds format {found.version}, this program reads {layout.FORMAT_VERSION}"
+    if stored.version < layout.FORMAT_VERSION:
+        why = f"{store.url} holds format {stored.version}, this program reads {layout.FORMAT_VERSION}"
         raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: use the program that wrote it")
-    return found
+    return stored
 
 
 async def verify_cluster(store: ObjectStore, cluster_id: str) -> None:
-    """`Refused` when the store holds another cluster now, `Corrupt` when it holds none. One request. `Unavailable`."""
-    found = await read_format(store)
-    if found is None:
-        raise Corrupt("what the store holds is not said any more", where=layout.FORMAT_KEY)
-    if found.cluster_id != cluster_id:
-        raise layout.wrong_cluster_error(layout.FORMAT_KEY, found.cluster_id, cluster_id)
+    """Raises `Refused` if the store now holds another cluster, and `Corrupt` if it holds none.
+
+    Makes one request. Raises `Unavailable` if the store does not answer.
+    """
+    stored = await read_format(store)
+    if stored is None:
+        raise Corrupt("the object that names the cluster is missing: put it back", where=layout.FORMAT_KEY)
+    if stored.cluster_id != cluster_id:
+        raise layout.wrong_cluster_error(layout.FORMAT_KEY, stored.cluster_id, cluster_id)
 
 
 async def load_metadata(store: ObjectStore, cluster_id: str = "") -> LoadedMetadata:
-    """Replays the log. `Unavailable` when the boundary keeps overtaking the reader, or the store fails; `Corrupt` names
-    the object that is garbled or missing; `Refused` when an entry is not of `cluster_id`."""
-    last = ""
+    """Replays the log.
+
+    Raises `Unavailable` if the boundary keeps overtaking the reader, or if the store fails. Raises `Corrupt` with the
+    object that is garbled or missing. Raises `Refused` if an entry does not belong to `cluster_id`.
+    """
+    last_nonce = ""
     for _ in range(_ATTEMPTS):
         boundary, _ = await read_boundary(store)
         image = await _read_snapshot(store, boundary)
         if image is None:
-            if boundary.nonce == last:  # nobody collected it meanwhile
+            if boundary.nonce == last_nonce:  # the boundary is unchanged, so the snapshot was not collected meanwhile
                 raise Corrupt("metadata snapshot is missing", where=boundary.snapshots[-1].key)
-            last = boundary.nonce
+            last_nonce = boundary.nonce
             continue
         entries, size = await read_entries(store, image.slot + 1)
         newer, version = await read_boundary(store)
@@ -91,8 +97,11 @@ async def load_metadata(store: ObjectStore, cluster_id: str = "") -> LoadedMetad
 
 
 async def get_verified(store: ObjectStore, key: str, decode: Callable[[bytes], T]) -> tuple[T, GetResult] | None:
-    """An object, decoded; None when it is not there. A get that fails, or whose bytes do not prove themselves, is made
-    again: the way to the bucket may be at fault. Then `Unavailable` or `Corrupt`."""
+    """Returns an object, decoded; None if it does not exist.
+
+    Repeats a get that fails or returns damaged bytes, up to `READS_MAX` times: the connection to the bucket may be at
+    fault. Then raises `Unavailable` or `Corrupt`.
+    """
     for attempt in range(READS_MAX):
         try:
             got = await store.get(key)
@@ -104,24 +113,30 @@ async def get_verified(store: ObjectStore, key: str, decode: Callable[[bytes], T
 
 
 async def read_boundary(store: ObjectStore) -> tuple[Boundary, str]:
-    """The boundary and its version; the first one of all, and "", when none was written yet."""
+    """Returns the boundary and its version; an empty boundary and "" if none was written yet."""
     got = await get_verified(store, layout.BOUNDARY_KEY, layout.decode_boundary)
     return (got[0], got[1].version) if got is not None else (Boundary(), "")
 
 
 async def read_entry(store: ObjectStore, slot: int) -> tuple[Entry, int] | None:
-    """The entry of a slot and its size, or None at the end of the log (or below the boundary: the caller asks)."""
+    """Returns the entry of a slot and its size, or None at the end of the log.
+
+    None also stands for a slot below the boundary: the caller reads the boundary.
+    """
     got = await get_verified(store, layout.slot_key(slot), lambda data: layout.decode_entry(data, slot))
     return (got[0], got[1].size) if got is not None else None
 
 
 async def read_entries(store: ObjectStore, slot: int) -> tuple[list[Entry], int]:
-    """The entries from `slot` to the end of the log and their bytes; more at a time as it turns out to be long."""
+    """Returns the entries from `slot` to the end of the log, and their bytes.
+
+    Reads more at a time if the log is long.
+    """
     entries: list[Entry] = []
     size, window = 0, 1
     while True:
-        found = await asyncio.gather(*(read_entry(store, slot + i) for i in range(window)))
-        for each in found:
+        window_entries = await asyncio.gather(*(read_entry(store, slot + i) for i in range(window)))
+        for each in window_entries:
             if each is None:
                 return entries, size
             entries.append(each[0])
@@ -131,8 +146,11 @@ async def read_entries(store: ObjectStore, slot: int) -> tuple[list[Entry], int]
 
 
 async def _read_snapshot(store: ObjectStore, boundary: Boundary) -> Image | None:
-    """The newest snapshot that is there and proves itself: the log still has every entry behind the older one, and all
-    of them while nothing is collected. None when neither is there; `Corrupt` when none proves itself."""
+    """Returns the newest snapshot that exists and is intact; None if neither exists. Raises `Corrupt` if none is
+    intact.
+
+    The log still has every entry after the older snapshot, and all entries while nothing is collected.
+    """
     fault: Corrupt | None = None
     for slot, key in reversed(boundary.snapshots):
         try:

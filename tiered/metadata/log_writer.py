@@ -1,7 +1,8 @@
-"""The writing side of the metadata log: slots by put-if-absent under rules M1-M3.
+"""The writing side of the metadata log: slots by put-if-absent (M1, M2, M3).
 
-One put is in flight at a time, and nothing else is decided while its outcome is open: after anything but a clean
-success the object is read back, by its nonce. Callers batch changes into entries; this file never looks inside them.
+One put is in progress at a time, and nothing else is decided while its outcome is open. After any outcome but a clean
+success, the object is read back and its nonce decides. Callers batch changes into entries; this file never looks inside
+them.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ T = TypeVar("T")
 SNAPSHOT_SLOTS = 256
 """Entries after which a snapshot is due."""
 VERIFY_INTERVAL_NS = 60_000_000_000
-"""Between two looks of a controller that writes whether the store still holds its cluster."""
+"""Longest time that a writing controller goes without checking that the store still holds its cluster."""
 _SNAPSHOT_BYTES = 4 << 20
 _BACKOFF_SECONDS = (0.02, 5.0)
 
 
 class MetadataLog:
-    """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take`; `trouble` says which
-    object keeps it from going on, and why, while there is one."""
+    """The log as its controller sees it. `next_slot` and `epoch` are meaningful after `take_over`.
+
+    `last_error` names the object that holds up the log, and why, while there is one.
+    """
 
     def __init__(
         self, store: ObjectStore, clock: Clock, rng: Rng, metrics: Metrics, *, snapshot_slots: int = SNAPSHOT_SLOTS
@@ -60,38 +63,38 @@ class MetadataLog:
             "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
         )
         self.cluster_id = ""
-        """Whose log it is, once `format` has found out."""
+        """Cluster of the log, known after `load_or_create_format`."""
         self.next_slot = 0
         self.epoch = 0
         self.last_error = ""
-        """Why the bucket has not confirmed what was written last, at the last try; empty: it did at the first."""
+        """Error of the last attempt at the current write; empty if the first attempt succeeded."""
         self.newest_body = b""
-        """The body of the last entry that was written here."""
+        """Body of the last entry written here."""
         self.takeover_entries: list[bytes] = []
-        """The bodies that the last `take` found and wrote, from the slot after its image on."""
+        """Bodies that the last `take_over` found and wrote, from the slot after its image on."""
         self.unconfirmed_since_ns = -1
-        """Since when an entry has been under way that the bucket has not confirmed; -1: none is."""
+        """Start of the write of an entry that the bucket has not confirmed; -1 if there is none."""
         self._snapshot_slot = -1
         self._bytes = 0
         self._next_check = 0
         self._verified_ns = clock.mono_ns()
-        """When the store was last seen to hold this cluster."""
+        """Time at which the store last proved to hold this cluster."""
 
     async def load_or_create_format(self) -> tuple[Format, bool]:
-        """What the store holds, and whether this call wrote it because the store was empty."""
-        found, created = await self._load_or_create_format()
-        self.cluster_id = found.cluster_id
-        return found, created
+        """Returns the store's format, and True if this call created it because the store was empty."""
+        stored, created = await self._load_or_create_format()
+        self.cluster_id = stored.cluster_id
+        return stored, created
 
     async def _load_or_create_format(self) -> tuple[Format, bool]:
-        found = await read_format(self._store)
-        if found is None and await self._has_log():  # of a cluster whose id is lost, or that was made just now
-            found = await read_format(self._store)
-            if found is None:
-                why = "the name of the cluster is missing, and its metadata log is there: put it back"
+        stored = await read_format(self._store)
+        if stored is None and await self._has_log():  # its cluster id is lost, or another broker has just created it
+            stored = await read_format(self._store)
+            if stored is None:
+                why = "the object that names the cluster is missing, but its metadata log exists: put it back"
                 raise Corrupt(why, where=layout.FORMAT_KEY)
-        if found is not None:
-            return found, False
+        if stored is not None:
+            return stored, False
         cluster_id = encode_uuid(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         mine = Format(layout.FORMAT_VERSION, cluster_id, self._nonce())
         other = await self._create(layout.FORMAT_KEY, layout.encode_format(mine), mine, layout.decode_format)
@@ -104,13 +107,14 @@ class MetadataLog:
         return False
 
     async def load(self) -> Image:
-        """The committed image; remembers where the log ends."""
+        """Returns the committed image and remembers the end of the log."""
         return self._set_position(await load_metadata(self._store, self.cluster_id))
 
     async def take_over(self, image: Image, node_id: int, incarnation: str) -> Image:
-        """Becomes controller: writes an epoch above every one in the log into the slot after `image` (rule M2).
+        """Becomes controller: writes an epoch above every epoch in the log into the slot after `image` (M2).
 
-        Returns the image that ends with that entry. `Fenced` when another one took an equal or higher epoch first.
+        Returns the image that ends with that entry. Raises `Fenced` if another candidate took an equal or higher epoch
+        first.
         """
         candidacy = new_candidacy(image.controller_epoch, image.slot + 1)
         self.takeover_entries = []
@@ -126,13 +130,14 @@ class MetadataLog:
             outcome, candidacy = candidacy.on_slot_lost(other.epoch)
             if outcome is SlotOutcome.SUPERSEDED:
                 raise Fenced(f"slot {other.slot} of the metadata log belongs to controller epoch {other.epoch}")
-        log.info("controller node_id=%d epoch=%d slot=%d", node_id, self.epoch, candidacy.slot)
+        log.info("broker is controller now node_id=%d epoch=%d slot=%d", node_id, self.epoch, candidacy.slot)
         return image.apply((change,), candidacy.slot)
 
     async def append(self, changes: Sequence[Change]) -> int:
-        """Commits one entry and returns its slot. `Fenced` when the slot belongs to another: step down for good.
+        """Commits one entry and returns its slot. Raises `Fenced` if another controller has the slot: step down for
+        good (M2).
 
-        Does not return before the outcome is known, however long the store is away.
+        Returns only when the outcome is known, however long the store is unreachable.
         """
         slot = self.next_slot
         other = await self._write(tuple(changes))
@@ -141,10 +146,12 @@ class MetadataLog:
         return slot
 
     async def check_superseded(self) -> None:
-        """Asks the bucket whether another controller has written since: the next slot, the next time the boundary,
-        under which that slot may have gone, then whether the bucket still holds this cluster. `Fenced` when one has:
-        who froze for a while learns it here, not only when it writes. One request. `Unavailable`, `Corrupt`; `Refused`
-        for another cluster."""
+        """Checks that no other controller has written since, with one request per call.
+
+        The calls take turns: the next slot, the boundary (below which that slot may have been deleted), and the cluster
+        of the bucket. Raises `Fenced` if another controller has written: one that was frozen learns it here before its
+        next write. Raises `Unavailable`, `Corrupt`, or `Refused` for another cluster.
+        """
         slot, check = self.next_slot, self._next_check
         self._next_check = (check + 1) % 3
         if check == 0:
@@ -155,40 +162,46 @@ class MetadataLog:
             raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
 
     async def verify_cluster(self) -> None:
-        """`Refused` when the prefix is another cluster's now. One request. `Unavailable`, `Corrupt`."""
+        """Raises `Refused` if the prefix belongs to another cluster now.
+
+        Makes one request; may raise `Unavailable` or `Corrupt`.
+        """
         await verify_cluster(self._store, self.cluster_id)
         self._verified_ns = self._clock.mono_ns()
 
     async def check_next_slot(self) -> None:
-        """As `watch`, at the next slot."""
+        """Checks the next slot only, otherwise like `check_superseded`."""
         slot = self.next_slot
-        found = await read_entry(self._store, slot)
-        if found is not None:
-            found[0].verify_cluster(self.cluster_id)
-        if found is not None and found[0].epoch > self.epoch:
-            raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {found[0].epoch}")
+        entry = await read_entry(self._store, slot)
+        if entry is not None:
+            entry[0].verify_cluster(self.cluster_id)
+        if entry is not None and entry[0].epoch > self.epoch:
+            raise Fenced(f"slot {slot} of the metadata log belongs to controller epoch {entry[0].epoch}")
 
     @property
     def stall_reason(self) -> str:
-        """Why an entry that is under way is not confirmed yet; empty while none waits, given up or refused included."""
+        """Reason why the write in progress is not confirmed yet.
+
+        Empty if no write waits, also after one was given up.
+        """
         return self.last_error if self.unconfirmed_since_ns >= 0 else ""
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether a replay would have to read more than a start should."""
+        """True if a replay would have to read more than a start should."""
         return self.next_slot - 1 - self._snapshot_slot >= self._snapshot_slots or self._bytes >= _SNAPSHOT_BYTES
 
     async def write_snapshot(self, image: Image) -> None:
-        """Writes `image`, moves the boundary, then deletes what the boundary gives up: in this order."""
+        """Writes `image`, then moves the boundary, then deletes the slots that the boundary gives up (M3)."""
         nonce = self._nonce()
         key = layout.snapshot_key(image.slot, nonce)
         result = await self._store.put(key, layout.encode_snapshot(image))
         if not isinstance(result, Ok):
-            raise Unavailable(f"snapshot not written: {result}")
+            raise Unavailable(f"the snapshot was not written: {result}")
         boundary = await self._advance_boundary(SnapshotRef(image.slot, key), nonce)
         self._snapshot_slot, self._bytes = boundary.snapshots[-1].slot, 0
         await self._delete_collected(boundary)
-        log.info("metadata snapshot slot=%d collected=%d", image.slot, boundary.collected)
+        log.info("metadata snapshot written slot=%d collected=%d", image.slot, boundary.collected)
 
     def _set_position(self, loaded: LoadedMetadata) -> Image:
         self.next_slot = loaded.image.slot + 1
@@ -197,7 +210,7 @@ class MetadataLog:
         return loaded.image
 
     async def _write(self, changes: tuple[Change, ...]) -> Entry | None:
-        """One entry into `next_slot`; None when it is ours, else the entry that is there."""
+        """Writes one entry into `next_slot`. Returns None on success, else the entry of another writer in that slot."""
         mine = Entry(self.next_slot, self.epoch, self._nonce(), changes, self.cluster_id)
         body = layout.encode_entry(mine)
         key = layout.slot_key(mine.slot)
@@ -219,7 +232,7 @@ class MetadataLog:
         return None
 
     async def _check_boundary(self, slot: int) -> None:
-        """A slot at or below the boundary may have been free only because it was collected (rule M3)."""
+        """Raises `Fenced` if `slot` is at or below the boundary: it may be free only because it was collected (M3)."""
         attempt = 0
         while True:
             try:
@@ -232,8 +245,11 @@ class MetadataLog:
             return
 
     async def _check_cluster(self) -> None:
-        """Once a minute of writing: slots that another cluster has not reached yet are free for this one too. That
-        FORMAT is missing is an accident, and no reason to write nothing."""
+        """Checks once a minute of writing that the bucket still holds this cluster.
+
+        Slots that another cluster has not reached yet are free for this one too. A missing FORMAT is an accident and
+        does not stop writes.
+        """
         attempt = 0
         while self.cluster_id and self._clock.mono_ns() - self._verified_ns >= VERIFY_INTERVAL_NS:
             try:
@@ -241,12 +257,15 @@ class MetadataLog:
             except Unavailable as error:
                 attempt = await self._back_off(attempt, layout.FORMAT_KEY, str(error))
             except Corrupt as error:
-                log.error("the store does not say any more which cluster it holds why=%s", error)
+                log.error("the store no longer names its cluster, writes go on why=%s", error)
                 self._verified_ns = self._clock.mono_ns()
 
     async def _create(self, key: str, body: bytes, mine: T, decode: Callable[[bytes], T]) -> T | None:
-        """Put-if-absent under rule M1: None when `key` holds `mine` (told by its nonce), else what it holds. What is
-        read back and does not prove itself decides nothing."""
+        """Creates `key` by put-if-absent (M1). Returns None if the object is `mine` by its nonce, else the object that
+        is there.
+
+        Damaged bytes that are read back decide nothing.
+        """
         attempt = 0
         while True:
             try:
@@ -262,7 +281,7 @@ class MetadataLog:
             attempt = await self._back_off(attempt, key, why)
 
     async def _advance_boundary(self, snapshot: SnapshotRef, nonce: str) -> Boundary:
-        """Compare-and-swap of the boundary under rule M1; another's newer snapshot stands."""
+        """Moves the boundary by compare-and-swap (M1), unless it already names a newer snapshot."""
         attempt = 0
         while True:
             boundary, version = await read_boundary(self._store)
@@ -278,7 +297,7 @@ class MetadataLog:
             attempt = await self._back_off(attempt, layout.BOUNDARY_KEY, str(result))
 
     async def _delete_collected(self, boundary: Boundary) -> None:
-        """Deletes the slots that the boundary has given up, and older snapshots that it does not name."""
+        """Deletes the slots that the boundary gave up, and older snapshots that it does not name."""
         await self._delete_below(layout.LOG_PREFIX, boundary.collected, keep=())
         named = tuple(each.key for each in boundary.snapshots)
         await self._delete_below(layout.SNAPSHOT_PREFIX, boundary.snapshots[-1].slot, keep=named)
@@ -295,12 +314,12 @@ class MetadataLog:
             after = page[-1]
 
     async def _back_off(self, attempt: int, key: str, why: str) -> int:
-        """Waits with full jitter; returns the number of the next attempt."""
+        """Waits with full jitter and returns the number of the next attempt."""
         self._retries.inc()
         self.last_error = f"{key}: {why}"
         seconds = self._stall_log.admit(is_start=attempt == 0)
         if seconds is not None:
-            log.warning("metadata put undecided key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
+            log.warning("metadata write not confirmed key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
         shortest, longest = _BACKOFF_SECONDS
         await self._clock.sleep(min(longest, shortest * 2 ** min(attempt, 16)) * self._rng.random())
         return attempt + 1

@@ -1,4 +1,4 @@
-"""The newest entries of the metadata log, as the bucket has them: what a controller sends to who follows it."""
+"""The newest log entries in memory, as the bucket has them: the controller sends them to standby controllers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REPLY_BYTES = 1 << 20
 
 
 class RecentEntries:
-    """Bodies of consecutive slots, the oldest dropped first."""
+    """Bodies of consecutive slots; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._bodies: deque[bytes] = deque()
@@ -18,7 +18,7 @@ class RecentEntries:
         self._bytes = 0
 
     def add(self, slot: int, body: bytes) -> None:
-        """The next slot; one that does not follow makes it begin anew."""
+        """Adds the entry of the next slot. Starts over with `slot` if that does not follow the last one."""
         if slot != self._first_slot + len(self._bodies):
             self.restart_at(slot)
         self._bodies.append(body)
@@ -28,19 +28,19 @@ class RecentEntries:
             self._first_slot += 1
 
     def restart_at(self, slot: int) -> None:
-        """Anew: the next entry will be that of `slot`."""
+        """Drops all entries; the next one will be that of `slot`."""
         self._bodies.clear()
         self._first_slot, self._bytes = slot, 0
 
     def read(self, slot: int) -> list[bytes] | None:
-        """Bodies from `slot` on, about 1 MiB of them; none at the end; None when it is not here."""
+        """Returns bodies from `slot` on, about 1 MiB of them; an empty list at the end; None if `slot` was dropped."""
         if slot < self._first_slot:
             return None
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         size = 0
-        for at in range(slot - self._first_slot, len(self._bodies)):
-            if found and size + len(self._bodies[at]) > REPLY_BYTES:
+        for i in range(slot - self._first_slot, len(self._bodies)):
+            if bodies and size + len(self._bodies[i]) > REPLY_BYTES:
                 break
-            found.append(self._bodies[at])
-            size += len(self._bodies[at])
-        return found
+            bodies.append(self._bodies[i])
+            size += len(self._bodies[i])
+        return bodies

@@ -1,7 +1,7 @@
-"""What can be read of a partition that is led here, hot or cold, and who waits for more of it.
+"""Reads from a partition that this broker leads, hot or cold, and the callers that wait for more records.
 
-Reads go to the hot log where it reaches, to the bucket below; a reader cannot tell which. Nothing here decides what is
-committed.
+Reads from the local start offset on come from the hot log, older ones from the bucket; a reader cannot tell the
+difference. Serves nothing above the high watermark, and does not decide what is committed: `leader_state` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tiered.replication.storage import ColdTier
 
 
 class LeaderReads:
-    """A partition's log, what is cold of it, and the callers that wait for it."""
+    """The log of one partition, its cold segments, and the callers that wait for it."""
 
     def __init__(
         self,
@@ -54,25 +54,26 @@ class LeaderReads:
 
     @staticmethod
     def id_of(tp: TopicPartition, topic_id: TopicId) -> PartitionId:
-        """The name under which the bucket knows it."""
+        """Returns the id under which the bucket stores the partition."""
         return PartitionId(topic_id, tp.partition)
 
     @property
     def manifest(self) -> Manifest | None:
-        """What is cold, as far as is known; None when nothing is known to be."""
+        """The newest known list of cold segments; None if there is none as far as is known."""
         return self._manifest
 
     @manifest.setter
     def manifest(self, manifest: Manifest) -> None:
-        """Changes are made by several tasks: one whose answer comes late is older than what is known by then."""
+        """Keeps the newer of the two manifests. Several tasks change the manifest, so a late reply may carry one that
+        is older than the known one."""
         if self._manifest is None or manifest.sequence >= self._manifest.sequence:
             self._manifest = manifest
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> TopicConfig:
-        """The settings in force; may change at any time."""
+        """The topic settings in force; they may change at any time."""
         return self.log.config
 
     @property
@@ -85,7 +86,7 @@ class LeaderReads:
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything below is committed and of no open transaction."""
+        """All records below are committed and belong to no open transaction."""
         return min(self.state.high_watermark, self.log.first_unstable_offset)
 
     @property
@@ -103,16 +104,16 @@ class LeaderReads:
 
     @property
     def cold_end_offset(self) -> int:
-        """Everything from the log start up to here is in the bucket; 0 while nothing ever was."""
+        """All records from the log start up to here are in the bucket; 0 if none ever was."""
         return self.manifest.cold_end_offset if self.manifest is not None else 0
 
     @property
     def stored_end(self) -> int:
-        """The log end where all that was ever written here is committed, and either in the bucket or deleted; else
-        `UNKNOWN_END`. (The log of `__consumer_offsets` starts where its last image in the bucket ends.)"""
+        """The log end, if all records ever written are committed and each is in the bucket or deleted; else
+        `UNKNOWN_END`. The log of `__consumer_offsets` starts where its last snapshot in the bucket ends."""
         end = self.log.end_offset
-        whole = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
-        return end if whole else UNKNOWN_END
+        is_stored = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
+        return end if is_stored else UNKNOWN_END
 
     @property
     def cold_bytes(self) -> int:
@@ -132,24 +133,24 @@ class LeaderReads:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this broker has stopped leading it."""
+        """True if this broker has stopped leading the partition."""
         return self._stop_error is not None
 
     @property
     def bytes_above_cold(self) -> int:
-        """Bytes of log that are here only. A segment of which an earlier leader made a part cold does not count: bytes
-        that are in two places must not make others go."""
+        """Bytes of log that are only on this disk. Leaves out a segment of which an earlier leader uploaded a part:
+        bytes that were counted twice would make retention by size delete other records."""
         views = (*self.log.closed_segments(), self.log.active_view)
         return sum(segment.size for segment in views if segment.base_offset >= self.cold_end_offset)
 
     @property
     def waiting_segments(self) -> int:
-        """Closed segments that are not cold, though they should be."""
+        """The number of closed segments that wait for their upload."""
         return len(self._segments_to_upload())
 
     @property
     def waiting_bytes(self) -> int:
-        """What these are together."""
+        """Bytes of the closed segments that wait for their upload."""
         return sum(segment.size for segment in self._segments_to_upload())
 
     def _segments_to_upload(self) -> list[SegmentView]:
@@ -159,48 +160,51 @@ class LeaderReads:
 
     @property
     def upload_lag_since_ms(self) -> int | None:
-        """When the oldest record that should be in the bucket and is not came here; None where there is none."""
+        """When the oldest record that should be in the bucket and is not was written here; None if there is no such
+        record."""
         first = max(self.cold_end_offset, self.log_start_offset)
         if not self.config.remote_storage_enable or first >= self.log.end_offset:
             return None
         return self.log.segment_created_ms(first)
 
     def explain(self) -> dict[str, Any]:
-        """Where the records are, and what stands in the way of their going elsewhere."""
+        """Describes where the records are, and what keeps them from moving to the bucket."""
         return explain(self)
 
-    # -- waiting ------------------------------------------------------------------------------------------------------
+    # -- parked callers -----------------------------------------------------------------------------------------------
 
     def park(self, call: Callable[[], None], offset: int) -> int:
-        """Calls `call` once, in the turn in which the high watermark reaches `offset`, this broker leads the partition
-        no more, or too few replicas are in sync; the caller looks which. Returns the number to `leave` with. `Refused`
-        when too many wait."""
+        """Calls `call` once: when the high watermark reaches `offset`, when this broker stops leading the partition, or
+        when too few replicas are in the ISR. The call comes in the same turn of the event loop, and the caller checks
+        which of these it was. Returns the number to `unpark` with. Raises `Refused` if too many callers wait."""
         if self._stop_error is not None:
             raise self._stop_error
         return self._parked.park(call, offset)
 
     def unpark(self, number: int) -> None:
-        """The caller does not wait any more; harmless when it was called."""
+        """Stops the wait; does nothing if `call` was called already."""
         self._parked.unpark(number)
 
     def add_listener(self, listener: ProgressListener, index: int) -> None:
-        """Tells `watcher.woken(place)` whenever the high watermark moves, or what else `park` says happens,
-        until `unwatch`. It must not change who watches. `Refused` when too many do."""
+        """Calls `listener.on_progress(index)` whenever the high watermark moves, or one of the other events of `park`
+        happens, until `remove_listener`. The call must not add or remove listeners. Raises `Refused` if there are too
+        many listeners."""
         if self._stop_error is not None:
             raise self._stop_error
         add_listener(self._listeners, listener, index)
 
     def remove_listener(self, listener: ProgressListener, index: int) -> None:
-        """No more of that; harmless when there was none."""
+        """Removes a listener; does nothing if it was not registered."""
         self._listeners.pop((listener, index), None)
 
     async def _wait_high_watermark(self, offset: int) -> None:
-        """Returns once the high watermark is at `offset` or beyond."""
+        """Returns once the high watermark is at or above `offset`."""
         while self.state.high_watermark < offset:
             await self._wait_wakeup(offset)
 
     async def _wait_wakeup(self, offset: int) -> None:
-        """Returns once the high watermark is at `offset` or beyond, or all were woken to look whether it still may."""
+        """Returns once the high watermark is at or above `offset`, or all callers were woken to check whether it can
+        still get there."""
         wakeup: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         number = self.park(lambda: None if wakeup.done() else wakeup.set_result(None), offset)
         try:
@@ -211,7 +215,7 @@ class LeaderReads:
             raise self._stop_error
 
     def _wake_up_to(self, high_watermark: int) -> None:
-        """The high watermark is there now."""
+        """Wakes callers that wait for this high watermark or a lower one."""
         if self._parked:
             for call in self._parked.wake(high_watermark):
                 call()
@@ -219,7 +223,8 @@ class LeaderReads:
             listener.on_progress(index)
 
     def _wake_all(self) -> None:
-        """All callers look again: whether it is led here, whether enough replicas are in sync."""
+        """Wakes all callers, to check whether this broker still leads the partition and enough replicas are in the
+        ISR."""
         for call in self._parked.wake_all():
             call()
         for listener, index in self._listeners:
@@ -230,10 +235,12 @@ class LeaderReads:
     async def read(
         self, offset: int, max_bytes: int, *, max_wait_ms: int = 0, min_bytes: int = 1, read_committed: bool = False
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset`: at least one where there is any, else about `max_bytes` at
-        most. At the end it waits up to `max_wait_ms` for `min_bytes`, then answers with what there is.
+        """Returns whole batches, starting with the one that holds `offset`: at least one if there is any, otherwise
+        about `max_bytes` at most. At the end of the log, waits up to `max_wait_ms` for `min_bytes`, then returns what
+        there is.
 
-        `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end]; `Unavailable`, `Corrupt` from the bucket.
+        Raises `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end], and `Unavailable` and `Corrupt` from the
+        bucket.
         """
         fetched = await self._read(offset, max_bytes, read_committed)
         if fetched.size < min_bytes and max_wait_ms > 0:
@@ -248,7 +255,8 @@ class LeaderReads:
         return fetched
 
     def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult | None:
-        """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
+        """Like `read`, but from the local log and without waiting. Returns None if only the bucket has the records.
+        Raises `Refused` like `read`."""
         if self._stop_error is not None:
             raise self._stop_error
         hot = self.log
@@ -267,18 +275,19 @@ class LeaderReads:
         except Corrupt:
             if offset >= self.cold_end_offset:
                 raise
-            return None  # what a damaged local file lacks may be cold
+            return None  # records of a damaged local file may be cold
         return ReadResult(data or b"", committed, start, stable)
 
     def offset_snapshot(self) -> tuple[int, int, int]:
-        """High watermark, last stable offset and log start."""
+        """Returns the high watermark, the last stable offset and the log start offset."""
         log, committed, manifest = self.log, self.state.high_watermark, self._manifest
         unstable = log.producers.first_unstable_offset
         stable = committed if unstable is None or unstable > committed else unstable
         return committed, stable, log.local_start_offset if manifest is None else self.log_start_offset
 
     def is_at_end(self, offset: int) -> bool:
-        """Whether all that is committed lies below `offset`, so that `read_now` would give nothing yet."""
+        """True if this broker leads the partition and `offset` is the high watermark, so that `read_now` would return
+        no records yet."""
         return offset == self.state.high_watermark and self._stop_error is None
 
     async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> ReadResult:
@@ -292,8 +301,8 @@ class LeaderReads:
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None
     ) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms); None when
-        there is none. `lookups` are those of the request that asks, where it asks for more than one."""
+        """Returns (offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms);
+        None if there is none. A request that looks up several timestamps passes the same `lookups` for all of them."""
         lookups = lookups or TimeLookups()
         if self.log_start_offset < self.log.local_start_offset:
             found = await self.cold.reader.offset_for_timestamp(

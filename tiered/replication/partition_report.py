@@ -1,4 +1,4 @@
-"""One partition in words for people: what `explain` of the command line and of HTTP shows."""
+"""The state of one partition in plain words, as `explain` of the command line and of HTTP shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def explain(replica: LeaderReads) -> dict[str, Any]:
-    """Where the records are, and what stands in the way of their going elsewhere."""
+    """Describes where the records are, and what keeps them from moving to the bucket."""
     log, state = replica.log, replica.state
     return {
         "topic": replica.topic,

@@ -1,4 +1,4 @@
-"""How far one copy elsewhere is, and when it last had everything: what keeps it in sync, or takes it out.
+"""The position of one follower, and when it last had everything: decides whether it stays in the ISR.
 
 Pure. Times are monotonic nanoseconds of the leader.
 """
@@ -12,23 +12,23 @@ NEVER_NS = -(1 << 62)
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """One follower: it has everything below `offset`. `caught_up_ns` is when it last had all that the leader had
-    written by its fetch before (Kafka's lastCaughtUpTimeMs), so one that always reads all there was is in sync however
-    fast the leader writes on."""
+    """Progress of one follower, which has all records below `offset`. `caught_up_ns` is the last time at which it had
+    everything that the leader had written by the fetch before (Kafka: lastCaughtUpTimeMs). So a follower that always
+    reads everything there was stays in sync, however fast the leader writes."""
 
     incarnation: int
     offset: int = 0
     log_start: int = 0
-    """It serves nothing below, whoever leads next."""
+    """The follower serves nothing below, whichever broker leads next."""
     local_start: int = 0
-    """The first offset on its disk."""
+    """The first offset on the follower's disk."""
     caught_up_ns: int = NEVER_NS
     last_fetch_ns: int = NEVER_NS
     last_fetch_leader_end: int = 0
     """The leader's log end at the fetch before."""
 
     def record_fetch(self, offset: int, log_end: int, now_ns: int) -> None:
-        """It asks for `offset` while the leader's log ends at `log_end`."""
+        """Records a fetch from `offset` while the leader's log ends at `log_end`."""
         if offset >= log_end:
             self.caught_up_ns = now_ns
         elif offset >= self.last_fetch_leader_end:
@@ -36,6 +36,6 @@ class FollowerProgress:
         self.offset, self.last_fetch_ns, self.last_fetch_leader_end = offset, now_ns, log_end
 
     def is_lagging(self, end: int, now_ns: int, lag_ns: int) -> bool:
-        """Whether it is behind for longer than `lag_ns`. Who has all below `end` never is: a dead one is noticed by its
-        silence, at the controller."""
+        """True if the follower has been behind for longer than `lag_ns`. A follower that has all records below `end`
+        never lags: the controller notices a dead one by its missing heartbeats."""
         return self.offset < end and now_ns - self.caught_up_ns > lag_ns

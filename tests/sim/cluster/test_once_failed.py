@@ -57,7 +57,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11402112: (
         "bytes that came wrong twice made a leader without its disk forget all but the last batch of a producer",
-        test_producers_behind_the_bucket.test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong,
+        test_producers_behind_the_bucket.test_damaged_batches_of_a_producer_are_read_again,
     ),
     11400000: (
         "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
@@ -89,7 +89,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     21472: (
         "a loss that was told while another leader was elected was told to nobody",
-        test_controller.test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays,
+        test_controller.test_loss_of_an_earlier_leader_counts_and_lowest_offset_stays,
     ),
     50083: (
         "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
@@ -105,7 +105,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
-        test_replica_fetcher.test_nothing_is_asked_for_after_a_cut_until_it_is_durable,
+        test_replica_fetcher.test_nothing_is_fetched_until_a_truncation_is_durable,
     ),
     2060655: (
         "the model asked for records below the log start",
@@ -117,7 +117,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     5011457: (
         "a replica that went elsewhere while its broker started left its log there, open",
-        test_loader.test_what_changed_while_a_start_opened_its_logs_is_acted_on,
+        test_loader.test_changes_during_a_start_are_applied,
     ),
     5021583: (
         "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
@@ -193,7 +193,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001491: (
         "a leader asked for a new incarnation by what the one before had",
-        test_leader_state.test_a_new_incarnation_does_not_join_by_what_the_one_before_had,
+        test_leader_state.test_new_incarnation_does_not_join_isr_by_the_old_ones_position,
     ),
     11100104: (
         "a power cut brought back the note that a log had rotted",
@@ -217,7 +217,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
-        test_replica_fetcher.test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from,
+        test_replica_fetcher.test_log_start_above_the_leaders_end_moves_to_the_copied_records,
     ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it

@@ -152,7 +152,7 @@ def test_a_cluster_whose_name_is_gone_goes_on_and_is_not_replaced_by_another_one
         await asyncio.sleep(NOTICE_SECONDS)
         await c.node.submit(CreateTopic("t", 1, 3))
         await a.kill()
-        with pytest.raises(Corrupt, match="is missing, and its metadata log is there"):
+        with pytest.raises(Corrupt, match="is missing, but its metadata log exists"):
             await a.start()
         await a.clear()
         assert layout.FORMAT_KEY not in three.bucket.objects

@@ -1,4 +1,4 @@
-"""Listeners: Kafka's syntax, what is refused of it, and what clients are told."""
+"""Listeners: Kafka's syntax, its refusals, and the addresses for clients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tiered.errors import Code, Refused
 
 
 def bound(**given: str) -> tuple[Endpoint, ...]:
-    """Where a broker with these settings listens."""
+    """Returns the listeners of a broker with these settings."""
     return Settings.from_strings({name.replace("_", "."): text for name, text in given.items()}).effective_listeners()
 
 
 def told(hostname: str = "here", **given: str) -> list[str]:
-    """What its clients are told."""
+    """Returns the listeners that its clients get."""
     settings = Settings.from_strings({name.replace("_", "."): text for name, text in given.items()})
     return [
         f"{each.name} {each.address}"
@@ -39,7 +39,7 @@ def test_kafkas_form_replaces_it_and_controllers_are_left_out() -> None:
     )
 
 
-def test_clients_are_told_what_is_advertised_or_else_where_the_listener_is() -> None:
+def test_clients_get_advertised_addresses_or_else_the_listeners() -> None:
     listeners = "A://10.0.0.1:9092,B://0.0.0.0:9094"
     assert told(listeners=listeners) == ["A 10.0.0.1:9092", "B here:9094"]
     assert told(listeners=listeners, advertised_listeners="B://kafka.example.org:443") == [
@@ -83,7 +83,7 @@ def test_a_map_in_kafkas_stock_file_does_no_harm() -> None:
         ("http://10.0.0.1:8083", "http://10.0.0.1:8083"),
     ],
 )
-def test_http_clients_are_told_an_origin(given: str, origin: str) -> None:
+def test_http_clients_get_an_origin(given: str, origin: str) -> None:
     assert Settings.from_strings({"advertised.http": given}).resolve_advertised_http(40000) == origin
 
 
@@ -91,7 +91,7 @@ def test_http_clients_are_told_an_origin(given: str, origin: str) -> None:
     "given",
     ["kafka.example.org", "0.0.0.0:80", "[::]:80", "ftp://a:1", "http://a/b", "a:70000", "http://", "a b:1", ":80"],
 )
-def test_http_clients_are_told_nothing_else(given: str) -> None:
+def test_other_forms_of_advertised_http_are_refused(given: str) -> None:
     with pytest.raises(Refused, match=r"advertised\.http=.*it must be HOST:PORT or") as refused:
         Settings.from_strings({"advertised.http": given})
     assert refused.value.code is Code.INVALID_CONFIG

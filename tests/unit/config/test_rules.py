@@ -1,4 +1,4 @@
-"""What single values cannot say: settings that contradict each other, and lists that have a form."""
+"""Rules between settings, and the form of list values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is taken, what is refused and in which words."""
+"""Settings: accepted values, refused values and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiered.errors import Code, Refused
 
 
 def why(given: dict[str, str], table: type[TopicConfig] | type[Settings] = TopicConfig) -> str:
-    """The words of the refusal of `given`."""
+    """Returns the text of the refusal of `given`."""
     with pytest.raises(Refused) as refused:
         table.from_strings(given)
     assert refused.value.code is Code.INVALID_CONFIG

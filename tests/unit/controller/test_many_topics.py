@@ -1,4 +1,4 @@
-"""Topics that are created together, names that look alike, and settings that are edited word by word."""
+"""Topics that are created together, names that look alike, and lists that are edited word by word."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def collides(name: str, names: TopicNames) -> bool:
 
 
 def test_names_that_metrics_could_not_tell_apart_collide() -> None:
-    """However they are looked up: way by way, among names that exist, or among those that come to be with them."""
+    """In each way of lookup: by variants, among existing names, and among names of the same request."""
     dots = "x" + "." * 200
     taken = ["a.b_c", dots.replace(".", "_"), *(f"t{n}" for n in range(100))]
     few, many, added = TopicNames(dict.fromkeys(taken, 1)), TopicNames(dict.fromkeys(taken, 1)), TopicNames({})
@@ -68,7 +68,7 @@ def test_names_that_metrics_could_not_tell_apart_collide() -> None:
 
 
 def test_ten_thousand_dotted_names_are_looked_at_in_no_time() -> None:
-    """Each was held against all others: 8,000 held up the broker for more than a second."""
+    """Each name was compared with all others: 8,000 blocked the broker for more than a second."""
     names = TopicNames({f"an.existing.name.with.dots.{n}": 1 for n in range(10_000)})
     before = time.process_time()
     for n in range(10_000):
@@ -93,7 +93,7 @@ def test_words_join_and_leave_a_list_in_force() -> None:
     in_force = {"listeners": "a,b", "cleanup.policy": "delete"}
     change = {"listeners": ListEdit(added=("c", "a"), removed=("b", "zz"))}
     assert apply_edits(change, {}, in_force, broker_rows(), replace=False) == {"listeners": "a,c"}
-    with pytest.raises(Refused, match="no list"):
+    with pytest.raises(Refused, match="not a list"):
         apply_edits({"retention.ms": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)
     with pytest.raises(Refused, match="unknown"):
         apply_edits({"no": ListEdit(("1",))}, {}, in_force, topic_rows(), replace=False)

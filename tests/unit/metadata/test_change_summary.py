@@ -1,4 +1,4 @@
-"""What the broker's log says of changes: enough to know afterwards who did what, and never a thousand lines."""
+"""Lines about changes in the broker's log: enough to reconstruct every change, and never a thousand lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def lines(before: Image, *changes: Change) -> list[str]:
     return list(summarize(changes, before, before.apply(changes, 1)))
 
 
-def test_topics_and_settings_are_told_with_their_names() -> None:
+def test_lines_name_topics_and_settings() -> None:
     created = kinds.TopicCreated("flights", FLIGHTS, ((1,), (1,)), {"retention.ms": "-1"}, 0)
     there = Image().apply([created], 0)
     assert lines(Image(), created) == ["topic created name=flights partitions=2 retention.ms=-1"]
-    assert lines(there, kinds.PartitionsAdded(FLIGHTS, ((1,),))) == ["topic grew name=flights partitions=3"]
+    assert lines(there, kinds.PartitionsAdded(FLIGHTS, ((1,),))) == ["partitions added name=flights partitions=3"]
     altered = kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "flush": "ack"})
     assert lines(there, altered) == ["settings changed topic=flights retention.ms=(default) flush=ack"]
     assert lines(there, kinds.BrokerConfigChanged(ALL_BROKERS, {"log.flush": "ack"})) == [
@@ -29,7 +29,7 @@ def test_topics_and_settings_are_told_with_their_names() -> None:
     assert lines(there, kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ())) == []
 
 
-def test_brokers_that_are_away_and_partitions_without_a_leader_are_told() -> None:
+def test_lines_name_fenced_brokers_and_leaderless_partitions() -> None:
     brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
     topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2),), {}, 0)
     led = Image().apply([*brokers, topic, kinds.PartitionChanged(FLIGHTS, 0, 1, 0, (1,), ())], 0)
@@ -37,16 +37,16 @@ def test_brokers_that_are_away_and_partitions_without_a_leader_are_told() -> Non
     fenced, nobody = kinds.BrokerFenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, NO_LEADER, 0, (), (1,))
     away = led.apply([fenced, nobody], 1)
     assert lines(led, fenced, nobody) == [
-        "broker fenced node_id=1: it is not heard",
+        "broker fenced node_id=1",
         "partition has no leader name=flights-0 waits_for=1",
     ]
     again = (kinds.BrokerUnfenced(1, "i1"), kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ()))
     assert lines(away, *again) == [
-        "broker is heard again node_id=1",
-        "partition is led again name=flights-0 leader=1",
+        "broker unfenced node_id=1",
+        "partition has a leader again name=flights-0 leader=1",
     ]
     forced = (kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ()), kinds.LossReported(FLIGHTS, 0, 1, 7, 0))
-    assert lines(away, *forced) == ["partition is led again name=flights-0 leader=2 possible_loss_from=7"]
+    assert lines(away, *forced) == ["partition has a leader again name=flights-0 leader=2 possible_loss_from=7"]
     assert lines(led, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
     assert lines(led, nobody, kinds.PartitionChanged(FLIGHTS, 0, 2, 1, (2,), ())) == []
     assert lines(led, nobody, kinds.TopicDeleted(FLIGHTS, 1)) == ["topic deleted name=flights"]

@@ -1,4 +1,6 @@
-"""Slots against the boundary (rule M3): what was collected is neither free nor read, and nothing goes before it."""
+"""Slots against the boundary (M3): a collected slot is neither free nor read, and no slot is deleted before the
+boundary.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 
 
 @pytest.mark.parametrize("beyond", range(3))
-def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
-    """Rule M3: the old controller wakes up where its next slot went, as the last or as an earlier one."""
+def test_collected_slot_is_not_free(beyond: int) -> None:
+    """M3: the old controller wakes up after its next slot was collected, as the last or as an earlier one."""
 
     async def scenario() -> None:
         memory, clock = store()
@@ -32,7 +34,7 @@ def test_a_slot_that_was_collected_is_not_free(beyond: int) -> None:
     run(scenario())
 
 
-def test_no_slot_goes_before_the_boundary_says_so() -> None:
+def test_slots_are_deleted_only_below_the_boundary() -> None:
     async def scenario() -> None:
         memory, clock = store()
         faults = Faults()
@@ -85,7 +87,7 @@ def test_an_entry_of_another_cluster_is_neither_applied_nor_lost_to() -> None:
     run(scenario())
 
 
-def test_a_reader_that_the_collection_overtakes_by_its_very_next_slot_starts_over() -> None:
+def test_reader_overtaken_by_its_next_slot_starts_over() -> None:
     async def scenario() -> None:
         memory, clock = store()
         log, image = await controller(memory, clock)

@@ -1,4 +1,4 @@
-"""Where a setting comes from, the strongest place first."""
+"""Sources of a setting's value, the strongest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one broker has to do when the committed image changes."""
+"""Actions of one broker when the committed image changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_difference_of_two_images_is_what_to_do() -> None:
     assert compute_delta(again, shard.image, 1, "again") == Delta(dropped=(FIRST,))
 
 
-def test_a_loss_is_heard_of_when_it_is_reported() -> None:
+def test_reported_loss_is_in_the_delta() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t"))
     before, topic_id = shard.image, shard.image.topics["t"].topic_id
@@ -59,7 +59,7 @@ def test_a_loss_is_heard_of_when_it_is_reported() -> None:
     assert compute_delta(shard.image, shard.image, 1, "i1") == Delta()
 
 
-def test_what_others_lead_is_followed() -> None:
+def test_broker_follows_the_leaders_of_its_replicas() -> None:
     empty = Image().apply([broker(1), broker(2)], 0)
     assert compute_delta(empty, image(), 1, "i1") == Delta(
         leaders=(Lead(FIRST, T, 0, True),), followers=(Follow(SECOND, T, 2, 0, True),)
@@ -73,7 +73,7 @@ def test_a_leadership_that_moves_is_resigned_here_and_taken_there() -> None:
     assert compute_delta(old, new, 2, "i2") == Delta(leaders=(Lead(FIRST, T, 1, False, was_in_sync=True),))
 
 
-def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
+def test_was_in_sync_needs_another_leader_one_change_before() -> None:
     old = image()
     elected = led(0, 2, 1, 2)
     two_steps = old.apply([led(0, 1, 0, 1), elected], 1)  # out of sync, then elected all the same
@@ -92,7 +92,7 @@ def test_who_inherits_was_in_sync_with_another_leader_one_step_before() -> None:
         ], why
 
 
-def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
+def test_follower_without_leader_gets_a_follow_action() -> None:
     old = image()
     new = old.apply([led(0, NO_LEADER, 0)], 1)
     assert compute_delta(old, new, 1, "i1") == Delta(resigned=(FIRST,), followers=(Follow(FIRST, T, NO_LEADER, 0),))
@@ -100,7 +100,7 @@ def test_who_has_no_leader_to_follow_any_more_hears_of_it() -> None:
     assert compute_delta(new, new.apply([led(0, 1, 1, 1)], 2), 2, "i2") == Delta(followers=(Follow(FIRST, T, 1, 1),))
 
 
-def test_another_in_sync_set_under_the_same_epoch_is_the_leaders_to_know() -> None:
+def test_changed_isr_under_the_same_epoch_goes_to_the_leader() -> None:
     old = image()
     new = old.apply([led(0, 1, 0, 1)], 1)
     assert compute_delta(old, new, 1, "i1") == Delta(isr_changed=((FIRST, new.topics["t"].partitions[0]),))
@@ -114,8 +114,8 @@ def test_another_incarnation_neither_leads_nor_follows() -> None:
     assert compute_delta(image(), image().apply([led(1, 1, 1, 1)], 1), 1, "earlier") == Delta()
 
 
-def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
-    """Also what the step does not change, and never as if no copy existed."""
+def test_new_incarnation_starts_all_its_replicas() -> None:
+    """Unchanged partitions too, and never as if no log existed."""
     old = image(broker(2, "gone"))
     new = old.apply([broker(1, "new"), led(0, 1, 1, 1)], 1)
     assert compute_delta(old, new, 1, "new") == Delta(
@@ -124,7 +124,7 @@ def test_all_that_an_incarnation_holds_begins_when_it_appears() -> None:
     assert compute_delta(old, old.apply([broker(1, "new")], 1), 1, "new").leaders == (Lead(FIRST, T, 0, False),)
 
 
-def test_who_is_replaced_or_has_stopped_gives_up_all_of_it() -> None:
+def test_replaced_or_stopped_incarnation_resigns_from_everything() -> None:
     old = image()
     for last in (broker(1, "new"), kinds.BrokerStopped(1, "i1")):
         assert compute_delta(old, old.apply([last], 1), 1, "i1") == Delta(resigned=(FIRST,))
@@ -134,14 +134,14 @@ def test_saying_something_else_of_itself_starts_nothing_anew() -> None:
     assert compute_delta(image(), image().apply([broker(1)], 1), 1, "i1") == Delta()
 
 
-def test_a_fenced_broker_follows_whoever_took_over() -> None:
+def test_fenced_broker_follows_the_new_leader() -> None:
     old = image()
     new = old.apply([kinds.BrokerFenced(1, "i1"), led(0, 2, 1, 2), led(1, 2, 0, 2)], 1)
     assert compute_delta(old, new, 1, "i1") == Delta(resigned=(FIRST,), followers=(Follow(FIRST, T, 2, 1),))
 
 
-def test_a_partition_seen_first_under_a_later_epoch_has_a_past() -> None:
-    """Created, led and lost by another broker in slots that are applied in one step: what it wrote may be cold."""
+def test_partition_first_seen_in_a_later_epoch_is_not_new() -> None:
+    """Created, led and lost by another broker in slots that are applied in one step: its records may be cold."""
     empty = Image().apply([broker(1), broker(2)], 0)
     assert compute_delta(empty, image(led(1, 1, 1, 1)), 1, "i1").leaders == (
         Lead(FIRST, T, 0, True),
@@ -157,7 +157,7 @@ def test_a_replica_that_goes_elsewhere_is_dropped() -> None:
 
 
 def test_a_topic_made_again_under_its_name_is_another_one() -> None:
-    """Both in one step: the old log goes, the new one begins empty, under the same epoch."""
+    """Both in one step: the old log is dropped, the new one starts empty under the same epoch."""
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     before = shard.image

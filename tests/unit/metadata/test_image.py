@@ -1,4 +1,4 @@
-"""The image: what each change does, that it never mutates, and that a snapshot is the same image."""
+"""The image: the effect of each change, immutability, and equality with its snapshot."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_many_changes_at_once_equal_one_after_another() -> None:
 
 
 def lost(*told: tuple[int, int], image: Image | None = None) -> Image:
-    """After losses of one partition: (leader epoch, from offset)."""
+    """Returns (leader epoch, from offset) after losses of one partition."""
     image = image or Image().apply([kinds.TopicCreated("flights", FLIGHTS, ((7,),), {}, 0)])
     return image.apply([kinds.LossReported(FLIGHTS, 0, *each, 100 + each[0]) for each in told])
 
@@ -258,5 +258,5 @@ def test_a_change_that_does_not_fit_names_its_entries() -> None:
     assert layout.slot_key(3) in corrupt.value.where
 
 
-def test_a_newer_format_is_told_by_its_version_alone() -> None:
+def test_newer_format_is_known_by_its_version_alone() -> None:
     assert layout.decode_format(seal({"version": 9, "uuid": "c"})).version == 9

@@ -1,4 +1,4 @@
-"""What the metadata log knows for the Kafka protocol: where clients connect, and which producer ids are taken."""
+"""Metadata for the Kafka protocol: advertised listeners and allocated producer ids."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tiered.metadata.image import Image
 
 
 def controller() -> Controller:
-    """With one broker that has registered."""
+    """Returns a controller with one registered broker."""
     made = Controller(Image(), Settings(), lambda: TopicId("A" * 22))
     told = {"PLAINTEXT": "here:9092"}
     made.apply(made.decide(requests.RegisterBroker(1, "i1", "d", "127.0.0.1:1", listeners=told), 0).changes)
     return made
 
 
-def test_a_broker_registers_with_what_clients_are_told_and_may_change_it() -> None:
+def test_broker_registers_advertised_listeners_and_may_change_them() -> None:
     made = controller()
     assert made.image.brokers[1].listeners == {"PLAINTEXT": "here:9092"}
     announce = requests.AnnounceBroker(1, "i1", "127.0.0.1:2", {"PLAINTEXT": "here:40000"})

@@ -1,4 +1,4 @@
-"""What is heard of the metadata log, and what a broker acts on."""
+"""The loader: entries that are received, and changes that a broker applies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
 
 
-def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
-    """A replica that went elsewhere meanwhile leaves a log here that has to go."""
+def test_changes_during_a_start_are_applied() -> None:
+    """A replica that was moved to another broker meanwhile leaves a log that must be dropped."""
 
     async def scenario() -> None:
         acted: list[tuple[Image, Image]] = []
@@ -34,8 +34,8 @@ def test_what_changed_while_a_start_opened_its_logs_is_acted_on() -> None:
     asyncio.run(scenario())
 
 
-def test_a_broker_says_that_it_has_done_what_it_has_done() -> None:
-    """Rule M5: it is fenced no more, and a topic is ready, by that word."""
+def test_broker_reports_the_slot_that_it_has_applied() -> None:
+    """M5: the applied slot unfences a broker and makes a topic ready."""
 
     async def scenario() -> None:
         going, may_end = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The metadata log in a store: rules M1-M3 under lost replies, late writes, rivals and collected slots."""
+"""The metadata log in a store (M1, M2, M3): lost replies, late writes, rivals and collected slots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class InstantClock:
-    """A clock on which every wait is over at once, and time is the sum of the waits."""
+    """A clock whose waits end at once; its time is the sum of the waits."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -109,8 +109,8 @@ def test_the_format_is_written_once_and_a_newer_one_is_refused() -> None:
     run(scenario())
 
 
-def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_for_nobody_else() -> None:
-    """Also by every later program, and in stores that were written before there was one."""
+def test_credential_is_the_same_for_all_readers_of_the_format_only() -> None:
+    """Also for every later program, and in stores that were written before there was a credential."""
     held = b'{"crc":"beee9a62","body":{"version":1,"cluster_id":"c","nonce":"00000000000000ff"}}'
     assert layout.encode_format(Format(1, "c", "00000000000000ff")) == held
     credential = layout.decode_format(held).credential
@@ -121,7 +121,7 @@ def test_the_credential_of_brokers_is_the_same_for_all_who_read_the_format_and_f
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.CONFLICT, FaultKind.LATE_APPLY])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kind: FaultKind, seed: int) -> None:
+def test_entry_is_in_the_log_exactly_once_after_any_put_outcome(kind: FaultKind, seed: int) -> None:
     async def scenario() -> None:
         memory, clock = store()
         rules = [
@@ -144,7 +144,7 @@ def test_every_entry_is_in_the_log_exactly_once_whatever_happens_to_the_puts(kin
     run(scenario())
 
 
-def test_a_new_controller_fences_the_old_one() -> None:
+def test_new_controller_fences_the_old_one() -> None:
     async def scenario() -> None:
         memory, clock = store()
         old, _ = await controller(memory, clock, 1)
@@ -174,7 +174,7 @@ def test_a_candidate_reads_what_the_old_controller_still_wrote() -> None:
     run(scenario())
 
 
-def test_of_two_candidates_one_leads() -> None:
+def test_one_of_two_candidates_becomes_controller() -> None:
     async def scenario() -> None:
         memory, clock = store()
         await controller(memory, clock, 1)
@@ -245,7 +245,7 @@ def test_a_stalled_controller_cannot_fill_a_slot_that_was_collected() -> None:
 
 
 class Overtaken:
-    """A store in which the log is collected under the reader: right after its first look at the boundary."""
+    """A store whose log is collected right after the reader's first read of the boundary."""
 
     def __init__(self, inner: ObjectStore, then: Coroutine[Any, Any, None]) -> None:
         self.inner = inner

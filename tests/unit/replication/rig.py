@@ -51,7 +51,7 @@ INCARNATIONS = {1: 11, 2: 22, 3: 33}
 
 
 class BrokerRig:
-    """One broker's disk, its way to the bucket, and its log of the partition."""
+    """One broker's disk, its connection to the bucket, and its log of the partition."""
 
     def __init__(self, rig: ReplicationRig, node_id: int, config: TopicConfig) -> None:
         self.node_id = node_id
@@ -69,7 +69,7 @@ class BrokerRig:
         self.with_caught_up_followers: list[LeaderReplica] = []
 
     def restart(self, disk: SimDisk) -> None:
-        """Another process begins, with what the last one left on the disk."""
+        """Starts another process on the disk that the last one left."""
         self.disk = disk
         self.disk_failures.clear()
         self.metrics = Metrics()
@@ -85,7 +85,7 @@ class BrokerRig:
         )
 
     async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
-        """Its log, opened once."""
+        """Opens the log, once."""
         if tp not in self.logs:
             self.logs[tp] = await DiskLog.open(
                 self.disk, self.clock, f"log/{tp}", self.config,
@@ -94,7 +94,7 @@ class BrokerRig:
         return self.logs[tp]
 
     async def save_offsets(self) -> None:
-        """As the data directory does."""
+        """Saves offsets as the data directory does."""
         for hot in self.logs.values():
             hot.truncations.mark_checkpointed(hot.truncations.made)
             hot.checkpointed_start_offset = hot.start_offset
@@ -122,7 +122,7 @@ class BrokerRig:
 
 
 class ReplicationRig:
-    """The world of one test."""
+    """Everything that one test needs: clock, loop, bucket and brokers."""
 
     def __init__(self, seed: int = 1, config: TopicConfig | None = None, *, fan: int = FAN) -> None:
         self.fan = fan
@@ -134,12 +134,12 @@ class ReplicationRig:
         self.brokers = {node: BrokerRig(self, node, settings) for node in INCARNATIONS}
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Plays the story in virtual time."""
+        """Runs the scenario in virtual time."""
         return self.loop.run(scenario())
 
 
 def append_batch(replica: LeaderReplica, first: int, count: int = 1, *, acks: int = 1) -> int:
-    """Appends one batch of `count` records; the log's end."""
+    """Appends one batch of `count` records; returns the log end."""
     return replica.append_now(batch(first, count), acks).last_offset + 1
 
 
@@ -148,7 +148,7 @@ def read_bytes(data: bytes | FileSlice) -> bytes:
 
 
 def read_log(log: DiskLog, start: int | None = None) -> bytes:
-    """All bytes of a log."""
+    """Returns all bytes of a log."""
     out, offset = b"", log.local_start_offset if start is None else start
     while (found := log.read(offset, 1, end_offset=log.end_offset)) is not None:
         one = read_bytes(found)
@@ -158,8 +158,8 @@ def read_log(log: DiskLog, start: int | None = None) -> bytes:
 
 
 class DirectPeers:
-    """Passes questions straight to the replicas of other brokers, each at the address "NODE:0", with a wait of the way
-    there and back. `cut` names addresses that do not answer."""
+    """Passes requests straight to the replicas of other brokers, each at the address "NODE:0", with a delay each way.
+    `cut` names addresses that do not reply."""
 
     cluster_id = ""
     credential = b""
@@ -172,7 +172,7 @@ class DirectPeers:
         self.latency_seconds = 0.001
 
     def add_leader(self, replica: LeaderReplica) -> None:
-        """From now on its broker leads it."""
+        """Makes the replica's broker its leader."""
         for replicas in self.replicas.values():
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
@@ -207,7 +207,7 @@ class DirectPeers:
         return parts
 
     def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
-        """The replica at that address, where it is led."""
+        """Returns the leader replica at that address."""
         return self.replicas.get(address, {}).get((partition.topic_id, partition.partition))
 
     def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPartition]:
@@ -260,7 +260,7 @@ class _ProgressEvent:
 
 
 class RunningFetchers:
-    """The fetchers of one broker, running, and what it follows."""
+    """The running fetchers of one broker, and the replicas that it follows."""
 
     def __init__(self, rig: ReplicationRig, broker: BrokerRig, peers: DirectPeers, **settings: int) -> None:
         self._broker = broker
@@ -288,7 +288,7 @@ class RunningFetchers:
         return replica
 
     async def stop(self) -> None:
-        """Raises what ended them before."""
+        """Stops the fetchers; raises the error that ended them earlier."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -1,4 +1,4 @@
-"""What readers see of a partition, where it is led and where it is followed: what is committed, and nothing else."""
+"""Reads from leader and follower replicas return committed records and nothing else."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 def heard(replica: LeaderReplica, offset: int) -> None:
-    """The follower has all below."""
+    """Records a fetch of a follower that has all records below."""
     asked = PartitionFetch(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
 async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
-    """A leader, and a copy that has ten records of which five are known to be committed."""
+    """Returns a leader, and a follower that has ten records, five of them known to be committed."""
     peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
@@ -52,7 +52,7 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     return replica, copy
 
 
-def test_a_leader_shows_what_is_committed() -> None:
+def test_leader_serves_committed_records_only() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -72,7 +72,7 @@ def test_a_leader_shows_what_is_committed() -> None:
     rig.run(scenario)
 
 
-def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_committed() -> None:
+def test_read_committed_shows_a_transaction_after_its_marker() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def scenario() -> None:
@@ -99,7 +99,7 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
     rig.run(scenario)
 
 
-def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_from_nowhere() -> None:
+def test_cold_records_are_read_from_the_bucket_and_deleted_ones_nowhere() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -120,7 +120,7 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
     rig.run(scenario)
 
 
-def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> None:
+def test_late_reply_of_the_bucket_replaces_no_newer_manifest() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -134,7 +134,7 @@ def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> 
     rig.run(scenario)
 
 
-def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
+def test_uncommitted_record_is_not_found_by_timestamp() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -153,7 +153,7 @@ def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
     rig.run(scenario)
 
 
-def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() -> None:
+def test_follower_in_the_isr_serves_committed_records() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -174,8 +174,8 @@ def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() ->
     ("offset", "code"),
     [(11, Code.OFFSET_NOT_AVAILABLE), (12, Code.OFFSET_NOT_AVAILABLE), (13, Code.OFFSET_OUT_OF_RANGE)],
 )
-def test_what_is_committed_and_on_its_way_is_not_out_of_range(offset: int, code: Code) -> None:
-    """Else a consumer that was sent here would begin anew somewhere else."""
+def test_committed_record_not_copied_yet_is_not_out_of_range(offset: int, code: Code) -> None:
+    """After OFFSET_OUT_OF_RANGE, a consumer that was sent here would reset its offset."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
