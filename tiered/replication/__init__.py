@@ -7,6 +7,8 @@ May import: cold
 ~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
 ~ cold_history       leader epochs and producers below the cold end offset (R5)
 ~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
+~ unified_log        the log of a partition, hot and cold: offsets, sizes, what waits for upload
+  replica_reads      the protocol of reads from either replica: `LeaderReads`, `FollowerReads`
 ~ leader_reads       reads from the leader replica, hot or cold, and parked readers
 ~ follower_replica   the follower replica: its log, changed by the leader's replies
   follower_step      a follower's next action after one reply of the leader

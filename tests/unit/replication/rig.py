@@ -23,7 +23,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
@@ -103,7 +103,7 @@ class BrokerRig:
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
@@ -189,7 +189,7 @@ class DirectPeers:
         ]
         for replica in replicas:
             if not replica.is_stopped:
-                replica.add_end_listener(progress, 0)
+                replica.reads.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
                 while not any(
@@ -201,7 +201,7 @@ class DirectPeers:
             pass
         finally:
             for replica in replicas:
-                replica.remove_end_listener(progress, 0)
+                replica.reads.remove_end_listener(progress, 0)
         parts = self._parts(address, request)
         await asyncio.sleep(self.latency_seconds)
         return parts
