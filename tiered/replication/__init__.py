@@ -2,8 +2,7 @@
 
 May import: cold
 
-  leader_state       ISR, high watermark, epoch start (R2, R3, R5, R6)
-  progress           the position of one follower, and its last caught-up time
+  leader_state       ISR, high watermark, epoch start, positions of the followers (R2, R3, R5, R6)
 ~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
 ~ cold_history       leader epochs and producers below the cold end offset (R5)
 ~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
