@@ -20,5 +20,6 @@ May import: cold
   read_result        results of reads by consumers and by followers
 ~ offset_lookup      offsets by name, by timestamp or by leader epoch
 ~ partition_report   the state of one partition in plain words
-~ storage            the disk state and the cold tier that all partitions share
+~ disk_state         the data directory: in use, full or dead
+~ cold_tier          the parts of the cold tier that all partitions share
 """

@@ -18,6 +18,8 @@ from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
 from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_step import (
     Append,
     FollowerLog,
@@ -29,7 +31,6 @@ from tiered.replication.follower_step import (
 )
 from tiered.replication.purgatory import ProgressListeners
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
 
 if TYPE_CHECKING:
     from tiered.config.settings import TopicConfig

@@ -18,13 +18,14 @@ from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication.become_leader import LeaderStart
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
 from tiered.replication.partition_report import explain
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
 from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1

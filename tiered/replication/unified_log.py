@@ -11,7 +11,7 @@ from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_view import SegmentView
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.replication.storage import ColdTier
+from tiered.replication.cold_tier import ColdTier
 
 
 class UnifiedLog:

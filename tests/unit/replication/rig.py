@@ -37,11 +37,12 @@ from tiered.peers import (
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
