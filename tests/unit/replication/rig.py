@@ -23,7 +23,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
@@ -37,11 +37,12 @@ from tiered.peers import (
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ class BrokerRig:
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
@@ -189,7 +190,7 @@ class DirectPeers:
         ]
         for replica in replicas:
             if not replica.is_stopped:
-                replica.add_end_listener(progress, 0)
+                replica.reads.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
                 while not any(
@@ -201,7 +202,7 @@ class DirectPeers:
             pass
         finally:
             for replica in replicas:
-                replica.remove_end_listener(progress, 0)
+                replica.reads.remove_end_listener(progress, 0)
         parts = self._parts(address, request)
         await asyncio.sleep(self.latency_seconds)
         return parts
