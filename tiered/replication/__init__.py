@@ -7,6 +7,7 @@ May import: cold
 ~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
 ~ cold_history       leader epochs and producers below the cold end offset (R5)
 ~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
+~ replica_events     the events that leader replicas report to their broker
 ~ leader_reads       reads from the leader replica, hot or cold, and parked readers
 ~ follower_replica   the follower replica: its log, changed by the leader's replies
   follower_step      a follower's next action after one reply of the leader

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
@@ -20,6 +21,7 @@ from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
 from tiered.replication.purgatory import ProgressListener, add_listener
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
+from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.storage import ColdTier, DiskState
 
@@ -27,10 +29,25 @@ ACKS_ALL = -1
 """acks: every in-sync replica."""
 
 
+@dataclass(frozen=True)
+class LeaderPorts:
+    """The parts that all leader replicas of one broker share.
+
+    `has_controller_contact` returns True if the broker has contact with the controller (R6). `save_offsets` writes the
+    start offsets of all logs durably.
+    """
+
+    cold: ColdTier
+    clock: Clock
+    disk: DiskState
+    events: ReplicaEvents
+    has_controller_contact: Callable[[], bool]
+    save_offsets: Callable[[], Awaitable[None]]
+
+
 class LeaderReplica(LeaderReads):
-    """A partition that this broker leads. Nobody else changes its manifest, once it is taken over (`owes`).
-    `segment_closed` hears of each that may go up, `joinable` of a follower that has enough to be in sync and is not.
-    `in_touch` says whether the controller is heard (rule R6). `note` writes down durably where logs start."""
+    """A partition that this broker leads. No other broker changes its manifest after the takeover
+    (`takeover_pending`)."""
 
     def __init__(
         self,
@@ -38,29 +55,21 @@ class LeaderReplica(LeaderReads):
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
-        *,
-        cold: ColdTier,
         start: LeaderStart,
-        clock: Clock,
-        disk: DiskState,
-        on_segment_closed: Callable[[LeaderReplica], None],
-        on_follower_caught_up: Callable[[LeaderReplica], None],
-        has_controller_contact: Callable[[], bool],
-        save_offsets: Callable[[], Awaitable[None]],
+        ports: LeaderPorts,
     ) -> None:
-        super().__init__(tp, topic_id, log, state, cold, start.manifest)
+        super().__init__(tp, topic_id, log, state, ports.cold, start.manifest)
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
         """All records below were in the bucket when this leader began."""
         self.on_next_append: Callable[[], None] | None = None
         """Called with the next append, once: the cluster counts on it that all of the log is in the bucket."""
         self._takeover_pending = start.takeover_pending
-        self._clock = clock
-        self._disk = disk
-        self._on_segment_closed = on_segment_closed
-        self._on_follower_caught_up = on_follower_caught_up
-        self._has_controller_contact = has_controller_contact
-        self._save_offsets = save_offsets
+        self._clock = ports.clock
+        self._disk = ports.disk
+        self._events = ports.events
+        self._has_controller_contact = ports.has_controller_contact
+        self._save_offsets = ports.save_offsets
         self._throttled_replicas = ThrottledReplicas()
         self.follower_reads_enabled = False
         """Whether consumers were sent to followers, who then have to hear of the high watermark at once."""
@@ -205,7 +214,7 @@ class LeaderReplica(LeaderReads):
             disk.mark_writable()
         if hot.segment_count != self._segments_seen:
             self._segments_seen = hot.segment_count
-            self._on_segment_closed(self)
+            self._events.on_segment_closed(self)
         if self.on_next_append is not None:
             on_next_append, self.on_next_append = self.on_next_append, None
             on_next_append()
@@ -310,7 +319,7 @@ class LeaderReplica(LeaderReads):
             self._on_high_watermark()
         self._wake_deletions()
         if broker not in state.isr and state.can_join_isr(broker):
-            self._on_follower_caught_up(self)
+            self._events.on_follower_caught_up(self)
 
     def add_end_listener(self, listener: ProgressListener, index: int) -> None:
         """Tells `watcher.woken(place)` whenever something was appended or this broker leads the partition no more,
@@ -422,7 +431,7 @@ class LeaderReplica(LeaderReads):
         """Closes the active segment, so that it can go up."""
         self.log.roll()
         self._segments_seen = self.log.segment_count
-        self._on_segment_closed(self)
+        self._events.on_segment_closed(self)
 
     def resign(self, why: Refused) -> None:
         """Nobody is served here any more: `why` is the answer to all, those who wait included."""
