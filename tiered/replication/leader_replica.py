@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from tiered.cold.manifest import Manifest
@@ -25,6 +26,7 @@ from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
 from tiered.replication.partition_report import explain
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
+from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.unified_log import UnifiedLog
 
@@ -32,14 +34,25 @@ ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
 
 
+@dataclass(frozen=True)
+class LeaderPorts:
+    """The parts that all leader replicas of one broker share.
+
+    `has_controller_contact` returns True if the broker has contact with the controller (R6). `save_offsets` writes the
+    start offsets of all logs durably.
+    """
+
+    cold: ColdTier
+    clock: Clock
+    disk: DiskState
+    events: ReplicaEvents
+    has_controller_contact: Callable[[], bool]
+    save_offsets: Callable[[], Awaitable[None]]
+
+
 class LeaderReplica:
     """The leader replica of one partition; `reads` serves its readers. No other broker changes its manifest, once it is
-    taken over (`takeover_pending`).
-
-    `on_segment_closed` is called for each segment that may be uploaded, `on_follower_caught_up` for a follower that may
-    join the ISR and is not in it. `has_controller_contact` returns True if this broker is in contact with the
-    controller (R6). `save_offsets` makes log start offsets durable.
-    """
+    taken over (`takeover_pending`)."""
 
     def __init__(
         self,
@@ -47,23 +60,16 @@ class LeaderReplica:
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
-        *,
-        cold: ColdTier,
         start: LeaderStart,
-        clock: Clock,
-        disk: DiskState,
-        on_segment_closed: Callable[[LeaderReplica], None],
-        on_follower_caught_up: Callable[[LeaderReplica], None],
-        has_controller_contact: Callable[[], bool],
-        save_offsets: Callable[[], Awaitable[None]],
+        ports: LeaderPorts,
     ) -> None:
         self.tp = tp
         self.topic, self.partition = tp
         self.topic_id = topic_id
         self.log = log
-        self.cold = cold
+        self.cold = ports.cold
         self.state = state
-        self.unified_log = UnifiedLog(tp, topic_id, log, cold, start.manifest)
+        self.unified_log = UnifiedLog(tp, topic_id, log, ports.cold, start.manifest)
         self.partition_id = self.unified_log.partition_id
         self.reads = LeaderReads(self.unified_log, state)
         self.traffic = log.traffic
@@ -77,12 +83,11 @@ class LeaderReplica:
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
-        self._clock = clock
-        self._disk = disk
-        self._on_segment_closed = on_segment_closed
-        self._on_follower_caught_up = on_follower_caught_up
-        self._has_controller_contact = has_controller_contact
-        self._save_offsets = save_offsets
+        self._clock = ports.clock
+        self._disk = ports.disk
+        self._events = ports.events
+        self._has_controller_contact = ports.has_controller_contact
+        self._save_offsets = ports.save_offsets
         self._throttled_replicas = ThrottledReplicas()
         self.pending_deletions = 0
         """Number of `delete_records` callers that wait for followers: followers must then learn a new log start at
@@ -286,7 +291,7 @@ class LeaderReplica:
             disk.mark_writable()
         if hot.segment_count != self._segments_seen:
             self._segments_seen = hot.segment_count
-            self._on_segment_closed(self)
+            self._events.on_segment_closed(self)
         if self.on_next_append is not None:
             on_next_append, self.on_next_append = self.on_next_append, None
             on_next_append()
@@ -389,7 +394,7 @@ class LeaderReplica:
             self._on_high_watermark()
         self._wake_deletions()
         if broker not in state.isr and state.can_join_isr(broker):
-            self._on_follower_caught_up(self)
+            self._events.on_follower_caught_up(self)
 
     # -- ISR ----------------------------------------------------------------------------------------------------------
 
@@ -492,7 +497,7 @@ class LeaderReplica:
         """Closes the active segment, so that it can be uploaded."""
         self.log.roll()
         self._segments_seen = self.log.segment_count
-        self._on_segment_closed(self)
+        self._events.on_segment_closed(self)
 
     def resign(self, why: Refused) -> None:
         """Stops serving: every caller gets `why`, those that already wait included."""

@@ -40,7 +40,7 @@ from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepar
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 
@@ -49,6 +49,24 @@ T = TypeVar("T")
 TP = TopicPartition("t", 0)
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 INCARNATIONS = {1: 11, 2: 22, 3: 33}
+
+
+class RecordedEvents:
+    """Notes the replicas with a follower that has caught up; other events go by."""
+
+    def __init__(self) -> None:
+        self.with_caught_up_followers: list[LeaderReplica] = []
+
+    def on_lead(self, replica: LeaderReplica) -> None: ...
+
+    def on_resign(self, replica: LeaderReplica) -> None: ...
+
+    def on_config_changed(self, replica: LeaderReplica) -> None: ...
+
+    def on_segment_closed(self, replica: LeaderReplica) -> None: ...
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        self.with_caught_up_followers.append(replica)
 
 
 class BrokerRig:
@@ -66,8 +84,7 @@ class BrokerRig:
         self.config = config
         self.logs: dict[TopicPartition, DiskLog] = {}
         self.restart(self.disk)
-        self.with_closed_segments: list[LeaderReplica] = []
-        self.with_caught_up_followers: list[LeaderReplica] = []
+        self.events = RecordedEvents()
 
     def restart(self, disk: SimDisk) -> None:
         """Starts another process on the disk that the last one left."""
@@ -115,10 +132,8 @@ class BrokerRig:
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
         return LeaderReplica(
-            tp, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
-            on_segment_closed=self.with_closed_segments.append,
-            on_follower_caught_up=self.with_caught_up_followers.append, has_controller_contact=lambda: True,
-            save_offsets=self.save_offsets,
+            tp, TOPIC_ID, hot, state, start,
+            LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets),
         )  # fmt: skip
 
 

@@ -244,12 +244,12 @@ def test_follower_that_can_join_the_isr_is_reported() -> None:
         replica = await broker.lead(0, [1], [1, 2])
         append_batch(replica, 0, 4)
         fetch(replica, 2, 0)
-        assert broker.with_caught_up_followers == []
+        assert broker.events.with_caught_up_followers == []
         fetch(replica, 2, 4)
-        assert broker.with_caught_up_followers == [replica]
+        assert broker.events.with_caught_up_followers == [replica]
         replica.apply_isr([1, 2], [1, 2], 1)
         fetch(replica, 2, 4)
-        assert broker.with_caught_up_followers == [replica]
+        assert broker.events.with_caught_up_followers == [replica]
 
     rig.run(scenario)
 
