@@ -22,6 +22,8 @@ from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import LOG_DIR, read_disk_log
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.durable_bytes import Folder, Inode
+from tiered.hot.checkpoints import METADATA_FILE, encode_metadata
+from tiered.ids import TopicId
 from tiered.records.native import walk
 
 MEAN_SECONDS = 4.0
@@ -97,13 +99,17 @@ class BitRot:
             one_is_whole = any(copies.has_all_committed(node) for node in others)
             rotten = any(not copies.copy(node).is_provable for node in copies.state.replicas)
             directory = f"{image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
-            path = self._active_segment(host, directory)
+            path = self._active_segment(host, directory, partition_id.topic_id)
             if path and one_is_whole and not rotten and not copies.copy(host.node_id).is_removed:
                 yield RotTarget(copies, self._model.flush(partition_id) == {"ack"}, directory, path)
 
-    def _active_segment(self, host: SimHost, directory: str) -> str:
-        """The segment that a start reads from its first byte on; "" when there is none, or nothing in it."""
+    def _active_segment(self, host: SimHost, directory: str, topic_id: TopicId) -> str:
+        """Returns the segment that a start reads from its first byte on. "" if there is none, or nothing in it, or if
+        the log is that of an earlier topic of this name, which a broker that acts late still has."""
         disk = host.machine.disk
+        owner = disk._find(f"{LOG_DIR}/{directory}/{METADATA_FILE}")
+        if not isinstance(owner, Inode) or bytes(owner.data) != encode_metadata(topic_id):
+            return ""
         folder = disk._find(f"{LOG_DIR}/{directory}")
         names = sorted(name for name in folder.names if name.endswith(".log")) if isinstance(folder, Folder) else []
         if not names:

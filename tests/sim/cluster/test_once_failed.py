@@ -18,6 +18,7 @@ from tests.sim.cluster import (
     test_cluster_cuts,
     test_cluster_model,
     test_cluster_rebuilding,
+    test_cluster_rot,
     test_cluster_told,
     test_model_of_copies,
 )
@@ -43,6 +44,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    11601835: (
+        "rot hit the log of an earlier topic, and the damage was laid to the topic that has its name now",
+        test_cluster_rot.test_log_of_an_earlier_topic_of_the_name_is_no_target,
+    ),
     11402388: (
         "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
         test_deleted_records.test_deletion_below_min_insync_replicas_is_not_answered,
