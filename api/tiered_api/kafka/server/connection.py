@@ -13,17 +13,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
-from tiered_api.kafka.server.request_buffers import Frame
+from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.dispatch import Dispatch
+from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
+from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
 from tiered_api.kafka.server.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
-    from tiered_api.kafka.server.server import KafkaServer
 
 IN_FLIGHT_MAX = 5
 """Requests of one connection that may wait for their answers, as many as clients send by themselves."""
@@ -41,20 +40,73 @@ _SIZE = Struct(">i")
 _HEADER = Struct(">hhih")
 
 
-class ResponseSlot:
-    """The place of an answer that is not there yet. `drop` ends what works on it when the connection is gone."""
+class ConnectionOwner(Protocol):
+    """The server of a connection: limits, memory and counts that all its connections share."""
 
-    __slots__ = ("api_key", "on_close", "parts", "started_ns")
+    pending_requests: int
+    """Requests without a reply."""
+    unsent_bytes: int
+    """Bytes of replies in memory that clients do not take."""
 
-    def __init__(self, api_key: int = 0, started_ns: int = 0) -> None:
+    @property
+    def context(self) -> KafkaContext:
+        """Surroundings of the Kafka protocol."""
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Handlers of the requests."""
+
+    @property
+    def buffers(self) -> RequestBuffers:
+        """Memory for large frames."""
+
+    @property
+    def scratch(self) -> memoryview:
+        """Memory into which all connections read small frames; nothing in it outlives one event."""
+
+    @property
+    def now(self) -> float:
+        """Time of the last sweep, in the time of the event loop."""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Largest frame."""
+
+    @property
+    def pending_requests_max(self) -> int:
+        """From so many pending requests on, each connection may have only one."""
+
+    @property
+    def unsent_bytes_max(self) -> int:
+        """From more unsent bytes on, connections with unsent bytes are closed."""
+
+    def schedule_flush(self, connection: ClientConnection) -> bool:
+        """True if the server calls `connection.flush` later, together with other connections."""
+
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Forgets a closed connection."""
+
+
+class ReplySlot:
+    """The place of one reply, and the reply once it is there. Implements the protocol `ResponseSlot`."""
+
+    __slots__ = ("_connection", "api_key", "on_close", "parts", "started_ns")
+
+    def __init__(self, connection: ClientConnection, api_key: int = 0, started_ns: int = 0) -> None:
+        self._connection = connection
         self.api_key = api_key
         self.started_ns = started_ns
         self.parts: Sequence[Part] | None = None
         self.on_close: Callable[[], object] | None = None
 
+    def reply(self, parts: Sequence[Part]) -> None:
+        """Fills the slot. The reply leaves once all replies before it are there."""
+        self.parts, self.on_close = parts, None
+        self._connection.on_reply(self)
+
 
 class ClientConnection:
-    """One client. `take` of the dispatch gets every request; answers come back from it, or through `answer`."""
+    """One client. Its dispatch gets every request, and returns the reply at once or fills a slot later."""
 
     __slots__ = (
         "_current_frame",
@@ -90,7 +142,7 @@ class ClientConnection:
         "write_blocked_since",
     )
 
-    def __init__(self, server: KafkaServer, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
+    def __init__(self, server: ConnectionOwner, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
         self._server = server
         self._stream = stream
         self._loop = loop
@@ -98,7 +150,7 @@ class ClientConnection:
         self._dispatch_request = server.dispatch.handle_request
         self._unparsed = b""
         self._frame: Frame | None = None
-        self._slots: deque[ResponseSlot] = deque()
+        self._slots: deque[ReplySlot] = deque()
         self._send_queue: list[Part] = []
         self._reading = False
         self._write_blocked = False
@@ -316,7 +368,7 @@ class ClientConnection:
         if answer is None:
             return
         if self._slots:
-            slot = ResponseSlot()
+            slot = ReplySlot(self)
             slot.parts = answer
             self._enqueue(slot)
         else:
@@ -331,21 +383,20 @@ class ClientConnection:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ResponseSlot:
-        """Keeps the place of an answer that comes later, in the order of the requests."""
-        slot = ResponseSlot(self.api_key, self.started_ns)
+    def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ReplySlot:
+        """Reserves the place of a reply that comes later, in the order of the requests."""
+        slot = ReplySlot(self, self.api_key, self.started_ns)
         slot.on_close = on_close
         self._enqueue(slot)
         return slot
 
-    def send_response(self, slot: ResponseSlot, parts: Sequence[Part]) -> None:
-        """The answer is there; it leaves when those before it are there too."""
-        slot.parts, slot.on_close = parts, None
+    def on_reply(self, slot: ReplySlot) -> None:
+        """Sends the reply in `slot` if all replies before it are there too."""
         self._server.dispatch.on_response(slot)
         if not self.closed and self._slots[0] is slot:
             self._update_io()
 
-    def _enqueue(self, slot: ResponseSlot) -> None:
+    def _enqueue(self, slot: ReplySlot) -> None:
         self._slots.append(slot)
         self._server.pending_requests += 1
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tiered.errors import InvariantViolation
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
@@ -22,24 +22,32 @@ from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
-from tiered_api.kafka.server.handlers.produce import ProduceHandler
+from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
 from tiered_api.kafka.server.latencies import Latencies
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
-    from tiered_api.kafka.server.socket_writer import Part
+from tiered_api.kafka.server.response_slot import RequestConnection, ResponseSlot, Work
+from tiered_api.kafka.server.socket_writer import Part
 
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
 
 Handler = Callable[[KafkaContext, Call[Any]], Awaitable[Message | bytes]]
-Work = Callable[[], Awaitable["Sequence[Part] | None"]]
-"""What has to wait; begun by its task, because one that is cancelled before it ran begins nothing."""
 
 _SIZE = Struct(">i")
+
+
+class DispatchConnection(FetchConnection, ProduceConnection, Protocol):
+    """The connection of a client, with what any handler uses of it."""
+
+    started_ns: int
+    """Time at which the request began, by the monotonic clock."""
+
+    @property
+    def host(self) -> str:
+        """Host of the client, without the port."""
 
 
 class Dispatch:
@@ -49,16 +57,16 @@ class Dispatch:
         self._context = context
         self._record_latency = Latencies(context.broker.metrics).record
         self._mono_ns = context.clock.mono_ns
-        self.produce_handler = ProduceHandler(context, self)
+        self.produce_handler = ProduceHandler(context, self.spawn)
         self.fetch_handler = FetchHandler(context, self.run_guarded)
         self.handlers: dict[int, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._long_polls: dict[ClientConnection, None] = {}
+        self._long_polls: dict[RequestConnection, None] = {}
         """Connections on which an answer waits for something to happen."""
 
     def handle_request(
         self,
-        connection: ClientConnection,
+        connection: DispatchConnection,
         frame: memoryview,
         api_key: int,
         version: int,
@@ -93,7 +101,7 @@ class Dispatch:
         """An answer that came later is there."""
         self._record_latency(slot.api_key, self._mono_ns() - slot.started_ns)
 
-    def spawn(self, connection: ClientConnection, work: Work, what: str) -> None:
+    def spawn(self, connection: RequestConnection, work: Work, what: str) -> None:
         """Runs what has to wait, and puts what it returns into the place that is kept from now on; None ends the
         connection. When the connection ends, the work is cancelled."""
         slot = connection.reserve_slot()
@@ -113,7 +121,7 @@ class Dispatch:
         self.produce_handler.evict_stale()
         self.fetch_handler.evict_stale()
 
-    def run_guarded(self, connection: ClientConnection, call: Callable[[], None], what: str) -> None:
+    def run_guarded(self, connection: RequestConnection, call: Callable[[], None], what: str) -> None:
         """Goes on with a request in a turn of its own; the boundary of every such turn."""
         try:
             call()
@@ -121,7 +129,7 @@ class Dispatch:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
             self._on_failure(connection, error, what)
 
-    def _on_failure(self, connection: ClientConnection, error: Exception, what: str) -> None:
+    def _on_failure(self, connection: RequestConnection, error: Exception, what: str) -> None:
         if isinstance(error, InvariantViolation):
             self._context.broker.on_invariant_violation(error)
         connection.refuse("fault", what)
@@ -133,7 +141,7 @@ class Dispatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.fetch_handler.close()
 
-    def _start_handler(self, connection: ClientConnection, frame: memoryview) -> None:
+    def _start_handler(self, connection: DispatchConnection, frame: memoryview) -> None:
         header = decode_request_header(frame)
         api = header.api
         if api is None:
@@ -150,7 +158,7 @@ class Dispatch:
         work = partial(self._handle, call, api.key)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
 
-    async def _run_long_poll(self, connection: ClientConnection, work: Work) -> Sequence[Part] | None:
+    async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
         self._long_polls[connection] = None
         try:
             return await work()
@@ -165,7 +173,7 @@ class Dispatch:
         body = response if isinstance(response, bytes) else encode(response, call.version)
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
 
-    async def _run(self, connection: ClientConnection, slot: ResponseSlot, work: Work, what: str) -> None:
+    async def _run(self, connection: RequestConnection, slot: ResponseSlot, work: Work, what: str) -> None:
         """The boundary of every task."""
         try:
             parts = await work()
@@ -176,7 +184,7 @@ class Dispatch:
         if parts is None:
             connection.close()
         else:
-            connection.send_response(slot, parts)
+            slot.reply(parts)
 
     def _find_handler(self, key: int) -> Handler:
         handle = self.handlers.get(key)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import NamedTuple
 
+from tiered.errors import Refused
 from tiered.ids import TopicId
 from tiered.metadata.layout import CREDENTIAL_BYTES
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered_api.kafka.protocol.primitives import Malformed, id_text, read_varint, skip_tags, varint
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG
-from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX
+from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX, Part, encode_response
 
 VERSION = 17
 
@@ -125,3 +126,8 @@ def encode_tags(local_start: int, cold_end: int, diverging: DivergingEpoch | Non
     if diverging is None:
         return b"\2" + ours
     return _DIVERGING.pack(3, 0, 13, *diverging, 0) + ours
+
+
+def encode_refusal(correlation_id: int, refused: Refused) -> list[Part]:
+    """Returns the reply that refuses a whole request."""
+    return encode_response(VERSION, correlation_id, (), 0, code=refused.code.number)

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
@@ -40,11 +40,8 @@ from tiered_api.kafka.server.produce.frames import (
 )
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection
-    from tiered_api.kafka.server.dispatch import Dispatch
-    from tiered_api.kafka.server.socket_writer import Part
+from tiered_api.kafka.server.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.socket_writer import Part
 
 API_KEY = 0
 ZSTD_FROM = 7
@@ -67,6 +64,23 @@ _SHAPE = Struct(">8xi4xb4xh")
 TopicResults = list[tuple[bytes, list[ProduceResult]]]
 
 
+class ProduceConnection(RequestConnection, Protocol):
+    """The connection of a producer, with what the Produce handler keeps in it."""
+
+    closed: bool
+    """True once the connection has ended."""
+    produce_prefix_end: int
+    """Position of the first records in the last Produce request."""
+    refused_sequences: RefusedSequences | None
+    """Batches of idempotent producers that were refused on this connection."""
+
+    def retain_request(self, frame: memoryview) -> memoryview:
+        """Keeps the request that is handled now beyond this turn, and returns its bytes. Reading stops meanwhile."""
+
+    def release_request(self) -> None:
+        """Gives back the memory of the retained request, and reads on."""
+
+
 class CachedProduce(NamedTuple):
     """What the bytes of a request mean that stand before its records, when those are all for one partition."""
 
@@ -78,7 +92,9 @@ class CachedProduce(NamedTuple):
 class PendingProduce:
     """One request, and what became of its parts so far."""
 
-    def __init__(self, connection: ClientConnection, version: int, correlation_id: int, request: ParsedProduce) -> None:
+    def __init__(
+        self, connection: ProduceConnection, version: int, correlation_id: int, request: ParsedProduce
+    ) -> None:
         self.connection = connection
         self.version = version
         self.correlation_id = correlation_id
@@ -99,15 +115,15 @@ class ProduceHandler:
     to an append are remembered, and when they come again nothing is parsed: they mean the same, whoever sends them.
     """
 
-    def __init__(self, context: KafkaContext, dispatch: Dispatch) -> None:
+    def __init__(self, context: KafkaContext, spawn: Spawn) -> None:
         self._context = context
-        self._dispatch = dispatch
+        self._spawn = spawn
         self._by_name: dict[tuple[bytes, int], LeaderReplica] = {}
         self._by_id: dict[tuple[bytes, int], LeaderReplica] = {}
         self._cached: dict[tuple[int, bytes], CachedProduce] = {}
 
     def handle_request(
-        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int, at: int
+        self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int, at: int
     ) -> Sequence[Part] | None:
         """Appends what the request brings; its answer, or None where that comes later or never."""
         site = self._context
@@ -125,7 +141,7 @@ class ProduceHandler:
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
-            self._dispatch.spawn(connection, partial(self._append_in_pieces, appending), "Produce")
+            self._spawn(connection, partial(self._append_in_pieces, appending), "Produce")
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
         for _ in self._append(appending):
@@ -138,7 +154,7 @@ class ProduceHandler:
                 connection.refuse("acks_0", _first_failure(topics))
             return None
         if appending.uncommitted:
-            self._dispatch.spawn(connection, partial(self._wait_committed, appending), "Produce")
+            self._spawn(connection, partial(self._wait_committed, appending), "Produce")
             return None
         return self._encode_response(appending)
 
@@ -226,7 +242,7 @@ class ProduceHandler:
 
     def _remember_request(
         self,
-        connection: ClientConnection,
+        connection: ProduceConnection,
         frame: memoryview,
         version: int,
         request: ParsedProduce,
@@ -333,7 +349,7 @@ def _check_shape(records: memoryview | None, version: int) -> None:
 
 
 def _repeat_refusal(
-    connection: ClientConnection,
+    connection: ProduceConnection,
     partition: tuple[bytes, int],
     records: memoryview | None,
     replica: LeaderReplica | None,
