@@ -1,9 +1,9 @@
-"""One connection: frames in, answers out in the order of their requests, as few system calls as may be.
+"""One connection: frames in, replies out in the order of the requests, with as few system calls as possible.
 
-Small frames are read into a scratch buffer that all connections share, and are dealt with before the next event:
-nothing of them is kept. All answers that are ready by then leave in one call. Reading stops while answers are not
-taken, while five requests wait for theirs, and while the broker as a whole has too much to do: what a client may ask of
-our memory is what it reads and waits for.
+All connections share a scratch buffer for small frames. These are handled before the next event, and nothing in the
+buffer is kept. All replies that are ready by then leave in one call. Reading stops while the client does not take its
+replies, while five requests wait for replies, and while the whole broker has too much to do. So a client's share of
+memory is bounded by the frames that are read and the replies that wait.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from tiered_api.kafka.server.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
 
 IN_FLIGHT_MAX = 5
-"""Requests of one connection that may wait for their answers, as many as clients send by themselves."""
+"""Most requests of one connection that wait for replies: as many as clients send by default."""
 SCRATCH_FRAME_MAX = 32 << 10
-"""Larger frames get a buffer of their own."""
+"""Larger frames get their own buffer."""
 CORKED_BYTES = 16 << 10
-"""A larger answer leaves at once: only if it does is the next request looked at."""
+"""A larger reply leaves at once. The next request is handled only if it has left."""
 REQUESTS_PER_EVENT = 64
+"""Most requests of one connection before others get their turn."""
 READS_PER_EVENT = 8
-"""After so much of one connection the others get their turn."""
+"""Most reads of one connection before others get their turn."""
 HEADER_BYTES = 10
 COPIED_SHARE = 4
 
@@ -159,54 +160,54 @@ class ClientConnection:
         self._waits_for_memory = False
         self._parse_paused = False
         self._current_frame: Frame | None = None
-        """The large frame that is dealt with."""
+        """The large frame that is handled now."""
         self._is_busy = False
-        """True while a whole large frame waits for its turn, or a request is dealt with in pieces."""
+        """True while a whole large frame waits for its turn, or a request is handled in pieces."""
         self._finishing = False
         self.closed = False
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.last_activity = server.now
-        """When something came last; all times are those of the server's last look at its clock."""
+        """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
-        """Since when a frame is not whole, -1 when there is none such."""
+        """Time since when a frame is incomplete, -1 if none is."""
         self.write_blocked_since = -1.0
-        """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
+        """Time since when the client takes no bytes of its replies, -1 if no bytes wait."""
         self.refused_sequences: RefusedSequences | None = None
         self.produce_prefix_end = 0
-        """Where the first records of the last produce request began."""
+        """Position of the first records in the last Produce request."""
         self.fetch_prefix_end = 0
-        """Where the partitions of the last fetch began."""
+        """Position of the partitions in the last Fetch request."""
         self.api_key = 0
-        """Of the request that is dealt with."""
+        """API key of the request that is handled now."""
         self.started_ns = 0
-        """When that began, by the monotonic clock."""
+        """Time at which that request began, by the monotonic clock."""
         self.fetch_rotation = 0
-        """Fetches that could not give all that there was."""
+        """Number of fetches that left out records for want of room."""
 
     def start_reading(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
         self._reading = True
         self._stream.on_readable(self._on_readable)
 
     @property
     def pending(self) -> int:
-        """Requests whose answers are not there yet, or wait for those before them."""
+        """Number of requests whose replies are missing, or wait for earlier replies."""
         return len(self._slots)
 
     @property
     def is_reading(self) -> bool:
-        """Whether it is the client's turn."""
+        """True if the connection reads requests now."""
         return self._reading
 
     @property
     def can_copy_slices(self) -> bool:
-        """Whether answers may be copied to memory from the files that they are slices of: not when much waits there."""
+        """True if replies may copy file slices to memory: few unsent bytes wait there."""
         return self._server.unsent_bytes * COPIED_SHARE < self._server.unsent_bytes_max
 
     def has_stalled(self, min_bytes: int) -> bool:
-        """Whether a large frame is under way, has memory, and fewer than `least` bytes came since the last look."""
+        """True if a large frame is incomplete, has memory, and received fewer than `min_bytes` since the last sweep."""
         frame = self._frame
         if frame is None:
             return False
@@ -242,12 +243,12 @@ class ClientConnection:
         if start or self._slots or size < HEADER_BYTES or size != _SIZE.unpack_from(scratch)[0]:
             self._parse(start + got)
         elif size <= self._server.max_request_bytes:
-            self._handle_single_request(scratch[4:got])  # exactly one frame, as mostly
+            self._handle_single_request(scratch[4:got])  # the usual case: exactly one frame
         else:
             self.refuse("frame_size", describe_bad_size(size))
 
     def _read_frame(self, frame: Frame) -> None:
-        """Goes on with a large frame; of it alone, so that what follows stays where it is until its turn."""
+        """Reads on into a large frame only, so that the bytes after the frame stay in the socket."""
         for _ in range(READS_PER_EVENT):
             room = frame.next_space()
             if room is None:
@@ -285,7 +286,7 @@ class ClientConnection:
             self._handle_frame(self._frame)
 
     def _handle_frame(self, frame: Frame) -> None:
-        """Takes a large frame that is whole."""
+        """Handles a complete large frame."""
         self._frame, self._current_frame = None, frame
         try:
             self._handle_request(frame.view)
@@ -295,14 +296,14 @@ class ClientConnection:
         self._update_io()
 
     def retain_request(self, frame: memoryview) -> memoryview:
-        """The request that is dealt with, to be kept beyond this turn. The next one is taken after `release_request`:
-        until then what the client sends stays where it is."""
+        """Returns the request that is handled now, to be kept beyond this turn. The connection reads no further
+        requests before `release_request`."""
         self._is_busy = True
         self._stop_reading()
         return frame if self._current_frame is not None else memoryview(bytearray(frame))
 
     def release_request(self) -> None:
-        """The request that was held is not needed any more."""
+        """Releases the retained request, and reads on."""
         self._is_busy = False
         self._release_frame()
         self._resume_soon()
@@ -313,7 +314,7 @@ class ClientConnection:
             self._current_frame = None
 
     def _parse(self, end: int) -> None:
-        """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
+        """Handles the complete frames in `scratch[:end]`, keeps the rest, and sends the replies."""
         scratch, at, taken = self._scratch, 0, 0
         while end - at >= 4:
             if taken == REQUESTS_PER_EVENT or self._write_blocked or self._is_busy or (self._slots and self._is_full()):
@@ -342,16 +343,17 @@ class ClientConnection:
         self._update_io()
 
     def _handle_single_request(self, frame: memoryview) -> None:
-        """Takes a request while no other waits; an answer that is there at once and small goes with those of others."""
+        """Handles a request while no other waits. A small immediate reply leaves together with those of other
+        connections."""
         key, version, correlation_id, size = _HEADER.unpack_from(frame)
-        answer = self._dispatch_request(
+        reply = self._dispatch_request(
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
-        if answer is not None:
-            first = answer[0]
-            self._send_queue += answer
+        if reply is not None:
+            first = reply[0]
+            self._send_queue += reply
             if (
-                len(answer) == 1
+                len(reply) == 1
                 and not self._slots
                 and not isinstance(first, FileSlice)
                 and len(first) <= CORKED_BYTES
@@ -362,19 +364,19 @@ class ClientConnection:
 
     def _handle_request(self, frame: memoryview) -> None:
         key, version, correlation_id, size = _HEADER.unpack_from(frame)
-        answer = self._dispatch_request(
+        reply = self._dispatch_request(
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
-        if answer is None:
+        if reply is None:
             return
         if self._slots:
             slot = ReplySlot(self)
-            slot.parts = answer
+            slot.parts = reply
             self._enqueue(slot)
         else:
-            self._send_queue += answer
-            first = answer[0]
-            if len(answer) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
+            self._send_queue += reply
+            first = reply[0]
+            if len(reply) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
                 self._send()
 
     def _is_full(self) -> bool:
@@ -401,7 +403,7 @@ class ClientConnection:
         self._server.pending_requests += 1
 
     def _update_io(self) -> None:
-        """Sends what is ready, and reads on or stops reading, whatever the state asks for now."""
+        """Sends the replies that are ready. Then reads on or stops reading, as the state requires."""
         queue, out = self._slots, self._send_queue
         while queue and queue[0].parts is not None:
             out += queue.popleft().parts or ()
@@ -420,7 +422,7 @@ class ClientConnection:
             self._resume_soon()
 
     def flush(self) -> None:
-        """Sends what was left for the end of the turn, unless it is gone already or has to wait."""
+        """Sends what was left for the end of the turn, unless it has left already or the socket is full."""
         if self._send_queue and not self._write_blocked:
             self._send()
             if self._write_blocked or self._finishing:
@@ -439,12 +441,12 @@ class ClientConnection:
             self._count_unsent(0 if done else memory_bytes(self._send_queue))
 
     def _count_unsent(self, unsent: int) -> None:
-        """So much of what is to be sent stays in memory. All that nobody reads has a bound: who goes over it goes."""
+        """Counts the unsent bytes in memory. If the server's sum exceeds its limit, closes this connection."""
         server = self._server
         server.unsent_bytes += unsent - self._unsent_bytes
         self._unsent_bytes = unsent
         if unsent and server.unsent_bytes > server.unsent_bytes_max:
-            self.refuse("unsent", f"{server.unsent_bytes} bytes of answers that nobody takes")
+            self.refuse("unsent", f"{server.unsent_bytes} bytes of replies that clients do not take")
 
     def _on_writable(self) -> None:
         self.write_blocked_since = self._server.now
@@ -465,12 +467,12 @@ class ClientConnection:
             self._loop.call_soon(self._resume)
 
     def _on_memory_free(self) -> None:
-        """There may be memory for the frame."""
+        """Resumes soon: there may be memory for the frame."""
         self._waits_for_memory = False
         self._resume_soon()
 
     def _resume(self) -> None:
-        """Reads on, first of all what came already."""
+        """Reads on, beginning with bytes that were received already."""
         self._resuming = False
         if self.closed or self._finishing or self._waits_for_memory or self._is_busy or self._write_blocked:
             return
@@ -484,21 +486,21 @@ class ClientConnection:
             self._scratch[: len(rest)] = rest
             self._parse(len(rest))
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def refuse(self, reason: str, why: str = "") -> None:
-        """Ends the connection, and says so."""
+        """Closes the connection, counts the reason and logs it."""
         self._server.context.refusals.record(reason, self.peer, why)
         self.close()
 
     def drain(self) -> None:
-        """Takes no more requests, and ends once those that were taken are answered."""
+        """Handles no more requests, and closes the connection once all pending replies are sent."""
         self._finishing = True
         self._stop_reading()
         self._update_io()
 
     def close(self) -> None:
-        """Ends the connection and whatever works for it."""
+        """Closes the connection and ends all work for it."""
         if self.closed:
             return
         self.closed = True

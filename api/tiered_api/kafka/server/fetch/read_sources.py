@@ -28,7 +28,7 @@ class ReadSources:
         self._by_id: dict[tuple[bytes, int], ReadSource] = {}
 
     def find_cached(self, listener: str, request: ParsedFetch, version: int) -> list[ReadSource] | None:
-        """Returns the replicas of a request for one topic; None unless all are cached and readable as asked."""
+        """Returns the replicas of a request for one topic; None unless all are cached and readable."""
         if len(request.topics) != 1:
             return None
         echo, _, wanted = request.topics[0]

@@ -91,7 +91,7 @@ class FetchHandler:
         self, connection: FetchConnection, version: int, correlation_id: int, request: ParsedFetch
     ) -> Sequence[Part]:
         """Refuses a sender that claims to be a replica, but sends neither the followers' version nor the credential."""
-        self.context.refusals.record("stranger", connection.peer, f"says to be broker {request.replica_id}")
+        self.context.refusals.record("stranger", connection.peer, f"claims to be broker {request.replica_id}")
         code = Code.CLUSTER_AUTHORIZATION_FAILED.number
         refused = [
             (topic.echo, [PartitionResult(each.partition, code) for each in topic.partitions])
