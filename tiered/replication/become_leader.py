@@ -14,8 +14,8 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
 from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
-from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 

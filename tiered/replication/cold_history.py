@@ -19,7 +19,7 @@ from tiered.hot.producer_recovery import RESTORE_BYTES
 from tiered.hot.producer_state import ProducerStates
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
-from tiered.replication.storage import ColdTier
+from tiered.replication.cold_tier import ColdTier
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.ids import TopicId
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.purgatory import ProgressListener
 from tiered.replication.read_result import ReadResult
 
@@ -24,44 +22,34 @@ class FollowerReads:
     True if the metadata log has this replica in the ISR."""
 
     def __init__(self, replica: FollowerReplica, is_in_sync: Callable[[], bool]) -> None:
-        self.state = replica
-        """The replica; named as in `LeaderReads`, because callers read `state.leader_epoch` of either."""
+        self.topic_id = replica.topic_id
+        self.partition = replica.tp.partition
+        self.leader_epoch = replica.leader_epoch
         self.traffic = replica.log.traffic
+        self._replica = replica
         self._is_in_sync = is_in_sync
-
-    @property
-    def topic_id(self) -> TopicId:
-        return self.state.topic_id
-
-    @property
-    def partition(self) -> int:
-        return self.state.tp.partition
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.state.leader_epoch
 
     @property
     def is_stopped(self) -> bool:
         """True if this broker now leads the partition, follows another leader or no longer has the replica."""
-        return self.state.is_stopped
+        return self._replica.is_stopped
 
     def offset_snapshot(self) -> tuple[int, int, int]:
         """Returns the high watermark, the last stable offset and the log start offset, as far as this replica knows
         them."""
-        replica = self.state
+        replica = self._replica
         committed, unstable = replica.high_watermark, replica.log.producers.first_unstable_offset
         stable = committed if unstable is None or unstable > committed else unstable
         return committed, stable, replica.log.start_offset
 
     def is_at_end(self, offset: int) -> bool:
         """True if there is nothing to read at `offset` yet, but there may be soon."""
-        return offset == self.state.high_watermark and not self.is_stopped and self._is_in_sync()
+        return offset == self._replica.high_watermark and not self.is_stopped and self._is_in_sync()
 
     def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult:
         """Returns committed records from this disk, like `LeaderReads.read_now`. Raises `Refused` with the code that
         sends the consumer to the leader."""
-        replica, hot = self.state, self.state.log
+        replica, hot = self._replica, self._replica.log
         if replica.is_stopped or not self._is_in_sync():
             raise Refused(
                 Code.NOT_LEADER_OR_FOLLOWER, f"this replica of {replica.tp} is not in the ISR: read from the leader"
@@ -83,12 +71,8 @@ class FollowerReads:
 
     def add_listener(self, listener: ProgressListener, index: int) -> None:
         """Registers a listener, like `LeaderReads.add_listener`."""
-        self.state.add_listener(listener, index)
+        self._replica.listeners.add(listener, index)
 
     def remove_listener(self, listener: ProgressListener, index: int) -> None:
         """Removes a listener, like `LeaderReads.remove_listener`."""
-        self.state.remove_listener(listener, index)
-
-
-ReadSource = LeaderReplica | FollowerReads
-"""A replica that consumers read from."""
+        self._replica.listeners.pop((listener, index), None)

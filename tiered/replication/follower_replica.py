@@ -18,6 +18,8 @@ from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
 from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_step import (
     Append,
     FollowerLog,
@@ -27,9 +29,8 @@ from tiered.replication.follower_step import (
     Retry,
     Truncate,
 )
-from tiered.replication.purgatory import ProgressListener, add_listener
+from tiered.replication.purgatory import ProgressListeners
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
 
 if TYPE_CHECKING:
     from tiered.config.settings import TopicConfig
@@ -65,7 +66,8 @@ class FollowerReplica:
         self.cold_end_offset = 0
         self.leader_high_watermark = 0
         """The high watermark in the leader's last reply."""
-        self._listeners: dict[tuple[ProgressListener, int], None] = {}
+        self.listeners = ProgressListeners()
+        """Listeners to the high watermark, and to the end of this replica's time as a follower."""
         self.is_stopped = False
         self.fetch_error = ""
         """The reason why this replica makes no progress; empty while it does."""
@@ -91,21 +93,7 @@ class FollowerReplica:
     def stop(self) -> None:
         """Stops following; readers are woken and look for another replica."""
         self.is_stopped = True
-        self._notify_listeners()
-
-    def add_listener(self, listener: ProgressListener, index: int) -> None:
-        """Calls `listener.on_progress(index)` whenever the high watermark advances or the replica stops, until
-        `remove_listener`. The call must not add or remove listeners. Raises `Refused` if there are too many
-        listeners."""
-        add_listener(self._listeners, listener, index)
-
-    def remove_listener(self, listener: ProgressListener, index: int) -> None:
-        """Removes a listener; does nothing if it was not registered."""
-        self._listeners.pop((listener, index), None)
-
-    def _notify_listeners(self) -> None:
-        for listener, index in self._listeners:
-            listener.on_progress(index)
+        self.listeners.notify()
 
     def build_fetch(self) -> PartitionFetch:
         """Builds the fetch request for everything from the log end on. The request tells the leader that this replica
@@ -219,7 +207,7 @@ class FollowerReplica:
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             hot.producers.on_high_watermark(high_watermark)
-            self._notify_listeners()
+            self.listeners.notify()
         if part.log_start_offset > hot.start_offset:
             hot.advance_start(part.log_start_offset)
 

@@ -8,33 +8,51 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
+from tiered.cold.manifest import Manifest
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication.become_leader import LeaderStart
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
-from tiered.replication.purgatory import ProgressListener, add_listener
+from tiered.replication.partition_report import explain
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
+from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
+from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
 
 
-class LeaderReplica(LeaderReads):
-    """The leader replica of one partition. No other broker changes its manifest, once it is taken over
-    (`takeover_pending`).
+@dataclass(frozen=True)
+class LeaderPorts:
+    """The parts that all leader replicas of one broker share.
 
-    `on_segment_closed` is called for each segment that may be uploaded, `on_follower_caught_up` for a follower that may
-    join the ISR and is not in it. `has_controller_contact` returns True if this broker is in contact with the
-    controller (R6). `save_offsets` makes log start offsets durable.
+    `has_controller_contact` returns True if the broker has contact with the controller (R6). `save_offsets` writes the
+    start offsets of all logs durably.
     """
+
+    cold: ColdTier
+    clock: Clock
+    disk: DiskState
+    events: ReplicaEvents
+    has_controller_contact: Callable[[], bool]
+    save_offsets: Callable[[], Awaitable[None]]
+
+
+class LeaderReplica:
+    """The leader replica of one partition; `reads` serves its readers. No other broker changes its manifest, once it is
+    taken over (`takeover_pending`)."""
 
     def __init__(
         self,
@@ -42,17 +60,22 @@ class LeaderReplica(LeaderReads):
         topic_id: TopicId,
         log: DiskLog,
         state: LeaderState,
-        *,
-        cold: ColdTier,
         start: LeaderStart,
-        clock: Clock,
-        disk: DiskState,
-        on_segment_closed: Callable[[LeaderReplica], None],
-        on_follower_caught_up: Callable[[LeaderReplica], None],
-        has_controller_contact: Callable[[], bool],
-        save_offsets: Callable[[], Awaitable[None]],
+        ports: LeaderPorts,
     ) -> None:
-        super().__init__(tp, topic_id, log, state, cold, start.manifest)
+        self.tp = tp
+        self.topic, self.partition = tp
+        self.topic_id = topic_id
+        self.log = log
+        self.cold = ports.cold
+        self.state = state
+        self.unified_log = UnifiedLog(tp, topic_id, log, ports.cold, start.manifest)
+        self.partition_id = self.unified_log.partition_id
+        self.reads = LeaderReads(self.unified_log, state)
+        self.traffic = log.traffic
+        self.epoch_start = log.end_offset
+        self.upload_problem = ""
+        self.possible_loss: dict[str, int] | None = None
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
         """All records below were in the bucket when this leader epoch started."""
@@ -60,15 +83,12 @@ class LeaderReplica(LeaderReads):
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
-        self._clock = clock
-        self._disk = disk
-        self._on_segment_closed = on_segment_closed
-        self._on_follower_caught_up = on_follower_caught_up
-        self._has_controller_contact = has_controller_contact
-        self._save_offsets = save_offsets
+        self._clock = ports.clock
+        self._disk = ports.disk
+        self._events = ports.events
+        self._has_controller_contact = ports.has_controller_contact
+        self._save_offsets = ports.save_offsets
         self._throttled_replicas = ThrottledReplicas()
-        self.follower_reads_enabled = False
-        """True once consumers were sent to followers: followers must then learn a new high watermark at once."""
         self.pending_deletions = 0
         """Number of `delete_records` callers that wait for followers: followers must then learn a new log start at
         once."""
@@ -76,12 +96,67 @@ class LeaderReplica(LeaderReads):
         """Set and replaced by a new event whenever the condition of these callers may have become true."""
         self._loss_reported: asyncio.Event | None = None
         """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
-        self._end_listeners: dict[tuple[ProgressListener, int], None] = {}
         self._segments_seen = log.segment_count
         if state.high_watermark:
             log.producers.on_high_watermark(state.high_watermark)
         state.record_deletion(self.log_start_offset)
         self._advance(log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic settings in force; they may change at any time."""
+        return self.log.config
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """All records below are committed and belong to no open transaction."""
+        return min(self.state.high_watermark, self.log.first_unstable_offset)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest known list of cold segments; None if there is none as far as is known."""
+        return self.unified_log.manifest
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, hot or cold."""
+        return self.unified_log.log_start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.log.local_start_offset
+
+    @property
+    def cold_end_offset(self) -> int:
+        """All records from the log start up to here are in the bucket; 0 if none ever was."""
+        return self.unified_log.cold_end_offset
+
+    @property
+    def stored_end(self) -> int:
+        """The log end, if all records ever written are committed and each is in the bucket or deleted; else
+        `UNKNOWN_END`. The log of `__consumer_offsets` starts where its last snapshot in the bucket ends."""
+        end = self.log.end_offset
+        is_stored = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
+        return end if is_stored else UNKNOWN_END
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if this broker has stopped leading the partition."""
+        return self.reads.stop_error is not None
+
+    def explain(self) -> dict[str, Any]:
+        """Describes where the records are, and what keeps them from moving to the bucket."""
+        return explain(self)
 
     @property
     def commits_on_append(self) -> bool:
@@ -145,8 +220,8 @@ class LeaderReplica(LeaderReads):
         """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
         then tells whether they are committed, and `wait_committed` waits for it. Raises `Refused` like `append`, but
         never REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         if self._loss_reported is not None:
             why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
@@ -161,8 +236,8 @@ class LeaderReplica(LeaderReads):
         appended = self._write(data, deep)
         if not self.log.synced_entry.fsynced_only:
             self._advance(self.log.end_offset)
-        if self._end_listeners:
-            self._notify_end_listeners()
+        if self.reads.end_listeners:
+            self.reads.end_listeners.notify()
         return appended
 
     def _require_controller_contact(self) -> None:
@@ -187,7 +262,7 @@ class LeaderReplica(LeaderReads):
                 if self.log.synced_entry.fsynced_only:
                     await self.flush(end)
                 while not self.is_committed(end):
-                    await self._wait_wakeup(end)
+                    await self.reads.wait_wakeup(end)
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
                         why = f"records below {end} of {self.tp} are on too few replicas: some left the ISR"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
@@ -216,7 +291,7 @@ class LeaderReplica(LeaderReads):
             disk.mark_writable()
         if hot.segment_count != self._segments_seen:
             self._segments_seen = hot.segment_count
-            self._on_segment_closed(self)
+            self._events.on_segment_closed(self)
         if self.on_next_append is not None:
             on_next_append, self.on_next_append = self.on_next_append, None
             on_next_append()
@@ -226,7 +301,7 @@ class LeaderReplica(LeaderReads):
         """Fsyncs the log up to `end` (None: all). A failed fsync ends the use of the directory; a full disk does
         not."""
         flushed = await self._disk.flush(self.log, end)
-        if self._stop_error is None:
+        if self.reads.stop_error is None:
             self._advance(flushed if self.log.synced_entry.fsynced_only else self.log.end_offset)
 
     def _advance(self, position: int) -> None:
@@ -234,13 +309,12 @@ class LeaderReplica(LeaderReads):
             return
         high_watermark = self.state.high_watermark
         self.log.producers.on_high_watermark(high_watermark)
-        if self._listeners or self._parked:
-            self._wake_up_to(high_watermark)
+        self.reads.on_high_watermark(high_watermark)
 
     def _on_high_watermark(self) -> None:
         """Handles a new high watermark that followers brought about."""
         self.log.producers.on_high_watermark(self.state.high_watermark)
-        self._wake_up_to(self.state.high_watermark)
+        self.reads.on_high_watermark(self.state.high_watermark)
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
@@ -255,8 +329,8 @@ class LeaderReplica(LeaderReads):
         replica), KAFKA_STORAGE_ERROR (the records are damaged), or the reason why this broker stopped leading the
         partition.
         """
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         log = self.log
         data: RecordBytes = b""
         leader_log = LeaderLog(
@@ -287,7 +361,7 @@ class LeaderReplica(LeaderReads):
         True; there are no records for the follower. Returns False and does nothing if `handle_follower_fetch` has to
         look."""
         return (
-            self._stop_error is None
+            self.reads.stop_error is None
             and offset == self.log.end_offset
             and self.state.record_repeated_fetch(broker, incarnation, offset, now_ns)
         )
@@ -300,13 +374,6 @@ class LeaderReplica(LeaderReads):
             and broker not in state.isr
             and self._throttled_replicas(entries, self.partition, state.node_id)
         )
-
-    def enable_follower_reads(self) -> None:
-        """Notes that consumers are sent to followers. From now on followers learn a new high watermark as soon as it
-        moves."""
-        if not self.follower_reads_enabled:
-            self.follower_reads_enabled = True
-            self._notify_end_listeners()
 
     def _read_for_follower(self, offset: int, max_bytes: int) -> RecordBytes:
         if max_bytes <= 0:
@@ -327,23 +394,7 @@ class LeaderReplica(LeaderReads):
             self._on_high_watermark()
         self._wake_deletions()
         if broker not in state.isr and state.can_join_isr(broker):
-            self._on_follower_caught_up(self)
-
-    def add_end_listener(self, listener: ProgressListener, index: int) -> None:
-        """Calls `listener.on_progress(index)` whenever records were appended, followers must learn other offsets at
-        once, or this broker stops leading the partition; until `remove_end_listener`. The call must not add or remove
-        listeners. Raises `Refused` if there are too many listeners."""
-        if self._stop_error is not None:
-            raise self._stop_error
-        add_listener(self._end_listeners, listener, index)
-
-    def remove_end_listener(self, listener: ProgressListener, index: int) -> None:
-        """Removes a listener; does nothing if it was not registered."""
-        self._end_listeners.pop((listener, index), None)
-
-    def _notify_end_listeners(self) -> None:
-        for listener, index in self._end_listeners:
-            listener.on_progress(index)
+            self._events.on_follower_caught_up(self)
 
     # -- ISR ----------------------------------------------------------------------------------------------------------
 
@@ -369,7 +420,7 @@ class LeaderReplica(LeaderReads):
 
     def _wake_if_below_min_isr(self) -> None:
         if not self.state.has_min_isr(self.log.config.min_insync_replicas):
-            self._wake_all()
+            self.reads.wake_all()
 
     # -- deletion, takeover, resignation ------------------------------------------------------------------------------
 
@@ -391,7 +442,8 @@ class LeaderReplica(LeaderReads):
         tiered = self.config.remote_storage_enable or manifest is not None
         if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
             manifest = manifest or await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
-            self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+            moved = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+            self.unified_log.update_manifest(moved)
         self.advance_start(before)
         self.state.record_deletion(before)  # not earlier: a failed put must keep no follower out of the ISR
         if self.manifest is None and self.log.checkpointed_start_offset < before:
@@ -402,8 +454,8 @@ class LeaderReplica(LeaderReads):
     def advance_start(self, before: int) -> None:
         """Stops serving records below `before`. Later leaders need not know of it. Raises `Refused` if another broker
         leads the partition, or may."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         self._require_controller_contact()
         if before > self.log.start_offset:
             self.log.advance_start(before)
@@ -415,19 +467,19 @@ class LeaderReplica(LeaderReads):
         if not self._is_deleted(before):
             self.pending_deletions += 1
             try:
-                self._notify_end_listeners()
+                self.reads.end_listeners.notify()
                 while not self._is_deleted(before):
                     await self._deletion_event.wait()
             finally:
                 self.pending_deletions -= 1
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         self._require_controller_contact()
 
     def _is_deleted(self, before: int) -> bool:
         """True if no caller has to wait for the deletion any longer. A member that left the ISR while it was below
         `min.insync.replicas` may lead too, and may have read the manifest before the deletion."""
-        if self._stop_error is not None:
+        if self.reads.stop_error is not None:
             return True
         return self.state.has_min_isr(self.log.config.min_insync_replicas) and self.state.is_deleted_on_isr(before)
 
@@ -445,15 +497,13 @@ class LeaderReplica(LeaderReads):
         """Closes the active segment, so that it can be uploaded."""
         self.log.roll()
         self._segments_seen = self.log.segment_count
-        self._on_segment_closed(self)
+        self._events.on_segment_closed(self)
 
     def resign(self, why: Refused) -> None:
         """Stops serving: every caller gets `why`, those that already wait included."""
-        self._stop_error = why
         self.on_loss_reported()
-        self._wake_all()
         self._wake_deletions()
-        self._notify_end_listeners()
+        self.reads.stop(why)
 
 
 def _initial_cold_end_offset(start: LeaderStart) -> int:

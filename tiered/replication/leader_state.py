@@ -1,8 +1,8 @@
 """The leader's state of one partition: positions of followers, ISR, high watermark, start of the leader epoch.
 
 Pure: takes positions, returns the high watermark and the ISR changes to ask for. Keeps R2, R3, R5 and R6. Positions are
-log ends, or fsynced offsets if the topic has `flush=ack`; the caller decides which of the two it reports. Does not send
-ISR changes and does not touch the log.
+log ends, or fsynced offsets if the topic has `flush=ack`; the caller decides which of the two it reports. Times are
+monotonic nanoseconds of the leader. Does not send ISR changes and does not touch the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Fenced, check_invariant
-from tiered.replication.progress import NEVER_NS, FollowerProgress
+
+NEVER_NS = -(1 << 62)
+"""The time of an event that has not happened yet."""
 
 Lineage = Sequence[tuple[int, int]]
 """Pairs of (leader epoch, its first offset), in order."""
@@ -28,6 +30,37 @@ class ProposedIsr(NamedTuple):
     @property
     def isr(self) -> frozenset[int]:
         return frozenset(node for node, _ in self.members)
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """Progress of one follower, which has all records below `offset`. `caught_up_ns` is the last time at which it had
+    everything that the leader had written by the fetch before (Kafka: lastCaughtUpTimeMs). So a follower that always
+    reads everything there was stays in sync, however fast the leader writes."""
+
+    incarnation: int
+    offset: int = 0
+    log_start: int = 0
+    """The follower serves nothing below, whichever broker leads next."""
+    local_start: int = 0
+    """The first offset on the follower's disk."""
+    caught_up_ns: int = NEVER_NS
+    last_fetch_ns: int = NEVER_NS
+    last_fetch_leader_end: int = 0
+    """The leader's log end at the fetch before."""
+
+    def record_fetch(self, offset: int, log_end: int, now_ns: int) -> None:
+        """Records a fetch from `offset` while the leader's log ends at `log_end`."""
+        if offset >= log_end:
+            self.caught_up_ns = now_ns
+        elif offset >= self.last_fetch_leader_end:
+            self.caught_up_ns = max(self.caught_up_ns, self.last_fetch_ns)
+        self.offset, self.last_fetch_ns, self.last_fetch_leader_end = offset, now_ns, log_end
+
+    def is_lagging(self, end: int, now_ns: int, lag_ns: int) -> bool:
+        """True if the follower has been behind for longer than `lag_ns`. A follower that has all records below `end`
+        never lags: the controller notices a dead one by its missing heartbeats."""
+        return self.offset < end and now_ns - self.caught_up_ns > lag_ns
 
 
 class LeaderState:

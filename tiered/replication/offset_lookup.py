@@ -63,7 +63,7 @@ async def find_by_timestamp(
     replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups
 ) -> TimestampAndOffset:
     """Returns the first record below `end` at or after `timestamp` (ms)."""
-    found = await replica.offset_for_timestamp(timestamp, lookups)
+    found = await replica.reads.offset_for_timestamp(timestamp, lookups)
     return TimestampAndOffset(*found) if found is not None and found[0] < end else OFFSET_NOT_FOUND
 
 

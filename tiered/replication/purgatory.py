@@ -23,13 +23,22 @@ class ProgressListener(Protocol):
         """There may be more records in the partition that the listener knows by `index`."""
 
 
-def add_listener(listeners: dict[tuple[ProgressListener, int], None], listener: ProgressListener, index: int) -> None:
-    """Adds a listener. Raises `Refused` if there are too many."""
-    if len(listeners) >= PARKED_MAX:
-        raise Refused(
-            Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait for this partition already: retry later"
-        )
-    listeners[listener, index] = None
+class ProgressListeners(dict[tuple[ProgressListener, int], None]):
+    """Listeners to one position of a partition, each with the index by which it knows the partition. A dict, so that
+    the check for no listener costs no call."""
+
+    def add(self, listener: ProgressListener, index: int) -> None:
+        """Adds a listener. Raises `Refused` if there are too many."""
+        if len(self) >= PARKED_MAX:
+            raise Refused(
+                Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait for this partition already: retry later"
+            )
+        self[listener, index] = None
+
+    def notify(self) -> None:
+        """Tells each listener that there may be more records. The call must not add or remove listeners."""
+        for listener, index in self:
+            listener.on_progress(index)
 
 
 class Purgatory(Generic[T]):
@@ -39,29 +48,30 @@ class Purgatory(Generic[T]):
     def __init__(self, limit: int = PARKED_MAX) -> None:
         self._limit = limit
         self._heap: list[tuple[int, int, T]] = []
-        self._live: set[int] = set()
+        self.waiting: set[int] = set()
+        """Numbers of the tokens that are parked."""
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.waiting)
 
     def park(self, token: T, offset: int) -> int:
         """Parks `token` until `wake` is called with `offset` or above. Returns the number to `unpark` with. Raises
         `Refused` if too many wait."""
-        if len(self._live) >= self._limit:
+        if len(self.waiting) >= self._limit:
             raise Refused(
                 Code.THROTTLING_QUOTA_EXCEEDED, f"{self._limit} requests wait for this partition already: retry later"
             )
         self._count += 1
-        self._live.add(self._count)
+        self.waiting.add(self._count)
         heapq.heappush(self._heap, (offset, self._count, token))
         return self._count
 
     def unpark(self, number: int) -> None:
         """Removes a token. Frees the memory of removed tokens from time to time."""
-        self._live.discard(number)
-        if len(self._heap) > 2 * len(self._live) + 16:
-            self._heap = [entry for entry in self._heap if entry[1] in self._live]
+        self.waiting.discard(number)
+        if len(self._heap) > 2 * len(self.waiting) + 16:
+            self._heap = [entry for entry in self._heap if entry[1] in self.waiting]
             heapq.heapify(self._heap)
 
     def wake(self, position: int) -> list[T]:
@@ -69,14 +79,14 @@ class Purgatory(Generic[T]):
         tokens: list[T] = []
         while self._heap and self._heap[0][0] <= position:
             _, number, token = heapq.heappop(self._heap)
-            if number in self._live:
-                self._live.remove(number)
+            if number in self.waiting:
+                self.waiting.remove(number)
                 tokens.append(token)
         return tokens
 
     def wake_all(self) -> list[T]:
         """Removes and returns all tokens, in order."""
         entries = sorted(self._heap, key=lambda entry: entry[:2])
-        tokens = [token for _, number, token in entries if number in self._live]
-        self._heap, self._live = [], set()
+        tokens = [token for _, number, token in entries if number in self.waiting]
+        self._heap, self.waiting = [], set()
         return tokens

@@ -20,10 +20,10 @@ from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.peers import FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
+from tiered.replication.cold_tier import ColdTier
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.follower_step import NoAction, RestoreFromBucket, Retry
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
-from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
@@ -37,17 +37,36 @@ from tiered.peers import (
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 INCARNATIONS = {1: 11, 2: 22, 3: 33}
+
+
+class RecordedEvents:
+    """Notes the replicas with a follower that has caught up; other events go by."""
+
+    def __init__(self) -> None:
+        self.with_caught_up_followers: list[LeaderReplica] = []
+
+    def on_lead(self, replica: LeaderReplica) -> None: ...
+
+    def on_resign(self, replica: LeaderReplica) -> None: ...
+
+    def on_config_changed(self, replica: LeaderReplica) -> None: ...
+
+    def on_segment_closed(self, replica: LeaderReplica) -> None: ...
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        self.with_caught_up_followers.append(replica)
 
 
 class BrokerRig:
@@ -65,8 +84,7 @@ class BrokerRig:
         self.config = config
         self.logs: dict[TopicPartition, DiskLog] = {}
         self.restart(self.disk)
-        self.with_closed_segments: list[LeaderReplica] = []
-        self.with_caught_up_followers: list[LeaderReplica] = []
+        self.events = RecordedEvents()
 
     def restart(self, disk: SimDisk) -> None:
         """Starts another process on the disk that the last one left."""
@@ -103,7 +121,7 @@ class BrokerRig:
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
@@ -114,10 +132,8 @@ class BrokerRig:
             high_watermark=high_watermark, began_ns=self.clock.mono_ns(),
         )  # fmt: skip
         return LeaderReplica(
-            tp, TOPIC_ID, hot, state, cold=self.cold, start=start, clock=self.clock, disk=self.state,
-            on_segment_closed=self.with_closed_segments.append,
-            on_follower_caught_up=self.with_caught_up_followers.append, has_controller_contact=lambda: True,
-            save_offsets=self.save_offsets,
+            tp, TOPIC_ID, hot, state, start,
+            LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets),
         )  # fmt: skip
 
 
@@ -189,7 +205,7 @@ class DirectPeers:
         ]
         for replica in replicas:
             if not replica.is_stopped:
-                replica.add_end_listener(progress, 0)
+                replica.reads.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
                 while not any(
@@ -201,7 +217,7 @@ class DirectPeers:
             pass
         finally:
             for replica in replicas:
-                replica.remove_end_listener(progress, 0)
+                replica.reads.remove_end_listener(progress, 0)
         parts = self._parts(address, request)
         await asyncio.sleep(self.latency_seconds)
         return parts

@@ -21,7 +21,7 @@ async def upload(leader: LeaderReplica) -> None:
     end = leader.log.end_offset
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
     assert written is not None and written.cold_end_offset == end
-    leader.manifest = written
+    leader.unified_log.update_manifest(written)
 
 
 def large() -> ReplicationRig:

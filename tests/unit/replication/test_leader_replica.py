@@ -120,7 +120,8 @@ def test_follower_is_sent_to_the_bucket_for_deleted_local_segments() -> None:
         fetch(replica, 2, 60)
         manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
-            replica.manifest = manifest = written
+            manifest = written
+            replica.unified_log.update_manifest(manifest)
         await replica.log.drop_local_below(manifest.cold_end_offset)
         copied = fetch(replica, 2, 10)
         assert copied.code is Code.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -170,7 +171,7 @@ def test_readers_keep_waiting_while_the_isr_is_small() -> None:
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         append_batch(replica, 0)
-        task = asyncio.create_task(replica.read(0, MIB, max_wait_ms=5000))
+        task = asyncio.create_task(replica.reads.read(0, MIB, max_wait_ms=5000))
         await asyncio.sleep(0.1)
         replica.apply_isr([1], [1, 2], 1)
         await asyncio.sleep(0.1)
@@ -202,7 +203,7 @@ def test_waiting_callers_fail_when_the_leader_resigns() -> None:
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         woken = RecordedProgress()
-        replica.add_end_listener(woken, 7)
+        replica.reads.add_end_listener(woken, 7)
         task = asyncio.create_task(replica.append(batch(0)))
         await asyncio.sleep(0.1)
         replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere"))
@@ -222,13 +223,13 @@ def test_end_listeners_are_called_before_records_are_committed() -> None:
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         end, committed = RecordedProgress(), RecordedProgress()
-        replica.add_end_listener(end, 1)
-        replica.add_listener(committed, 2)
+        replica.reads.add_end_listener(end, 1)
+        replica.reads.add_listener(committed, 2)
         append_batch(replica, 0)
         assert (end.places, committed.places) == ([1], [])
         fetch(replica, 2, 1)
         assert (end.places, committed.places) == ([1], [2])
-        replica.remove_end_listener(end, 1)
+        replica.reads.remove_end_listener(end, 1)
         append_batch(replica, 1)
         assert end.places == [1]
 
@@ -243,12 +244,12 @@ def test_follower_that_can_join_the_isr_is_reported() -> None:
         replica = await broker.lead(0, [1], [1, 2])
         append_batch(replica, 0, 4)
         fetch(replica, 2, 0)
-        assert broker.with_caught_up_followers == []
+        assert broker.events.with_caught_up_followers == []
         fetch(replica, 2, 4)
-        assert broker.with_caught_up_followers == [replica]
+        assert broker.events.with_caught_up_followers == [replica]
         replica.apply_isr([1, 2], [1, 2], 1)
         fetch(replica, 2, 4)
-        assert broker.with_caught_up_followers == [replica]
+        assert broker.events.with_caught_up_followers == [replica]
 
     rig.run(scenario)
 
@@ -333,7 +334,7 @@ def test_follower_is_sent_to_the_bucket_for_damaged_cold_records_only() -> None:
             fetch(replica, 2, 1)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
         assert cold is not None
-        replica.manifest = cold
+        replica.unified_log.update_manifest(cold)
         copied = fetch(replica, 2, 1)
         assert (copied.code, copied.local_start_offset) == (Code.OFFSET_MOVED_TO_TIERED_STORAGE, 20)
         with pytest.raises(Refused):

@@ -12,6 +12,7 @@ from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import PartitionId
 from tiered.peers import PartitionFetch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
@@ -40,7 +41,7 @@ def fill(replica: LeaderReplica) -> None:
 def check_all_is_there(replica: LeaderReplica) -> None:
     """Checks that consumers and followers can read each record."""
     assert replica.log.start_offset == replica.log.local_start_offset == replica.log_start_offset == 0
-    assert replica.read_now(0, 1) is not None
+    assert replica.reads.read_now(0, 1) is not None
     assert read_log(replica.log, 0).startswith(batch(0)[:8])
 
 
@@ -49,7 +50,7 @@ def test_retention_deletes_nothing_before_the_manifest_is_changed() -> None:
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).tp, TOPIC_ID), "t", 0)
+        await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, (await broker.lead(0, [1])).tp.partition), "t", 0)
         replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         fill(replica)
         segments = replica.log.segment_count

@@ -142,9 +142,9 @@ def test_bytes_uploaded_by_an_earlier_leader_do_not_count_twice() -> None:
         written = await first.cold.uploader.upload_next(first.log, manifest, 0, first.log.end_offset)
         assert written is not None and written.cold_end_offset == 10
         second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
-        assert second.cold_end_offset == 10 and second.bytes_above_cold == 0
+        assert second.cold_end_offset == 10 and second.unified_log.bytes_above_cold == 0
         second.roll()
-        assert append_batch(second, 20) and second.bytes_above_cold == len(batch(20))
+        assert append_batch(second, 20) and second.unified_log.bytes_above_cold == len(batch(20))
 
     rig.run(scenario)
 
@@ -163,7 +163,7 @@ def test_in_sync_leader_without_uploads_takes_over_within_a_tick(known: bool) ->
         await cluster.fence(first.state.node_id)
         await until(lambda: first.is_stopped)
         second = await led(cluster)
-        assert not second.waiting_segments and (second.manifest is not None) == known
+        assert not second.unified_log.waiting_segments and (second.manifest is not None) == known
         broker, settings = cluster.members[second.state.node_id].broker, Settings()
         tiering = Tiering(
             settings,

@@ -28,7 +28,7 @@ async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
     manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, BATCHES)
     assert written is not None and written.cold_end_offset == BATCHES
-    leader.manifest = written
+    leader.unified_log.update_manifest(written)
 
 
 def check_retries(leader: LeaderReplica) -> None:

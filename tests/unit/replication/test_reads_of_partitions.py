@@ -60,13 +60,13 @@ def test_leader_serves_committed_records_only() -> None:
         for number in range(10):
             append_batch(replica, number)
         heard(replica, 4)
-        found = replica.read_now(0, 1 << 20)
+        found = replica.reads.read_now(0, 1 << 20)
         assert found is not None and read_bytes(found.data) == read_log(replica.log)[: found.size]
         assert found.size == 4 * len(batch(0)) and found.high_watermark == 4
-        beyond = replica.read_now(7, 1 << 20)
+        beyond = replica.reads.read_now(7, 1 << 20)
         assert beyond is not None and beyond.size == 0, "in the log, and not committed"
         with pytest.raises(Refused) as refused:
-            replica.read_now(11, 1 << 20)
+            replica.reads.read_now(11, 1 << 20)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
     rig.run(scenario)
@@ -83,12 +83,12 @@ def test_read_committed_shows_a_transaction_after_its_marker() -> None:
         heard(replica, 2)
 
         def shown(read_committed: bool) -> int:
-            found = replica.read_now(0, 1 << 20, read_committed)
+            found = replica.reads.read_now(0, 1 << 20, read_committed)
             assert found is not None
             return found.size
 
         assert shown(False) == log.size_bytes and shown(True) == len(batch(0))
-        assert replica.last_stable_offset == replica.offset_snapshot()[1] == 1
+        assert replica.last_stable_offset == replica.reads.offset_snapshot()[1] == 1
         log.append_as_follower(marker(2, 7, commit=True), now_ms=NOW)
         replica.on_config_changed()
         assert replica.last_stable_offset == 1, "its marker is not committed"
@@ -108,13 +108,14 @@ def test_cold_records_are_read_from_the_bucket_and_deleted_ones_nowhere() -> Non
             append_batch(replica, number)
         manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
-            replica.manifest = manifest = written
+            manifest = written
+            replica.unified_log.update_manifest(manifest)
         await replica.log.drop_local_below(manifest.cold_end_offset)
-        assert replica.read_now(0, 1 << 20) is None, "only the bucket can answer"
-        assert read_bytes((await replica.read(0, 1)).data)[:8] == bytes(8)
+        assert replica.reads.read_now(0, 1 << 20) is None, "only the bucket can answer"
+        assert read_bytes((await replica.reads.read(0, 1)).data)[:8] == bytes(8)
         await replica.delete_records(10)
         with pytest.raises(Refused) as refused:
-            replica.read_now(9, 1)
+            replica.reads.read_now(9, 1)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
     rig.run(scenario)
@@ -127,8 +128,8 @@ def test_late_reply_of_the_bucket_replaces_no_newer_manifest() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         older = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         newer = replace(older, sequence=older.sequence + 1)
-        replica.manifest = newer
-        replica.manifest = older
+        replica.unified_log.update_manifest(newer)
+        replica.unified_log.update_manifest(older)
         assert replica.manifest is newer
 
     rig.run(scenario)

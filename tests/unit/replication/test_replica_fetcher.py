@@ -45,7 +45,8 @@ async def upload(replica: LeaderReplica) -> int:
         written = await replica.cold.uploader.upload_next(replica.log, manifest, replica.leader_epoch, stable)
         if written is None:
             return manifest.cold_end_offset
-        replica.manifest = manifest = written
+        manifest = written
+        replica.unified_log.update_manifest(manifest)
 
 
 def test_produced_records_are_copied_and_committed() -> None:

@@ -13,7 +13,7 @@ from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold import uploader
 from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
@@ -38,7 +38,7 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     await asyncio.sleep(0.5)
     began = broker.clock.mono_ns()
     for number in range(3):
-        while replica.waiting_segments <= number and replica.cold_end_offset == 0:
+        while replica.unified_log.waiting_segments <= number and replica.cold_end_offset == 0:
             replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
         runs.on_segment_closed(replica)
         await asyncio.sleep(1)
@@ -62,7 +62,7 @@ def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
                 )
             )
         busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
-        while busy.waiting_segments < 2:
+        while busy.unified_log.waiting_segments < 2:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
@@ -87,7 +87,7 @@ def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of(TP, TOPIC_ID), TP.topic, 0)
+        await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, 0)
         heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         left = segment_key(heir.partition_id, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
@@ -166,10 +166,10 @@ def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
         task = asyncio.create_task(runs.run())
 
         async def cold(segments: int) -> None:
-            while replica.waiting_segments < segments:
+            while replica.unified_log.waiting_segments < segments:
                 replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
             runs.on_segment_closed(replica)
-            while replica.waiting_segments:
+            while replica.unified_log.waiting_segments:
                 await asyncio.sleep(0.1)
 
         await cold(1)

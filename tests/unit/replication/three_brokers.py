@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig
+from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.isr_updater import IsrUpdater
@@ -31,6 +31,17 @@ from tiered.replication.leader_replica import LeaderReplica
 
 NODES = (1, 2, 3)
 CLUSTER = "cluster"
+
+
+class IsrEvents(RecordedEvents):
+    """Wakes the updater of ISRs, as in a broker."""
+
+    def __init__(self, isr_updater: IsrUpdater) -> None:
+        super().__init__()
+        self._isr_updater = isr_updater
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        self._isr_updater.wake(replica)
 
 
 class BrokerProcess:
@@ -58,9 +69,7 @@ class BrokerProcess:
         self.partitions = HostedReplicas(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
             cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
-            peers=cluster.peers, on_lead=lambda replica: None, on_segment_closed=lambda replica: None,
-            on_config_changed=lambda replica: None, on_resign=lambda replica: None,
-            on_follower_caught_up=lambda replica: self.isr_updater.wake(replica), has_controller_contact=lambda: True,
+            peers=cluster.peers, has_controller_contact=lambda: True,
             newest_image=lambda: cluster.controller.image,
             suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
@@ -68,6 +77,7 @@ class BrokerProcess:
             cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings,
             self.incarnation, broker.clock, self.metrics,
         )  # fmt: skip
+        self.partitions.subscribe(IsrEvents(self.isr_updater))
         found = await directory.open(CLUSTER, self.node_id, encode_uuid(uuid.UUID(int=self.node_id, version=4)))
         await self.partitions.recover(self.image, found)
         self._image_queue: asyncio.Queue[Image] = asyncio.Queue(maxsize=10_000)

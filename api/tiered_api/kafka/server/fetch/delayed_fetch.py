@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import ReadSource
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
@@ -61,7 +61,7 @@ class DelayedFetch:
         version: int,
         correlation_id: int,
         request: ParsedFetch,
-        at_end: Sequence[ReadSource] = (),
+        at_end: Sequence[ReplicaReads] = (),
     ) -> None:
         """`at_end` has the replicas of all partitions if each fetch offset is known to be at the log end."""
         self._context = context
@@ -73,7 +73,7 @@ class DelayedFetch:
             (topic, each) for topic in request.topics for each in topic.partitions
         ]
         self._results: list[PartitionResult | None] = [None] * len(self._partitions)
-        self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._partitions)
+        self._replicas: list[ReplicaReads | None] = list(at_end) or [None] * len(self._partitions)
         self._bytes_left = min(request.max_bytes, context.kafka.broker.settings.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._bytes_left)
         self._total_bytes = 0
@@ -81,7 +81,7 @@ class DelayedFetch:
         self._is_truncated = False
         """True if records had to be left for the next fetch."""
         self._cold_reads: dict[int, ColdRead] = {}
-        self._watched: list[tuple[ReadSource, int]] = []
+        self._watched: list[tuple[ReplicaReads, int]] = []
         self._changed: dict[int, None] = {}
         self._reread_scheduled = False
         """True while a further read is due."""
@@ -173,7 +173,7 @@ class DelayedFetch:
                 replica = self._replicas[place] = self._context.sources.find_same_topic(
                     self._version, topic, index, rack, before
                 )
-            if epoch >= 0 and epoch != replica.state.leader_epoch:
+            if epoch >= 0 and epoch != replica.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._results[place] = PartitionResult(index, code)
                 self._has_error = True
@@ -191,7 +191,7 @@ class DelayedFetch:
         except Unavailable as error:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
-    def _redirect_to_nearest(self, place: int, source: ReadSource, offset: int) -> bool:
+    def _redirect_to_nearest(self, place: int, source: ReplicaReads, offset: int) -> bool:
         """True if the reply, sent at once, names a nearer replica to the consumer (KIP-392)."""
         rack = self._request.rack
         sources, listener = self._context.sources, self._connection.listener
@@ -201,7 +201,7 @@ class DelayedFetch:
             self._has_error = True
         return other is not None
 
-    def _read_hot(self, place: int, replica: ReadSource, offset: int, max_bytes: int) -> PartitionResult:
+    def _read_hot(self, place: int, replica: ReplicaReads, offset: int, max_bytes: int) -> PartitionResult:
         most = min(max_bytes, self._bytes_left)
         committed = self._request.read_committed
         if self._total_bytes and most <= 0:
@@ -216,7 +216,7 @@ class DelayedFetch:
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
-            assert isinstance(replica, LeaderReplica), "a follower replica reads its own disk only"
+            assert isinstance(replica, LeaderReads), "a follower replica reads its own disk only"
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
@@ -229,7 +229,7 @@ class DelayedFetch:
             shared[replica, offset, committed] = found, size
         return found
 
-    def _read_cold(self, place: int, replica: LeaderReplica, offset: int, most: int) -> PartitionResult:
+    def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._context.cold_reads
         load = loads.get_or_start(replica, offset, max(most, 0))
         data = b""
@@ -250,7 +250,7 @@ class DelayedFetch:
             self._bytes_left -= len(data)
         return _without_records(replica, replica.partition)._replace(data=data)
 
-    def _fail(self, place: int, index: int, refused: Refused, replica: ReadSource | None) -> None:
+    def _fail(self, place: int, index: int, refused: Refused, replica: ReplicaReads | None) -> None:
         self._has_error = True
         found = PartitionResult(index, refused.code.number)
         if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
@@ -333,12 +333,12 @@ class DelayedFetch:
         self._read_partition(place)
 
 
-def _without_records(replica: ReadSource, index: int) -> PartitionResult:
+def _without_records(replica: ReplicaReads, index: int) -> PartitionResult:
     """Returns the current offsets of a partition, without records."""
     return PartitionResult(index, 0, *replica.offset_snapshot())
 
 
-def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReadSource | None]) -> None:
+def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReplicaReads | None]) -> None:
     """Counts the bytes of a reply in the traffic of their partitions."""
     for found, source in zip(results, sources, strict=True):
         if isinstance(found, PartitionResult) and source is not None:

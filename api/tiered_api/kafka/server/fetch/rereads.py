@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tiered.replication.follower_reads import ReadSource
+from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import PartitionResult, SliceCache
 from tiered_api.kafka.server.fetch.parking import Parking
@@ -26,7 +26,7 @@ class RereadQueue:
         self._gather_until = 0.0
         self._produced_bytes = 0
         """Value of `KafkaContext.produced_bytes` when the reads were put off last."""
-        self.shared_results: dict[tuple[ReadSource, int, bool], tuple[PartitionResult, int]] | None = None
+        self.shared_results: dict[tuple[ReplicaReads, int, bool], tuple[PartitionResult, int]] | None = None
         """Results by source, offset and isolation: consumers at the log end read the same records. None outside the
         turn in which the fetches read, because the logs change between turns."""
         self.slice_cache: SliceCache | None = None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import ReadSource
+from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames, replica_frames, request_cache
 from tiered_api.kafka.server.fetch.delayed_fetch import DelayedFetch, record_bytes_out
@@ -119,7 +119,7 @@ class FetchHandler:
         return request
 
     def _try_fast_response(
-        self, request: ParsedFetch, replicas: list[ReadSource], version: int, correlation_id: int
+        self, request: ParsedFetch, replicas: list[ReplicaReads], version: int, correlation_id: int
     ) -> Sequence[Part] | None:
         """Returns the reply if all records are hot, enough, and within the limits. Otherwise None, without effect."""
         (echo, _, wanted), committed = request.topics[0], request.read_committed

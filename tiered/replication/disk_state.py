@@ -1,32 +1,17 @@
-"""State that all partitions of a broker share: the disk state and the cold tier."""
+"""The state of a broker's data directory, which all its partitions share: in use, full or dead."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.cold.collector import Collector
-from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
-from tiered.cold.uploader import Uploader
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
 from tiered.ports import Clock
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ColdTier:
-    """The parts of the cold tier, one of each per broker."""
-
-    manifests: ManifestStore
-    reader: ColdReader
-    uploader: Uploader
-    collector: Collector
 
 
 class DiskProblem(NamedTuple):
