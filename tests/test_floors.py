@@ -8,7 +8,7 @@ A package's `__init__.py` says what the package is, then `May import: ...`, then
 
 `May import` names packages of tiered/ (`hot`) or of api/tiered_api/ (`kafka.client`); "words" are the files at the root
 of tiered/. A package may also import what those may. `May import: as http` makes a package a part of another one: both
-have the same law, and may import each other.
+have the same law, and their files may import each other, but no files import each other in a circle.
 
 Above the maps stand the floors. Each test says why its law is one: read that before adding an exception.
 
@@ -44,6 +44,17 @@ EXCEPTIONS = {
     ),
 }
 """Imports (module, imported module) against a `May import` line, each with its reason. An untied one has to go."""
+
+
+CIRCLES: dict[str, tuple[str, str]] = {
+    "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
+    "tiered.config.rules": ("tiered.config.", "a rule names the settings that it checks"),
+    "tiered.replication.leader_replica": ("tiered.replication.", "its events and its report name the replica"),
+    "tiered_api.cli.topic.consume": ("tiered_api.cli.topic.", "both ways to consume share their printer"),
+    "tiered_api.http.server.context": ("tiered_api.http.", "the context names the consumers and lags that take it"),
+    "tiered_api.http.v3.produce": ("tiered_api.http.v3.", "the stream names the reports of the batch form"),
+}
+"""Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 
 
 class PackageMap(NamedTuple):
@@ -180,6 +191,39 @@ def test_lines_form_no_circle() -> None:
         above = {component_of(name) for name in part.may_import}
         circle = [name for name in above if component_of(package) in closure(name) and name != "tiered"]
         assert not circle, f"{package} may import {circle}, which may import it"
+
+
+def circles() -> list[set[str]]:
+    """Returns the circles of modules: in each, every module imports every other one, itself or by others of them.
+
+    Imports for the type checker and inside of functions count.
+    """
+    names = [name for name in modules() if name.split(".")[0] in MAPPED]
+    direct = {name: sorted({each.module for each in ours(name)} & set(names) - {name}) for name in names}
+    reached: dict[str, set[str]] = {}
+    for name in names:
+        found, left = set[str](), list(direct[name])
+        while left:
+            other = left.pop()
+            if other not in found:
+                found.add(other)
+                left += direct[other]
+        reached[name] = found
+    rings = [{other for other in reached[name] if name in reached[other]} for name in names]
+    return [ring for place, ring in enumerate(rings) if ring and ring not in rings[:place]]
+
+
+def test_modules_form_no_circle() -> None:
+    """In a circle of modules none can be read, tested or changed without all others. Types are no excuse: a protocol
+    says what a module needs of a module above it."""
+    found = circles()
+    for circle in found:
+        known = [CIRCLES[name][0] for name in sorted(circle) if name in CIRCLES]
+        assert len(known) == 1, f"imports form a circle: {sorted(circle)}"
+        strange = sorted(name for name in circle if not name.startswith(known[0]))
+        assert not strange, f"a circle has grown by {strange}"
+    needed = set[str]().union(*found)
+    assert set(CIRCLES) <= needed, "CIRCLES names a circle that is gone: take it out"
 
 
 @pytest.mark.parametrize("module", pure_files())

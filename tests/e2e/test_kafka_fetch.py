@@ -233,7 +233,7 @@ def test_hot_partitions_do_not_wait_for_cold_ones_which_come_with_the_next_fetch
         request = fetch((replica, 0), (hot, 0), wait_ms=LONG_MS, each_bytes=1000)
         assert await read(client, request) == [[], [b"hot"]]
         bucket.open.set()
-        await wait_until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.cold_reads.all()))
+        await wait_until(lambda: all(load.done for load in site.server.dispatch.fetch_handler.fetches.cold_reads.all()))
         both = await read(client, request)
         assert [each[0][:3] for each in both] == [b"000", b"hot"]
 
@@ -252,7 +252,7 @@ def test_a_fetch_of_cold_records_alone_waits_for_the_first_of_them(tmp_path: Pat
         bucket.open.set()
         answer = await client.receive(FetchResponse, 12)
         assert values_of(parts(answer)[0].records)[0][:3] == b"000"
-        assert site.server.dispatch.fetch_handler.cold_reads.all() == []
+        assert site.server.dispatch.fetch_handler.fetches.cold_reads.all() == []
 
     bucket = SlowBucket()
     bucket.open.set()
@@ -266,7 +266,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
         fetches = site.server.dispatch.fetch_handler
-        usual, short = fetches._find_known_sources, fetches._try_fast_response
+        usual, short = fetches.fetches.sources.find_cached, fetches._try_fast_response
         taken: list[bool] = []
 
         def counted(*arguments: Any) -> Any:
@@ -286,7 +286,7 @@ def test_the_short_way_gives_what_the_long_way_gives(tmp_path: Path, monkeypatch
                 request = fetch(*wanted, each_bytes=each_bytes, max_bytes=max_bytes)
                 answers = []
                 for way in (no_way, usual, usual):
-                    monkeypatch.setattr(fetches, "_find_known_sources", way)
+                    monkeypatch.setattr(fetches.fetches.sources, "find_cached", way)
                     for connection in site.server.connections:
                         connection.fetch_rotation = 0
                     await client.send(client.frame(request, version))

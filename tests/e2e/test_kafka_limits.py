@@ -183,7 +183,9 @@ def test_half_a_frame_behind_a_fetch_that_waits_is_not_waited_for(tmp_path: Path
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=20_000), 12), client.frame(HELLO, 3)[:9])
         assert await client.read_to_end() == b""
-        assert site.count_refusals("slow_frame") == 1 and site.server.dispatch.fetch_handler.parked_partitions == 0
+        assert (
+            site.count_refusals("slow_frame") == 1 and site.server.dispatch.fetch_handler.fetches.parked.partitions == 0
+        )
 
     run(tmp_path, scenario, tiered_frame_timeout_ms=200)
 

@@ -12,7 +12,7 @@ from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
-from tiered_api.kafka.server import long_poll
+from tiered_api.kafka.server.fetch import large_fetch
 from tiered_api.kafka.server.handlers import fetch as handler
 
 COUNT = 60
@@ -21,7 +21,7 @@ COUNT = 60
 @pytest.fixture(autouse=True)
 def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "LARGE_FETCH_PARTITIONS", 2)
-    monkeypatch.setattr(long_poll, "PIECE_PARTITIONS", 1)
+    monkeypatch.setattr(large_fetch, "PIECE_PARTITIONS", 1)
 
 
 async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderReplica]:
@@ -55,21 +55,21 @@ def test_a_long_fetch_answers_what_a_short_one_does(
 def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
-        client, fetches = await site.client(), site.server.dispatch.fetch_handler
+        client, fetches = await site.client(), site.server.dispatch.fetch_handler.fetches
         for late in (False, True):
             offset = held[0].high_watermark
             request = fetch((held[0], offset), *((each, 0) for each in held[1:]), wait_ms=60_000)
             await client.send(client.frame(request, 12))
-            await wait_until(lambda: len(fetches.parked_fetches) == 1)
+            await wait_until(lambda: len(fetches.parked.fetches) == 1)
             if late:
-                [poll] = fetches.parked_fetches
-                assert isinstance(poll, long_poll.LargeFetch)
-                await wait_until(lambda poll=poll: poll._timer is not None)  # type: ignore[misc]
+                [poll] = fetches.parked.fetches
+                assert isinstance(poll, large_fetch.LargeFetch)
+                await wait_until(lambda poll=poll: poll._parking.has_deadline)  # type: ignore[misc]
             await held[0].append(batch([b"now"]))
             got = await client.receive(FetchResponse, 12)
             assert values_of(got.responses[0].partitions[0].records) == [b"now"]
             assert len(got.responses[0].partitions) == COUNT
-            assert (fetches.parked_partitions, len(fetches.parked_fetches)) == (0, 0)
+            assert (fetches.parked.partitions, len(fetches.parked.fetches)) == (0, 0)
 
     run(tmp_path, scenario)
 
@@ -77,23 +77,23 @@ def test_a_record_that_comes_between_the_pieces_or_after_them_is_answered(tmp_pa
 def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
-        fetches = site.server.dispatch.fetch_handler
+        fetches = site.server.dispatch.fetch_handler.fetches
         client = await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=50), 12))
         got = await client.receive(FetchResponse, 12)
         assert {part.error_code for part in got.responses[0].partitions} == {0}
         gone = await site.client()
         await gone.send(gone.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await wait_until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked.fetches))
         gone.close()
-        await wait_until(lambda: not fetches.parked_fetches)
-        assert fetches.parked_partitions == 0
+        await wait_until(lambda: not fetches.parked.fetches)
+        assert fetches.parked.partitions == 0
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
-        await wait_until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked.fetches))
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
-        assert fetches.parked_partitions == 0 and not held[5].reads._listeners
+        assert fetches.parked.partitions == 0 and not held[5].reads._listeners
 
     run(tmp_path, scenario)
 
@@ -102,7 +102,7 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         held = await create_replicas(site)
         long, small = await site.client(), await site.client()
-        fetches = site.server.dispatch.fetch_handler
+        fetches = site.server.dispatch.fetch_handler.fetches
         turns = site.server.context.turns
         ended = asyncio.Event()
 
@@ -116,9 +116,9 @@ def test_others_are_answered_between_the_pieces(tmp_path: Path) -> None:
 
         lasts()
         await long.send(long.frame(fetch(*((each, 0) for each in held)), 12))
-        await wait_until(lambda: bool(fetches.parked_fetches))
+        await wait_until(lambda: bool(fetches.parked.fetches))
         await small.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
-        assert fetches.parked_fetches, "the long one is not done yet"
+        assert fetches.parked.fetches, "the long one is not done yet"
         got = await long.receive(FetchResponse, 12)
         assert len(got.responses[0].partitions) == COUNT
         ended.set()

@@ -48,7 +48,7 @@ def test_kafka_clients_show_in_metrics_of_their_topics(tmp_path: Path) -> None:
         read = 4 * (sizes[0] + sizes[1]) + sizes[1]
         assert total(site, "bytesout") == {("t",): read, ("u",): 0}
         waits = asyncio.ensure_future(client.ask(fetch((other, 6), wait_ms=10_000), 12, FetchResponse))
-        await kafka_site.wait_until(lambda: bool(site.server.dispatch.fetch_handler.parked_fetches))
+        await kafka_site.wait_until(lambda: bool(site.server.dispatch.fetch_handler.fetches.parked.fetches))
         await other.append(batch([b"g"]))
         await waits
         assert total(site, "bytesout")["u",] == len(batch([b"g"]))

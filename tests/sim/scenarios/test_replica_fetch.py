@@ -83,7 +83,7 @@ def run_with_rig(scenario: Callable[[ReplicaFetchRig], Awaitable[None]], partiti
         await it.peers.close()
         await site.wait_until(lambda: not server.connections)
         copies = server.dispatch.fetch_handler.replica_fetches
-        assert not copies.parked_fetches and copies.parked_partitions == 0 and server.pending_requests == 0
+        assert not copies.parked.fetches and copies.parked.partitions == 0 and server.pending_requests == 0
         assert server.context.refusals.count("fault") == 0
         await server.close()
         await site.stop()
@@ -156,7 +156,7 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         (nothing, _) = await it.fetch(0, 0, wait_ms=500)
         assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
         waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
         began = loop.time()
         append_locally(other, b"x", b"y")
         (part,) = await waiting
@@ -213,7 +213,7 @@ def test_one_that_repeats_itself_is_heard_all_the_same() -> None:
 def test_a_leader_that_resigns_answers_those_who_wait() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
         it.site.node.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
@@ -330,7 +330,7 @@ def test_a_late_answer_to_an_earlier_process_of_a_follower_tells_the_new_process
         await it.fetch(1, 0)
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
-            await it.site.wait_until(lambda: len(copies.parked_fetches) == 1)
+            await it.site.wait_until(lambda: len(copies.parked.fetches) == 1)
             await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
             it.incarnation = incarnation_number(incarnation)
             later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
@@ -346,7 +346,7 @@ def test_who_is_replaced_while_it_waits_is_not_heard_again() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked_fetches))
+        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
         image = it.site.node.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
         it.site.node.cluster.loader.image = replace(image, brokers=later)

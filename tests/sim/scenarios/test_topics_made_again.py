@@ -295,7 +295,7 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     """By name, too: the second topic is led by the time the fetch looks again."""
 
     async def scenario(again: RecreatedTopic) -> None:
-        fetches = again.slow.server.dispatch.fetch_handler
+        fetches = again.slow.server.dispatch.fetch_handler.fetches.sources
         asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
         before = fetches.find_source(version, asked, 0, "")
         assert before is again.old_replica.reads

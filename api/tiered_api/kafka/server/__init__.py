@@ -3,8 +3,9 @@
 May import: broker, kafka.protocol.messages, kafka.server.produce
 
 ~ server              the listeners, their connection limits, and shutdown
-~ connection          one connection: frames in, responses out in request order
+~ connection          one connection: frames in, replies out in request order
 ~ dispatch            the handler for each request, and the outermost error boundary
+  response_slot       protocols: a connection and its reply slots, as handlers see them
 ~ context             the broker, clock and counters that handlers reach
 ~ socket_writer       responses to the socket in few system calls
   request_buffers     pooled memory for large requests
@@ -14,13 +15,12 @@ May import: broker, kafka.protocol.messages, kafka.server.produce
 ~ turns               fair shares of the event loop between clients
   latencies           request latencies by API
 ~ inter_broker_auth   the check of requests that only brokers may send
-  advertised_brokers  brokers and addresses that a client is told
+  advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads
   leader_hints        the current leader inside error replies (KIP-951)
   metadata_fragments  encoded topics of Metadata replies, reused while unchanged
 ~ config_resources    resource names and edits of the config APIs
 ~ group_requests      requests to a group coordinator, with errors as codes
-~ long_poll           a fetch of many partitions, served in pieces
   handlers/           one file for each API
   fetch/              fetch requests of consumers and followers
   produce/            produce requests

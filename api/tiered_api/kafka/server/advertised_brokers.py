@@ -1,5 +1,5 @@
-"""Which brokers a client is told of: those that live and have the listener on which it asked, with that address. One
-that stopped, or that the controller does not hear, leads nothing: whoever asked it would ask in vain."""
+"""Brokers and addresses in replies to clients: live brokers that have the client's listener. A broker that stopped, or
+that the controller does not hear, leads nothing, so requests to it would fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.metadata.image import BrokerImage, Image
 def advertised_brokers(
     image: Image, listener: str, include: Container[int] = ()
 ) -> Iterator[tuple[BrokerImage, str, int]]:
-    """(broker, host, port), in the order of their numbers; of those that are away, the ones in `also`."""
+    """Yields (broker, host, port) in the order of broker ids: live brokers, and those in `include`."""
     for _, broker in sorted(image.brokers.items()):
         place = (
             parse_host_port(broker.listeners.get(listener, "")) if broker.live or broker.node_id in include else None
@@ -23,11 +23,11 @@ def advertised_brokers(
 
 
 def live_brokers(image: Image) -> frozenset[int]:
-    """Who may lead."""
+    """Returns the ids of brokers that may lead."""
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.live)
 
 
 def advertised_controller(image: Image) -> int:
-    """Who is controller, as clients are told: -1 while the last one is away and nobody has taken its place."""
+    """Returns the controller for clients: -1 while the last controller is not live and no other has taken over."""
     known = image.brokers.get(image.controller)
     return image.controller if known is not None and known.live else NO_LEADER

@@ -1,4 +1,4 @@
-"""Many small pieces of work of one request: some at a time, and what is not done when its time is over is given up."""
+"""Bounded parallel work of one request: a few pieces at a time, until a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 CONCURRENCY = 32
 BETWEEN_YIELDS = 16
-"""Pieces that one worker does before others get their turn: most of them wait for nothing."""
+"""Pieces of one worker between two pauses for other requests: most pieces wait for nothing."""
 
 
 async def run_bounded(
@@ -20,8 +20,8 @@ async def run_bounded(
     *,
     concurrency: int = CONCURRENCY,
 ) -> list[T]:
-    """What each of `works` gave, in their order; `late(number)` for one that is not done in time, which is cancelled.
-    A work that fails fails them all. Without any time nothing is begun, as in Kafka."""
+    """Returns the results of `tasks` in their order. A task that is not done in time is cancelled, and its result is
+    `on_timeout(number)`. A task that fails makes all fail. Without any time no task starts, as in Kafka."""
     done: dict[int, T] = {}
     if timeout_ms <= 0:
         return [on_timeout(number) for number in range(len(tasks))]

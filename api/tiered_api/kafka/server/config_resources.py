@@ -1,4 +1,4 @@
-"""What DescribeConfigs, AlterConfigs and IncrementalAlterConfigs have in common: resources, and how they are named."""
+"""Resources and edits of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConfigResourceType(IntEnum):
 
 
 class Resource(Protocol):
-    """What a request names."""
+    """The resource that a request names."""
 
     resource_type: int
     resource_name: str
@@ -43,7 +43,7 @@ R = TypeVar("R", bound=Resource)
 
 
 class AlterResult(NamedTuple):
-    """Whether the settings of a resource were changed."""
+    """Result of changing the settings of one resource."""
 
     code: Code = Code.NONE
     why: str | None = None
@@ -53,7 +53,8 @@ TIMED_OUT = AlterResult(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 
 
 def parse_broker_id(name: str, broker_ids: Iterable[int]) -> int:
-    """The broker that a resource names, `CLUSTER` when it names none. `Refused` when there is no such broker."""
+    """Returns the broker that a resource names, `ALL_BROKERS` for an empty name. `Refused` if there is no such
+    broker."""
     if not name:
         return ALL_BROKERS
     if not name.isdecimal() or int(name) not in broker_ids:
@@ -62,7 +63,7 @@ def parse_broker_id(name: str, broker_ids: Iterable[int]) -> int:
 
 
 def _check_topic_configs(context: KafkaContext, edits: Edits) -> None:
-    """Refuses settings that no topic could have. Kafka says so first, and then that there is no such topic."""
+    """Refuses settings that no topic can have. Kafka reports these before it reports a missing topic."""
     defaults = context.broker.settings.topic_defaults()
     after = apply_edits(edits, {}, defaults.to_strings(), topic_rows(), replace=False)
     TopicConfig.from_strings({key: value for key, value in after.items() if value is not None}, defaults=defaults)
@@ -76,8 +77,8 @@ async def alter_resources(
     validate_only: bool,
     replace: bool,
 ) -> list[AlterResult]:
-    """Changes the settings of each resource, all of its edits or none: one outcome for each, in their order. A resource
-    may be there once; `read_edits` refuses what is wrong with the edits themselves."""
+    """Changes the settings of each resource: all its edits or none. Returns one result per resource, in their order. A
+    resource that the request names twice is refused. `read_edits` refuses edits that are wrong in themselves."""
     times = Counter((each.resource_type, each.resource_name) for each in resources)
 
     async def alter(each: R) -> AlterResult:

@@ -1,9 +1,9 @@
-"""One connection: frames in, answers out in the order of their requests, as few system calls as may be.
+"""One connection: frames in, replies out in the order of the requests, with as few system calls as possible.
 
-Small frames are read into a scratch buffer that all connections share, and are dealt with before the next event:
-nothing of them is kept. All answers that are ready by then leave in one call. Reading stops while answers are not
-taken, while five requests wait for theirs, and while the broker as a whole has too much to do: what a client may ask of
-our memory is what it reads and waits for.
+All connections share a scratch buffer for small frames. These are handled before the next event, and nothing in the
+buffer is kept. All replies that are ready by then leave in one call. Reading stops while the client does not take its
+replies, while five requests wait for replies, and while the whole broker has too much to do. So a client's share of
+memory is bounded by the frames that are read and the replies that wait.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tiered.errors import Unavailable
 from tiered.ports import FileSlice, Stream
-from tiered_api.kafka.server.request_buffers import Frame
+from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.dispatch import Dispatch
+from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
+from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
 from tiered_api.kafka.server.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
 
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
-    from tiered_api.kafka.server.server import KafkaServer
-
 IN_FLIGHT_MAX = 5
-"""Requests of one connection that may wait for their answers, as many as clients send by themselves."""
+"""Most requests of one connection that wait for replies: as many as clients send by default."""
 SCRATCH_FRAME_MAX = 32 << 10
-"""Larger frames get a buffer of their own."""
+"""Larger frames get their own buffer."""
 CORKED_BYTES = 16 << 10
-"""A larger answer leaves at once: only if it does is the next request looked at."""
+"""A larger reply leaves at once. The next request is handled only if it has left."""
 REQUESTS_PER_EVENT = 64
+"""Most requests of one connection before others get their turn."""
 READS_PER_EVENT = 8
-"""After so much of one connection the others get their turn."""
+"""Most reads of one connection before others get their turn."""
 HEADER_BYTES = 10
 COPIED_SHARE = 4
 
@@ -41,20 +41,73 @@ _SIZE = Struct(">i")
 _HEADER = Struct(">hhih")
 
 
-class ResponseSlot:
-    """The place of an answer that is not there yet. `drop` ends what works on it when the connection is gone."""
+class ConnectionOwner(Protocol):
+    """The server of a connection: limits, memory and counts that all its connections share."""
 
-    __slots__ = ("api_key", "on_close", "parts", "started_ns")
+    pending_requests: int
+    """Requests without a reply."""
+    unsent_bytes: int
+    """Bytes of replies in memory that clients do not take."""
 
-    def __init__(self, api_key: int = 0, started_ns: int = 0) -> None:
+    @property
+    def context(self) -> KafkaContext:
+        """Surroundings of the Kafka protocol."""
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Handlers of the requests."""
+
+    @property
+    def buffers(self) -> RequestBuffers:
+        """Memory for large frames."""
+
+    @property
+    def scratch(self) -> memoryview:
+        """Memory into which all connections read small frames; nothing in it outlives one event."""
+
+    @property
+    def now(self) -> float:
+        """Time of the last sweep, in the time of the event loop."""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Largest frame."""
+
+    @property
+    def pending_requests_max(self) -> int:
+        """From so many pending requests on, each connection may have only one."""
+
+    @property
+    def unsent_bytes_max(self) -> int:
+        """From more unsent bytes on, connections with unsent bytes are closed."""
+
+    def schedule_flush(self, connection: ClientConnection) -> bool:
+        """True if the server calls `connection.flush` later, together with other connections."""
+
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Forgets a closed connection."""
+
+
+class ReplySlot:
+    """The place of one reply, and the reply once it is there. Implements the protocol `ResponseSlot`."""
+
+    __slots__ = ("_connection", "api_key", "on_close", "parts", "started_ns")
+
+    def __init__(self, connection: ClientConnection, api_key: int = 0, started_ns: int = 0) -> None:
+        self._connection = connection
         self.api_key = api_key
         self.started_ns = started_ns
         self.parts: Sequence[Part] | None = None
         self.on_close: Callable[[], object] | None = None
 
+    def reply(self, parts: Sequence[Part]) -> None:
+        """Fills the slot. The reply leaves once all replies before it are there."""
+        self.parts, self.on_close = parts, None
+        self._connection.on_reply(self)
+
 
 class ClientConnection:
-    """One client. `take` of the dispatch gets every request; answers come back from it, or through `answer`."""
+    """One client. Its dispatch gets every request, and returns the reply at once or fills a slot later."""
 
     __slots__ = (
         "_current_frame",
@@ -90,7 +143,7 @@ class ClientConnection:
         "write_blocked_since",
     )
 
-    def __init__(self, server: KafkaServer, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
+    def __init__(self, server: ConnectionOwner, stream: Stream, listener: str, loop: AbstractEventLoop) -> None:
         self._server = server
         self._stream = stream
         self._loop = loop
@@ -98,7 +151,7 @@ class ClientConnection:
         self._dispatch_request = server.dispatch.handle_request
         self._unparsed = b""
         self._frame: Frame | None = None
-        self._slots: deque[ResponseSlot] = deque()
+        self._slots: deque[ReplySlot] = deque()
         self._send_queue: list[Part] = []
         self._reading = False
         self._write_blocked = False
@@ -107,54 +160,54 @@ class ClientConnection:
         self._waits_for_memory = False
         self._parse_paused = False
         self._current_frame: Frame | None = None
-        """The large frame that is dealt with."""
+        """The large frame that is handled now."""
         self._is_busy = False
-        """True while a whole large frame waits for its turn, or a request is dealt with in pieces."""
+        """True while a whole large frame waits for its turn, or a request is handled in pieces."""
         self._finishing = False
         self.closed = False
         self.listener = listener
         self.peer = stream.peer
         self.host = stream.peer.rpartition(":")[0]
         self.last_activity = server.now
-        """When something came last; all times are those of the server's last look at its clock."""
+        """Time of the last received bytes. All times are those of the server's last sweep."""
         self.frame_started = -1.0
-        """Since when a frame is not whole, -1 when there is none such."""
+        """Time since when a frame is incomplete, -1 if none is."""
         self.write_blocked_since = -1.0
-        """Since when the client takes nothing of what it is sent, -1 when nothing waits."""
+        """Time since when the client takes no bytes of its replies, -1 if no bytes wait."""
         self.refused_sequences: RefusedSequences | None = None
         self.produce_prefix_end = 0
-        """Where the first records of the last produce request began."""
+        """Position of the first records in the last Produce request."""
         self.fetch_prefix_end = 0
-        """Where the partitions of the last fetch began."""
+        """Position of the partitions in the last Fetch request."""
         self.api_key = 0
-        """Of the request that is dealt with."""
+        """API key of the request that is handled now."""
         self.started_ns = 0
-        """When that began, by the monotonic clock."""
+        """Time at which that request began, by the monotonic clock."""
         self.fetch_rotation = 0
-        """Fetches that could not give all that there was."""
+        """Number of fetches that left out records for want of room."""
 
     def start_reading(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
         self._reading = True
         self._stream.on_readable(self._on_readable)
 
     @property
     def pending(self) -> int:
-        """Requests whose answers are not there yet, or wait for those before them."""
+        """Number of requests whose replies are missing, or wait for earlier replies."""
         return len(self._slots)
 
     @property
     def is_reading(self) -> bool:
-        """Whether it is the client's turn."""
+        """True if the connection reads requests now."""
         return self._reading
 
     @property
     def can_copy_slices(self) -> bool:
-        """Whether answers may be copied to memory from the files that they are slices of: not when much waits there."""
+        """True if replies may copy file slices to memory: few unsent bytes wait there."""
         return self._server.unsent_bytes * COPIED_SHARE < self._server.unsent_bytes_max
 
     def has_stalled(self, min_bytes: int) -> bool:
-        """Whether a large frame is under way, has memory, and fewer than `least` bytes came since the last look."""
+        """True if a large frame is incomplete, has memory, and received fewer than `min_bytes` since the last sweep."""
         frame = self._frame
         if frame is None:
             return False
@@ -190,12 +243,12 @@ class ClientConnection:
         if start or self._slots or size < HEADER_BYTES or size != _SIZE.unpack_from(scratch)[0]:
             self._parse(start + got)
         elif size <= self._server.max_request_bytes:
-            self._handle_single_request(scratch[4:got])  # exactly one frame, as mostly
+            self._handle_single_request(scratch[4:got])  # the usual case: exactly one frame
         else:
             self.refuse("frame_size", describe_bad_size(size))
 
     def _read_frame(self, frame: Frame) -> None:
-        """Goes on with a large frame; of it alone, so that what follows stays where it is until its turn."""
+        """Reads on into a large frame only, so that the bytes after the frame stay in the socket."""
         for _ in range(READS_PER_EVENT):
             room = frame.next_space()
             if room is None:
@@ -233,7 +286,7 @@ class ClientConnection:
             self._handle_frame(self._frame)
 
     def _handle_frame(self, frame: Frame) -> None:
-        """Takes a large frame that is whole."""
+        """Handles a complete large frame."""
         self._frame, self._current_frame = None, frame
         try:
             self._handle_request(frame.view)
@@ -243,14 +296,14 @@ class ClientConnection:
         self._update_io()
 
     def retain_request(self, frame: memoryview) -> memoryview:
-        """The request that is dealt with, to be kept beyond this turn. The next one is taken after `release_request`:
-        until then what the client sends stays where it is."""
+        """Returns the request that is handled now, to be kept beyond this turn. The connection reads no further
+        requests before `release_request`."""
         self._is_busy = True
         self._stop_reading()
         return frame if self._current_frame is not None else memoryview(bytearray(frame))
 
     def release_request(self) -> None:
-        """The request that was held is not needed any more."""
+        """Releases the retained request, and reads on."""
         self._is_busy = False
         self._release_frame()
         self._resume_soon()
@@ -261,7 +314,7 @@ class ClientConnection:
             self._current_frame = None
 
     def _parse(self, end: int) -> None:
-        """Takes the whole frames of `scratch[:end]`, keeps the rest, sends what is answered."""
+        """Handles the complete frames in `scratch[:end]`, keeps the rest, and sends the replies."""
         scratch, at, taken = self._scratch, 0, 0
         while end - at >= 4:
             if taken == REQUESTS_PER_EVENT or self._write_blocked or self._is_busy or (self._slots and self._is_full()):
@@ -290,16 +343,17 @@ class ClientConnection:
         self._update_io()
 
     def _handle_single_request(self, frame: memoryview) -> None:
-        """Takes a request while no other waits; an answer that is there at once and small goes with those of others."""
+        """Handles a request while no other waits. A small immediate reply leaves together with those of other
+        connections."""
         key, version, correlation_id, size = _HEADER.unpack_from(frame)
-        answer = self._dispatch_request(
+        reply = self._dispatch_request(
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
-        if answer is not None:
-            first = answer[0]
-            self._send_queue += answer
+        if reply is not None:
+            first = reply[0]
+            self._send_queue += reply
             if (
-                len(answer) == 1
+                len(reply) == 1
                 and not self._slots
                 and not isinstance(first, FileSlice)
                 and len(first) <= CORKED_BYTES
@@ -310,19 +364,19 @@ class ClientConnection:
 
     def _handle_request(self, frame: memoryview) -> None:
         key, version, correlation_id, size = _HEADER.unpack_from(frame)
-        answer = self._dispatch_request(
+        reply = self._dispatch_request(
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
-        if answer is None:
+        if reply is None:
             return
         if self._slots:
-            slot = ResponseSlot()
-            slot.parts = answer
+            slot = ReplySlot(self)
+            slot.parts = reply
             self._enqueue(slot)
         else:
-            self._send_queue += answer
-            first = answer[0]
-            if len(answer) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
+            self._send_queue += reply
+            first = reply[0]
+            if len(reply) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
                 self._send()
 
     def _is_full(self) -> bool:
@@ -331,26 +385,25 @@ class ClientConnection:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ResponseSlot:
-        """Keeps the place of an answer that comes later, in the order of the requests."""
-        slot = ResponseSlot(self.api_key, self.started_ns)
+    def reserve_slot(self, on_close: Callable[[], object] | None = None) -> ReplySlot:
+        """Reserves the place of a reply that comes later, in the order of the requests."""
+        slot = ReplySlot(self, self.api_key, self.started_ns)
         slot.on_close = on_close
         self._enqueue(slot)
         return slot
 
-    def send_response(self, slot: ResponseSlot, parts: Sequence[Part]) -> None:
-        """The answer is there; it leaves when those before it are there too."""
-        slot.parts, slot.on_close = parts, None
+    def on_reply(self, slot: ReplySlot) -> None:
+        """Sends the reply in `slot` if all replies before it are there too."""
         self._server.dispatch.on_response(slot)
         if not self.closed and self._slots[0] is slot:
             self._update_io()
 
-    def _enqueue(self, slot: ResponseSlot) -> None:
+    def _enqueue(self, slot: ReplySlot) -> None:
         self._slots.append(slot)
         self._server.pending_requests += 1
 
     def _update_io(self) -> None:
-        """Sends what is ready, and reads on or stops reading, whatever the state asks for now."""
+        """Sends the replies that are ready. Then reads on or stops reading, as the state requires."""
         queue, out = self._slots, self._send_queue
         while queue and queue[0].parts is not None:
             out += queue.popleft().parts or ()
@@ -369,7 +422,7 @@ class ClientConnection:
             self._resume_soon()
 
     def flush(self) -> None:
-        """Sends what was left for the end of the turn, unless it is gone already or has to wait."""
+        """Sends what was left for the end of the turn, unless it has left already or the socket is full."""
         if self._send_queue and not self._write_blocked:
             self._send()
             if self._write_blocked or self._finishing:
@@ -388,12 +441,12 @@ class ClientConnection:
             self._count_unsent(0 if done else memory_bytes(self._send_queue))
 
     def _count_unsent(self, unsent: int) -> None:
-        """So much of what is to be sent stays in memory. All that nobody reads has a bound: who goes over it goes."""
+        """Counts the unsent bytes in memory. If the server's sum exceeds its limit, closes this connection."""
         server = self._server
         server.unsent_bytes += unsent - self._unsent_bytes
         self._unsent_bytes = unsent
         if unsent and server.unsent_bytes > server.unsent_bytes_max:
-            self.refuse("unsent", f"{server.unsent_bytes} bytes of answers that nobody takes")
+            self.refuse("unsent", f"{server.unsent_bytes} bytes of replies that clients do not take")
 
     def _on_writable(self) -> None:
         self.write_blocked_since = self._server.now
@@ -414,12 +467,12 @@ class ClientConnection:
             self._loop.call_soon(self._resume)
 
     def _on_memory_free(self) -> None:
-        """There may be memory for the frame."""
+        """Resumes soon: there may be memory for the frame."""
         self._waits_for_memory = False
         self._resume_soon()
 
     def _resume(self) -> None:
-        """Reads on, first of all what came already."""
+        """Reads on, beginning with bytes that were received already."""
         self._resuming = False
         if self.closed or self._finishing or self._waits_for_memory or self._is_busy or self._write_blocked:
             return
@@ -433,21 +486,21 @@ class ClientConnection:
             self._scratch[: len(rest)] = rest
             self._parse(len(rest))
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def refuse(self, reason: str, why: str = "") -> None:
-        """Ends the connection, and says so."""
+        """Closes the connection, counts the reason and logs it."""
         self._server.context.refusals.record(reason, self.peer, why)
         self.close()
 
     def drain(self) -> None:
-        """Takes no more requests, and ends once those that were taken are answered."""
+        """Handles no more requests, and closes the connection once all pending replies are sent."""
         self._finishing = True
         self._stop_reading()
         self._update_io()
 
     def close(self) -> None:
-        """Ends the connection and whatever works for it."""
+        """Closes the connection and ends all work for it."""
         if self.closed:
             return
         self.closed = True

@@ -1,4 +1,4 @@
-"""What every handler of the Kafka protocol can reach: the node, its clock, the counters; what a request came with."""
+"""The surroundings of every handler of the Kafka protocol: broker, clock and counters, and the request itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(slots=True)
 class Call(Generic[R]):
-    """One request, and who sent it over which listener. Its handler is cancelled when the connection ends."""
+    """One request, its client and the listener. The handler is cancelled when the connection ends."""
 
     request: R
     version: int
@@ -32,7 +32,7 @@ class Call(Generic[R]):
 
 
 class Refusals:
-    """Connections and requests that were turned away: counted by reason, and logged so that no flood fills the log."""
+    """Connections and requests that were refused: counted by reason, and logged at a limited rate."""
 
     def __init__(self, metrics: Metrics, broker: Broker) -> None:
         self._counter: Counter = metrics.counter(
@@ -41,24 +41,26 @@ class Refusals:
         self._log_limiter = LogLimiter(broker.world.clock)
 
     def record(self, reason: str, peer: str, why: str) -> None:
-        """Something was refused for a `reason` of few words; `why` says more of this one."""
+        """Counts and logs a refusal. `reason` is a short label, `why` explains the single case."""
         self._counter.inc(1, reason)
         suppressed = self._log_limiter.admit(reason)
         if suppressed is not None:
-            log.warning("kafka connection refused reason=%s peer=%s unsaid=%d why=%s", reason, peer, suppressed, why)
+            log.warning(
+                "kafka connection refused reason=%s peer=%s suppressed=%d why=%s", reason, peer, suppressed, why
+            )
 
     def record_unlogged(self, reason: str) -> None:
-        """A connection was closed as they are every day: the log is not told."""
+        """Counts a connection that was closed for an everyday reason, without a log line."""
         self._counter.inc(1, reason)
 
     def count(self, reason: str) -> int:
-        """How many there were."""
+        """Returns the number of refusals with that reason."""
         return int(self._counter.value(reason))
 
 
 class KafkaContext:
-    """One broker's surroundings of the Kafka protocol. Numbers of the hot path are plain attributes, which the metrics
-    read when somebody looks."""
+    """The surroundings of the Kafka protocol on one broker. Numbers of the hot path are plain attributes, which the
+    metrics read on request."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -66,14 +68,14 @@ class KafkaContext:
         self.refusals = Refusals(broker.metrics, broker)
         self.turns = Turns()
         self.log_limiter = LogLimiter(self.clock)
-        """For warnings of handlers that clients can cause at will."""
+        """Limits warnings that clients can cause at will."""
         self.requests = dict.fromkeys(ALL_APIS, 0)
-        """Requests taken, by API key."""
+        """Number of received requests by API key."""
         self.produced_bytes = 0
         self.fetched_bytes = 0
         self.replicated_bytes = 0
         self.cold_bytes = 0
-        """Bytes of cold batches that are loaded and not yet sent, or under way."""
+        """Bytes of cold batches that are loading, or loaded and not sent yet."""
         self.topic_fragments = TopicFragments()
         metrics = broker.metrics
         metrics.counter("tiered_kafka_requests_total", "Requests taken, by API.", ("api",)).set_function(

@@ -1,9 +1,10 @@
-"""Which request goes where: Produce, Fetch and ApiVersions are dealt with at once, every other API by a handler in a
-task of its own. The outermost boundary of errors: a handler that fails ends its connection, not the broker.
+"""The dispatch of requests to handlers. Produce, Fetch and ApiVersions run at once, every other API in a task of its
+own.
 
-Handlers are modules of `handlers/`, named after their API, with `async def handle(site, call)`, which
-returns the answer, or the bytes of one. They are imported when
-they are first needed: a start loads none.
+It is the outermost error boundary: a handler that fails ends its connection, not the broker.
+
+Handlers are modules of `handlers/`, named after their API, with `async def handle(context, call)`, which returns the
+reply as a message or as bytes. They are imported on first use, so that a start imports none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import import_module
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tiered.errors import InvariantViolation
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
@@ -22,24 +23,32 @@ from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.context import Call, KafkaContext
+from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
-from tiered_api.kafka.server.handlers.produce import ProduceHandler
+from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceHandler
 from tiered_api.kafka.server.latencies import Latencies
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
-    from tiered_api.kafka.server.socket_writer import Part
+from tiered_api.kafka.server.response_slot import RequestConnection, ResponseSlot, Work
+from tiered_api.kafka.server.socket_writer import Part
 
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
 
 Handler = Callable[[KafkaContext, Call[Any]], Awaitable[Message | bytes]]
-Work = Callable[[], Awaitable["Sequence[Part] | None"]]
-"""What has to wait; begun by its task, because one that is cancelled before it ran begins nothing."""
 
 _SIZE = Struct(">i")
+
+
+class DispatchConnection(FetchConnection, ProduceConnection, Protocol):
+    """The connection of a client, with what any handler uses of it."""
+
+    started_ns: int
+    """Time at which the request began, by the monotonic clock."""
+
+    @property
+    def host(self) -> str:
+        """Host of the client, without the port."""
 
 
 class Dispatch:
@@ -49,35 +58,35 @@ class Dispatch:
         self._context = context
         self._record_latency = Latencies(context.broker.metrics).record
         self._mono_ns = context.clock.mono_ns
-        self.produce_handler = ProduceHandler(context, self)
+        self.produce_handler = ProduceHandler(context, self.spawn)
         self.fetch_handler = FetchHandler(context, self.run_guarded)
         self.handlers: dict[int, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._long_polls: dict[ClientConnection, None] = {}
-        """Connections on which an answer waits for something to happen."""
+        self._long_polls: dict[RequestConnection, None] = {}
+        """Connections with a request that waits for an event."""
 
     def handle_request(
         self,
-        connection: ClientConnection,
+        connection: DispatchConnection,
         frame: memoryview,
         api_key: int,
         version: int,
         correlation_id: int,
         body: int,
     ) -> Sequence[Part] | None:
-        """Deals with a request whose fields after the client id begin at `body`: its answer, or None when that comes
-        later (the connection keeps its place) or never."""
+        """Handles a request whose fields after the client id begin at `body`. Returns the reply, or None if it comes
+        later or never. If the reply comes later, its slot is reserved."""
         connection.api_key = api_key
         connection.started_ns = since_ns = self._mono_ns()
-        answer: Sequence[Part] | None = None
+        reply: Sequence[Part] | None = None
         try:
             if api_key == PRODUCE and 3 <= version <= 13:
-                answer = self.produce_handler.handle_request(connection, frame, version, correlation_id, body)
+                reply = self.produce_handler.handle_request(connection, frame, version, correlation_id, body)
             elif api_key == FETCH and 4 <= version <= 18:
-                answer = self.fetch_handler.handle_request(connection, frame, version, correlation_id, body)
+                reply = self.fetch_handler.handle_request(connection, frame, version, correlation_id, body)
             elif api_key == API_VERSIONS:
                 self._context.requests[api_key] += 1
-                answer = [api_versions.encode_response(frame, version, correlation_id)]
+                reply = [api_versions.encode_response(frame, version, correlation_id)]
             else:
                 self._start_handler(connection, frame)
         except Malformed as error:
@@ -85,17 +94,17 @@ class Dispatch:
         except Exception as error:
             log.exception("request failed api=%s version=%d peer=%s", _api_name(api_key), version, connection.peer)
             self._on_failure(connection, error, _api_name(api_key))
-        if answer is not None:
+        if reply is not None:
             self._record_latency(connection.api_key, self._mono_ns() - since_ns)
-        return answer
+        return reply
 
     def on_response(self, slot: ResponseSlot) -> None:
-        """An answer that came later is there."""
+        """Records the latency of a reply that came later."""
         self._record_latency(slot.api_key, self._mono_ns() - slot.started_ns)
 
-    def spawn(self, connection: ClientConnection, work: Work, what: str) -> None:
-        """Runs what has to wait, and puts what it returns into the place that is kept from now on; None ends the
-        connection. When the connection ends, the work is cancelled."""
+    def spawn(self, connection: RequestConnection, work: Work, what: str) -> None:
+        """Runs work in a task, and fills a slot that is reserved now with its result. None closes the connection. When
+        the connection closes, the task is cancelled."""
         slot = connection.reserve_slot()
         task = asyncio.ensure_future(self._run(connection, slot, work, what))
         slot.on_close = task.cancel
@@ -103,37 +112,37 @@ class Dispatch:
         task.add_done_callback(self._tasks.discard)
 
     def drain(self) -> None:
-        """The broker stops: fetches that wait are answered with what there is, who waits for events is let go."""
+        """Completes parked fetches and closes connections that wait for events, because the broker stops."""
         self.fetch_handler.drain()
         for connection in list(self._long_polls):
             connection.close()
 
     def evict_stale(self) -> None:
-        """Forgets partitions that are led here no more; called now and then."""
+        """Forgets replicas that have stopped. The server calls it now and then."""
         self.produce_handler.evict_stale()
         self.fetch_handler.evict_stale()
 
-    def run_guarded(self, connection: ClientConnection, call: Callable[[], None], what: str) -> None:
-        """Goes on with a request in a turn of its own; the boundary of every such turn."""
+    def run_guarded(self, connection: RequestConnection, call: Callable[[], None], what: str) -> None:
+        """Runs a later step of a request. An error in it ends the connection."""
         try:
             call()
         except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)
             self._on_failure(connection, error, what)
 
-    def _on_failure(self, connection: ClientConnection, error: Exception, what: str) -> None:
+    def _on_failure(self, connection: RequestConnection, error: Exception, what: str) -> None:
         if isinstance(error, InvariantViolation):
             self._context.broker.on_invariant_violation(error)
         connection.refuse("fault", what)
 
     async def close(self) -> None:
-        """Ends all tasks."""
+        """Cancels all tasks."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.fetch_handler.close()
 
-    def _start_handler(self, connection: ClientConnection, frame: memoryview) -> None:
+    def _start_handler(self, connection: DispatchConnection, frame: memoryview) -> None:
         header = decode_request_header(frame)
         api = header.api
         if api is None:
@@ -150,7 +159,7 @@ class Dispatch:
         work = partial(self._handle, call, api.key)
         self.spawn(connection, partial(self._run_long_poll, connection, work) if api.is_long_poll else work, api.name)
 
-    async def _run_long_poll(self, connection: ClientConnection, work: Work) -> Sequence[Part] | None:
+    async def _run_long_poll(self, connection: RequestConnection, work: Work) -> Sequence[Part] | None:
         self._long_polls[connection] = None
         try:
             return await work()
@@ -165,8 +174,8 @@ class Dispatch:
         body = response if isinstance(response, bytes) else encode(response, call.version)
         return [b"".join((_SIZE.pack(len(head) + len(body)), head, body))]
 
-    async def _run(self, connection: ClientConnection, slot: ResponseSlot, work: Work, what: str) -> None:
-        """The boundary of every task."""
+    async def _run(self, connection: RequestConnection, slot: ResponseSlot, work: Work, what: str) -> None:
+        """Runs the work of a task; the error boundary of every task."""
         try:
             parts = await work()
         except Exception as error:
@@ -176,7 +185,7 @@ class Dispatch:
         if parts is None:
             connection.close()
         else:
-            connection.send_response(slot, parts)
+            slot.reply(parts)
 
     def _find_handler(self, key: int) -> Handler:
         handle = self.handlers.get(key)

@@ -1,4 +1,4 @@
-"""What goes wrong below a handler, as the number that a client gets for it."""
+"""Engine errors as Kafka error codes, and limits that several handlers share."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from tiered_api.kafka.protocol.schema import ZERO_ID
 ENGINE_ERRORS = (Refused, Unavailable, Corrupt, Fenced)
 
 TOPIC_OPERATIONS = 0b110111111000
-"""What anybody may do with a topic while nobody is asked who he is: as Kafka answers without an authorizer."""
+"""Allowed operations of everybody on a topic, as Kafka replies without an authorizer."""
 CLUSTER_OPERATIONS = 0b1111110100000
-"""Likewise with the cluster."""
+"""Allowed operations of everybody on the cluster, likewise."""
 
 CONCURRENT_CHANGES_MAX = 500
-"""Changes of one request that may wait for the metadata log together: fewer than may wait there in all."""
+"""Most changes of one request that wait for the metadata log together. The log has room for more waiting changes in
+all."""
 PARTITIONS_PER_REQUEST_MAX = 10_000
-"""Partitions that one request may create: each is a directory, and all are opened before the answer."""
+"""Most partitions that one request creates: each is a directory, and all are opened before the reply."""
 TIMEOUT_MAX_MS = 120_000
 DEFAULT_TIMEOUT_MS = 30_000
-"""Time of a request that names none."""
+"""Timeout of a request that has none."""
 
 
 def error_code_of(error: Refused | Unavailable | Corrupt | Fenced) -> Code:
-    """A bucket or disk that does not answer is one that a client may ask again."""
+    """Returns the error code. A bucket or disk that does not respond is a retriable error."""
     if isinstance(error, Refused):
         return error.code
     return Code.NOT_LEADER_OR_FOLLOWER if isinstance(error, Fenced) else Code.KAFKA_STORAGE_ERROR
 
 
 def find_duplicates(names: Iterable[str]) -> set[str]:
-    """Those that are there more than once."""
+    """Returns the names that occur more than once."""
     return {name for name, times in Counter(names).items() if times > 1}
 
 
 def has_id(topic_id: str) -> bool:
-    """Whether a topic id names a topic."""
+    """True if the id is not the zero id."""
     return topic_id != ZERO_ID
 
 
 def clamp_timeout_ms(requested_ms: int) -> int:
-    """How long a request may take that names its own time."""
+    """Returns the timeout of a request within the limits."""
     return max(min(requested_ms, TIMEOUT_MAX_MS), 0)

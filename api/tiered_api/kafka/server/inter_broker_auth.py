@@ -1,7 +1,7 @@
-"""What brokers ask each other beside Kafka's APIs: whom such a request is for, who may send it, how it is refused.
+"""The check of requests that only brokers of this cluster may send.
 
-The id of the cluster is told to every client, and so are node ids and epochs. What a stranger cannot know is the
-credential, which is made of an object in the bucket: every request among brokers says it.
+Any client can learn the cluster id, node ids and epochs. It cannot know the credential, which is derived from an object
+in the bucket. Every inter-broker request carries the credential.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFe
 from tiered_api.kafka.server.context import Call, KafkaContext, R
 
 REFUSAL_TEXT_MAX = 2_000
-"""Of a refusal's words."""
+"""Most characters of a refusal's text."""
 
 
 class InterBrokerHandler(Protocol):
-    """This broker as the others see it."""
+    """This broker as other brokers see it."""
 
     async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply: ...
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply: ...
@@ -26,8 +26,8 @@ class InterBrokerHandler(Protocol):
 
 
 def check_credential(context: KafkaContext, listener: str, credential: bytes) -> Refused | None:
-    """Why what brokers ask each other is not taken from somebody, if it is not: he is no broker of this cluster, or
-    asks on a listener that is not for brokers where one is named for them."""
+    """Returns why the sender may not make inter-broker requests, None if it may. The reason is a wrong credential, or a
+    listener other than `inter.broker.listener.name`."""
     named = context.broker.settings.inter_broker_listener_name
     if named and listener != named:
         why = f"listener {listener} is not for brokers: inter.broker.listener.name is {named}"
@@ -41,8 +41,11 @@ def check_credential(context: KafkaContext, listener: str, credential: bytes) ->
 
 
 def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, credential: bytes) -> InterBrokerHandler:
-    """Who answers here. `Refused`: INCONSISTENT_CLUSTER_ID, where the asker takes this broker for one of his own
-    cluster that was at this address before; CLUSTER_AUTHORIZATION_FAILED as `check_credential` says."""
+    """Returns the handler of inter-broker requests.
+
+    `Refused` with INCONSISTENT_CLUSTER_ID if the sender means another cluster, whose broker had this address before.
+    `Refused` with CLUSTER_AUTHORIZATION_FAILED as in `check_credential`.
+    """
     ours = context.broker.cluster_id
     refused = check_credential(context, call.listener, credential)
     if cluster_id and cluster_id != ours:
@@ -54,13 +57,13 @@ def authorize_call(context: KafkaContext, call: Call[R], cluster_id: str, creden
 
 
 def is_impostor(context: KafkaContext, call: Call[R], replica_id: int) -> bool:
-    """Whether a request other than Fetch names a broker as its sender: ours send none such."""
+    """True if a request other than Fetch claims to come from a broker: our brokers send no such requests."""
     if replica_id < 0:
         return False
-    context.refusals.record("stranger", call.client_host, f"says to be broker {replica_id}")
+    context.refusals.record("stranger", call.client_host, f"claims to be broker {replica_id}")
     return True
 
 
 def refusal_text(refused: Refused) -> str:
-    """What is said of a refusal."""
+    """Returns the text of a refusal, cut to `REFUSAL_TEXT_MAX`."""
     return refused.why[:REFUSAL_TEXT_MAX]

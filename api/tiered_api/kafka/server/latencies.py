@@ -1,4 +1,4 @@
-"""How long requests of the Kafka protocol take, by API: from the whole frame to the answer that is ready to be sent."""
+"""Request latencies by API: from the whole frame to the reply that is ready to be sent."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tiered_api.kafka.protocol.apis import ALL_APIS
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Seconds."""
 FOLLOWER_FETCH = 1 << 16
-"""Stands for the key of a Fetch that a follower sends, which waits for records as a rule."""
+"""Stands for the API key of a follower's Fetch, which usually waits for records."""
 API_LABELS = {key: api.name for key, api in ALL_APIS.items()} | {1: "FetchConsumer", FOLLOWER_FETCH: "FetchFollower"}
-"""As Kafka's RequestMetrics have them."""
+"""Labels as in Kafka's RequestMetrics."""
 
 
 class Latencies:
-    """Of one broker."""
+    """The request latencies of one broker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._histogram = metrics.histogram(
@@ -29,7 +29,7 @@ class Latencies:
         self._series: dict[int, Series] = {}
 
     def record(self, api_key: int, ns: int) -> None:
-        """A request of that API took so long."""
+        """Records the latency of one request."""
         series = self._series.get(api_key)
         if series is None:
             series = self._series[api_key] = self._histogram.series(API_LABELS[api_key])

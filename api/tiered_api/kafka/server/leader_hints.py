@@ -1,5 +1,5 @@
-"""Where to go instead (KIP-951): an answer that says "not here" names the leader of the partition and its address, so
-that a client need not ask for metadata first."""
+"""The current leader inside error replies (KIP-951): a "not leader" reply names the leader and its address, so that a
+client need not request metadata first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tiered_api.kafka.protocol.primitives import id_text, varint
 from tiered_api.kafka.server.advertised_brokers import advertised_brokers
 
 NOT_LEADER_CODES = frozenset((Code.NOT_LEADER_OR_FOLLOWER.number, Code.FENCED_LEADER_EPOCH.number))
-"""Codes of partitions whose leader is told."""
+"""Error codes that come with the current leader."""
 NO_TAGS = b"\0"
 
 _LEADER = Struct(">BBBiiB")
-"""One tagged field: how many there are, tag, size, leader, its epoch, no tags in there."""
+"""One tagged field: number of fields, tag, size, leader, leader epoch, no inner tags."""
 _LEADER_BYTES = 9
 _INT = Struct(">i")
 
 
 class LeaderHints:
-    """The leaders that one answer tells, to a client of one listener. `tag` is that of the leader in a partition."""
+    """The leaders that one reply names, for a client of one listener. `tag` is the tag of the leader in a partition."""
 
     def __init__(self, image: Image, listener: str, tag: int) -> None:
         self._image = image
@@ -33,15 +33,15 @@ class LeaderHints:
         self._hinted_leaders: dict[int, None] = {}
 
     def tags_by_name(self, name: str, partition: int) -> bytes:
-        """The tagged fields of a partition of that topic; none when nobody is known to lead it."""
+        """Returns the tagged fields of a partition, empty if no leader is known."""
         return self._leader_tags(self._image.topics.get(name), partition)
 
     def tags_by_id(self, topic_id: bytes, partition: int) -> bytes:
-        """The same where topics go by their ids."""
+        """Returns the same for a topic id."""
         return self._leader_tags(self._image.topics_by_id.get(TopicId(id_text(topic_id))), partition)
 
     def endpoint_tags(self) -> bytes:
-        """The tagged fields of the whole answer: where those leaders are that were told."""
+        """Returns the tagged fields of the whole reply: the addresses of the leaders that it names."""
         if not self._hinted_leaders:
             return NO_TAGS
         nodes = [varint(len(self._hinted_leaders) + 1)]

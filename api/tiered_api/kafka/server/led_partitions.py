@@ -1,4 +1,4 @@
-"""The partitions that this broker leads, as a client names them."""
+"""Look-up of the partitions that this broker leads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tiered_api.kafka.server.context import KafkaContext
 def find_leader_replica(
     context: KafkaContext, topic: str, partition: int, leader_epoch: int = NO_EPOCH
 ) -> LeaderReplica:
-    """The partition. `Refused` when it is not there or led elsewhere, or when the client knows another leader epoch
-    (KIP-320; -1 asks for no check)."""
+    """Returns the leader replica. `Refused` if the partition does not exist or this broker does not lead it, or if the
+    client knows another leader epoch (KIP-320). An epoch of -1 skips that check."""
     replica = context.broker.leader_replica(topic, partition)
     if leader_epoch != NO_EPOCH and leader_epoch != replica.leader_epoch:
         older = leader_epoch < replica.leader_epoch

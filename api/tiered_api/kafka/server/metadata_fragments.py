@@ -1,8 +1,8 @@
-"""Topics in answers to Metadata, encoded once and kept while they stay the same.
+"""Topics of Metadata replies, encoded once and kept while they stay the same.
 
-Clients of every kind ask for all topics again and again; what changes is a few of them. A fragment is the bytes of one
-topic in one form of the answer. It is cut out of a whole answer, so that the table of the message alone says how a
-topic is written.
+All kinds of clients request all topics again and again, and few topics change. A fragment is the bytes of one topic in
+one format of the reply. It is cut out of a whole reply, so that only the table of the message defines the encoding of a
+topic.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tiered_api.kafka.server.advertised_brokers import live_brokers
 from tiered_api.kafka.server.error_codes import TOPIC_OPERATIONS
 
 TOPIC_FORMAT = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
-"""By version of the answer: the first one that writes topics as it does."""
+"""By version of the reply: the first version with the same format of topics."""
 TRAILING_BYTES = (0, 0, 0, 0, 0, 0, 0, 0, 4, 5, 5, 1, 1, 3)
-"""By version: bytes of the answer behind its topics."""
+"""By version: bytes of the reply after its topics."""
 FRAGMENT_BYTES_MAX = 64 << 20
 FLEXIBLE = 9
 
 
 class TopicFragments:
-    """Fragments by topic and form. They are those of one set of live brokers: when that changes, all go."""
+    """Fragments by topic and format. They hold for one set of live brokers: a change of the set clears all."""
 
     def __init__(self, bytes_max: int = FRAGMENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -40,7 +40,7 @@ class TopicFragments:
         self._fragments: dict[tuple[str, int, bool], tuple[TopicImage, bytes]] = {}
 
     def use_image(self, image: Image) -> None:
-        """What is asked for next is as of `image`."""
+        """Makes later fragments those of `image`."""
         if image is self._image:
             return
         self._image = image
@@ -50,7 +50,7 @@ class TopicFragments:
             self._clear()
 
     def get_fragment(self, topic: TopicImage, version: int, with_operations: bool) -> bytes:
-        """The bytes of `topic` in an answer of `version`."""
+        """Returns the bytes of `topic` in a reply of `version`."""
         place = (topic.topic_id, TOPIC_FORMAT[version], with_operations)
         kept = self._fragments.get(place)
         if kept is not None and kept[0] is topic:
@@ -70,14 +70,15 @@ class TopicFragments:
 
 
 def encode_fragment(topic: MetadataResponseTopic, version: int) -> bytes:
-    """One topic as an answer of `version` holds it: its length field is as long for one topic as for none."""
+    """Returns one topic as in a reply of `version`. The count of topics takes as many bytes for one topic as for
+    none."""
     empty = len(encode(MetadataResponse(), version)) - TRAILING_BYTES[version]
     whole = encode(MetadataResponse(topics=[topic]), version)
     return whole[empty : len(whole) - TRAILING_BYTES[version]]
 
 
 def join_fragments(head: MetadataResponse, version: int, fragments: list[bytes]) -> bytes:
-    """The whole answer: `head` has everything but the topics."""
+    """Returns the whole reply. `head` has everything except the topics."""
     body = encode(head, version)
     end = len(body) - TRAILING_BYTES[version]
     size = _encode_count(len(fragments), version)
@@ -91,7 +92,7 @@ def _encode_count(count: int, version: int) -> bytes:
 def make_topic_response(
     topic: TopicImage, live_ids: frozenset[int], with_operations: bool = False
 ) -> MetadataResponseTopic:
-    """One topic as Metadata tells it."""
+    """Returns one topic as a Metadata message."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -102,7 +103,7 @@ def make_topic_response(
 
 
 def advertised_leader(partition: PartitionImage, live_ids: frozenset[int]) -> tuple[Code, int]:
-    """Who leads, as clients are told."""
+    """Returns the leader for clients, and LEADER_NOT_AVAILABLE if it is not live."""
     if partition.leader in live_ids:
         return Code.NONE, partition.leader
     return Code.LEADER_NOT_AVAILABLE, NO_LEADER

@@ -1,10 +1,10 @@
 """Memory for requests too large for the shared scratch buffer: pooled, and bounded over all connections.
 
-What a client announces is not yet anything that it sent: a buffer begins small and grows with the bytes that came, so
-that memory is at most four times what clients really sent. A buffer that lies ready is taken whole: it costs nothing.
+The announced size of a frame proves nothing: a buffer begins small and grows with the received bytes. So memory is at
+most four times the bytes that clients really sent. A pooled buffer is used whole, because it costs nothing.
 
-No address has it all: one holds at most half of the budget, and the last quarter is for those that hold little. Room
-that is given back goes first to the address that holds least.
+No client address takes all memory: each holds at most half of the budget, and the last quarter is for addresses that
+hold little. Released room goes first to the waiting address that holds least.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable
 
 POOLED_MIN_BYTES = 64 << 10
 FIRST_BUFFER_BYTES = 256 << 10
-"""What is given on the mere announcement of a large frame."""
+"""First buffer of a large frame, before its bytes arrive."""
 RESERVE_HOST_MAX = 1 << 20
-"""An address that holds no more has the reserve."""
+"""An address that holds at most so much may use the reserve."""
 POOL_BYTES = 32 << 20
-"""Free buffers that are kept for the next frames."""
+"""Most bytes of free buffers that are kept for the next frames."""
 
 
 class RequestBuffers:
-    """The buffers of one server and the budget that all of them share.
+    """The buffers of one server, and the budget that they share.
 
-    A frame that gets no room parks and is called when there is some. So that frames which hold half of what they need
-    never block each other for good, one of them at a time may go over the budget, and one of each address over its
-    share.
+    A frame without room parks, and its callback runs once there may be room. Frames that each hold half of what they
+    need could block each other for good. So one frame at a time may exceed the budget, and one frame of each address
+    its share.
     """
 
     def __init__(self, budget: int) -> None:
         self.free_bytes = budget
-        """Bytes of the budget that nobody holds; below zero while one frame is over it."""
+        """Free bytes of the budget; below zero while one frame exceeds the budget."""
         self.pooled_bytes = 0
         self._host_share = budget // 2
         self._reserve = budget // 4
         self._bytes_by_host: dict[str, int] = {}
-        """Bytes by address."""
+        """Held bytes by client address."""
         self._pool: dict[int, list[bytearray]] = {}
         self._waiting: list[tuple[str, Callable[[], None]]] = []
         self._over_budget: Frame | None = None
@@ -43,19 +43,19 @@ class RequestBuffers:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a frame waits for room."""
+        """True if a frame waits for room."""
         return bool(self._waiting)
 
     def new_frame(self, size: int, prefix: memoryview, host: str = "") -> Frame:
-        """For a frame of `size` bytes from an address, of which the first have come."""
+        """Returns a frame of `size` bytes from an address, with the bytes that were received already."""
         return Frame(self, size, prefix, host)
 
     def park(self, on_room: Callable[[], None], host: str = "") -> None:
-        """Calls once, when there may be room. The call must do its work later: it comes from within `release`."""
+        """Calls `on_room` once, when there may be room. It runs inside of `release`, so it must do its work later."""
         self._waiting.append((host, on_room))
 
     def acquire(self, size: int, frame: Frame) -> bytearray | None:
-        """A buffer of `size` bytes, or None when the budget, or the address's share, has no room for it now."""
+        """Returns a buffer of `size` bytes, or None if the budget or the share of the address has no room now."""
         host = frame.host
         held = self._bytes_by_host.get(host, 0) + size
         if self._over_budget is not frame:
@@ -74,11 +74,11 @@ class RequestBuffers:
         return bytearray(size)
 
     def has_pooled(self, size: int) -> bool:
-        """Whether a buffer of that size lies ready."""
+        """True if the pool has a buffer of that size."""
         return bool(self._pool.get(size))
 
     def release(self, buffer: bytearray, frame: Frame) -> None:
-        """`frame` lets go of a buffer."""
+        """Returns a buffer of `frame` to the budget and the pool."""
         size, host = len(buffer), frame.host
         self.free_bytes += size
         held = self._bytes_by_host[host] - size
@@ -99,14 +99,14 @@ class RequestBuffers:
                 call()
 
     def forget_frame(self, frame: Frame) -> None:
-        """`frame` has ended and holds nothing any more."""
+        """Forgets a frame that has ended and holds nothing any more."""
         if self._over_budget is frame:
             self._over_budget = None
         if self._over_share.get(frame.host) is frame:
             del self._over_share[frame.host]
 
     def trim(self) -> None:
-        """Lets go of half of what lies ready; called now and then, so that a burst is forgotten."""
+        """Frees half of the pool. The server calls it now and then, so that memory shrinks after a burst."""
         for size, ready in self._pool.items():
             drop = (len(ready) + 1) // 2
             del ready[:drop]
@@ -114,7 +114,7 @@ class RequestBuffers:
 
 
 class Frame:
-    """One frame that is being received. `view` is all of it once `filled` is `size`."""
+    """One large frame while it is received. `view` is the whole frame once `filled` equals `size`."""
 
     __slots__ = ("_buffer", "_buffers", "_prefix", "filled", "filled_at_check", "host", "size", "view")
 
@@ -123,20 +123,20 @@ class Frame:
         self.host = host
         self.filled = 0
         self.filled_at_check = -1
-        """How much had come at the last look at all frames, -1 before the first."""
+        """Value of `filled` at the last sweep, -1 before the first."""
         self._buffers = buffers
         self._prefix = bytes(prefix)
         self._buffer: bytearray | None = None
         self.view = memoryview(b"")
 
     def next_space(self) -> memoryview | None:
-        """Where the next bytes go; None when there is no memory for them now."""
+        """Returns the memory for the next bytes, None if there is none now."""
         if self.filled == len(self.view) and not self._grow():
             return None
         return self.view[self.filled :]
 
     def release(self) -> None:
-        """Gives the memory back."""
+        """Gives back the memory."""
         buffer, self._buffer = self._buffer, None
         self.view = memoryview(b"")
         self._buffers.forget_frame(self)

@@ -1,7 +1,7 @@
-"""The listeners of the Kafka protocol: who may connect, how long one may take, and the end of it all.
+"""The listeners of the Kafka protocol: connection limits, timeouts and shutdown.
 
-One look a second over all connections finds those that idle, send half a frame for too long, or do not take their
-answers: no timer per connection.
+One sweep a second over all connections finds those that idle, send an incomplete frame for too long, or do not take
+their replies. So no connection needs a timer.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ SCRATCH_BYTES = 64 << 10
 SWEEP_SECONDS = 1.0
 TRIM_SWEEPS = 10
 RESPONSES_PER_FLUSH = 16
-"""More do not wait for the end of the turn: clients shall work while we do."""
+"""At most so many replies wait for the end of the turn, so that clients can work meanwhile."""
 FLUSH_MIN_CONNECTIONS = 4
-"""Fewer connections have their answers at once."""
+"""With fewer connections, replies leave at once."""
 FIRST_REQUEST_SECONDS = 10.0
-"""A connection that sends nothing for so long after it was made is closed."""
+"""A new connection that sends nothing for so long is closed."""
 STALLED_BYTES_PER_SECOND = 64 << 10
-"""A frame has to go on so much a second while others wait for memory."""
+"""Slowest rate of a large frame while other frames wait for memory."""
 IDLE_SECONDS = 1.0
-"""A connection that is idle for so long may have to make room for one from another address."""
+"""A connection that idles for so long may be closed in favour of one from another address."""
 STOP_SECONDS = 2.0
-"""How long answers under way may take when the broker stops."""
+"""Longest time for pending replies when the broker stops."""
 
 
 class KafkaServer:
-    """All connections of one broker. `addresses` says where it listens, by listener name."""
+    """All connections of one broker. `addresses` has the address of each listener by name."""
 
     def __init__(self, broker: Broker, *, paused: bool = False) -> None:
         settings = broker.settings
@@ -49,20 +49,20 @@ class KafkaServer:
         self.context = KafkaContext(broker)
         self.addresses: dict[str, Endpoint] = {}
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        """Where small frames of all connections are read; nothing in it outlives one event."""
+        """Memory into which all connections read small frames; nothing in it outlives one event."""
         self.buffers = RequestBuffers(settings.queued_max_request_bytes)
         self.max_request_bytes = settings.socket_request_max_bytes
         self.pending_requests = 0
-        """Requests without an answer, over all connections."""
+        """Requests without a reply, over all connections."""
         self.pending_requests_max = settings.queued_max_requests
-        """When there are so many, a connection has one at a time."""
+        """From so many pending requests on, each connection may have only one."""
         self.unsent_bytes = 0
-        """Bytes of answers in memory that clients do not take, over all connections."""
+        """Bytes of replies in memory that clients do not take, over all connections."""
         self.unsent_bytes_max = settings.queued_max_request_bytes
         self.dispatch = Dispatch(self.context)
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()
-        """The clock of all time limits, as of the last sweep."""
+        """Time of the last sweep, the base of all time limits."""
         self._idle_seconds = settings.connections_max_idle_ms / 1000
         self._frame_seconds = settings.tiered_frame_timeout_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
@@ -76,7 +76,7 @@ class KafkaServer:
         self._closing = False
         self._all_closed = asyncio.Event()
         self._to_flush: list[ClientConnection] = []
-        """Connections whose answers leave at the end of this turn."""
+        """Connections whose replies leave at the end of this turn."""
         self._flush_scheduled = False
         metrics = broker.metrics
         metrics.gauge("tiered_kafka_connections", "Open connections.").set_function(
@@ -90,7 +90,7 @@ class KafkaServer:
         )
 
     async def listen(self, endpoint: Endpoint) -> None:
-        """Opens one listener. `Unavailable` when the address cannot be had."""
+        """Opens one listener. `Unavailable` if the address cannot be bound."""
         net = self.context.broker.world.net
         listener = await net.listen(endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name))
         self._listeners.append(listener)
@@ -101,11 +101,11 @@ class KafkaServer:
         """HOST:PORT of the first listener."""
         return next(iter(self.addresses.values())).address
 
-    # -- answers ------------------------------------------------------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------------------------------------
 
     def schedule_flush(self, connection: ClientConnection) -> bool:
-        """Whether what the connection has to send leaves a little later, in one go with the answers of others: each
-        send may wake a client, and one that is awake already costs half. With few connections there are no others."""
+        """True if the replies of the connection leave a little later, together with those of others. Each send may wake
+        a client process, and a client that is awake already costs half. With few connections there are no others."""
         if len(self.connections) < FLUSH_MIN_CONNECTIONS:
             return False
         answered = self._to_flush
@@ -126,7 +126,7 @@ class KafkaServer:
         for connection in answered:
             self.dispatch.run_guarded(connection, connection.flush, "send")
 
-    # -- who may connect ----------------------------------------------------------------------------------------------
+    # -- connection limits --------------------------------------------------------------------------------------------
 
     def _accept(self, stream: Stream, listener: str) -> None:
         settings = self.context.broker.settings
@@ -138,7 +138,7 @@ class KafkaServer:
             self._reject(stream, "too_many_of_one", f"max.connections.per.ip is {settings.max_connections_per_ip}")
         else:
             now = self._loop.time()
-            # As if it had been idle for some time: only what it sends makes it an ordinary connection.
+            # Counts as idle for some time already: the first request makes it an ordinary connection.
             connection.last_activity = now - max(0.0, self._idle_seconds - FIRST_REQUEST_SECONDS)
             self.connections[connection] = None
             self._connections_by_host[host] += 1
@@ -155,8 +155,8 @@ class KafkaServer:
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
 
     def _make_room(self, host: str) -> bool:
-        """Ends a connection for one from an address that has fewer: the one that is idle longest, of the address that
-        has most. So neither clients nor brokers nor operators are shut out by those who only connect."""
+        """Closes the longest idle connection of the address with most connections, if the new address has fewer. So a
+        client that only connects shuts out no clients, brokers or operators."""
         busiest_host, most = max(self._connections_by_host.items(), key=itemgetter(1), default=("", 0))
         if most <= self._connections_by_host[host] + 1:
             return False
@@ -173,7 +173,7 @@ class KafkaServer:
         return True
 
     def start_serving(self) -> None:
-        """Serves those who came while the server was `held`, and whoever comes."""
+        """Serves the connections that came while the server was paused, and all later ones."""
         self._paused = False
         self._open_unopened()
 
@@ -189,7 +189,7 @@ class KafkaServer:
         stream.close()
 
     def remove_connection(self, connection: ClientConnection) -> None:
-        """A connection has ended."""
+        """Forgets a closed connection."""
         self.connections.pop(connection, None)
         left = self._connections_by_host[connection.host] - 1
         if left > 0:
@@ -199,7 +199,7 @@ class KafkaServer:
         if not self.connections:
             self._all_closed.set()
 
-    # -- how long they may take ---------------------------------------------------------------------------------------
+    # -- timeouts -----------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         now, passed = self._loop.time(), self._sweep_seconds
@@ -208,11 +208,11 @@ class KafkaServer:
         for connection in list(self.connections):
             if connection.write_blocked_since >= 0:
                 if now - connection.write_blocked_since > self._frame_seconds:
-                    connection.refuse("slow_reader", "takes nothing of its answers")
+                    connection.refuse("slow_reader", "does not take its replies")
             elif connection.is_reading and 0 <= connection.frame_started < now - self._frame_seconds:
-                connection.refuse("slow_frame", "a frame that does not end")
+                connection.refuse("slow_frame", "a frame that is not complete in time")
             elif connection.has_stalled(least) and scarce:
-                connection.refuse("stalled_frame", "a frame that does not go on while others wait for memory")
+                connection.refuse("stalled_frame", "a frame that makes no progress while others wait for memory")
             elif not connection.is_reading or connection.pending:
                 connection.last_activity = now
             elif now - connection.last_activity > self._idle_seconds:
@@ -228,11 +228,11 @@ class KafkaServer:
         more = self.connections or self.buffers.pooled_bytes or self._tokens < rate
         self._sweeper = self._loop.call_later(passed, self._sweep) if more else None
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- shutdown -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Takes no more connections or requests, lets those under way be answered for a moment, and ends the rest. May
-        be called again."""
+        """Closes the listeners, reads no more requests, waits a moment for pending replies, and cuts the rest off.
+        Idempotent."""
         self._closing = True
         while self._listeners:
             self._listeners.pop().close()
@@ -245,7 +245,7 @@ class KafkaServer:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._all_closed.wait()
             except TimeoutError:
-                log.info("kafka connections are cut off count=%d", len(self.connections))
+                log.info("kafka connections cut off at shutdown count=%d", len(self.connections))
         for connection in list(self.connections):
             connection.close()
         if self._sweeper is not None:
@@ -256,8 +256,9 @@ class KafkaServer:
 async def serve_kafka(
     broker: Broker, endpoints: Mapping[str, Endpoint] | None = None, *, paused: bool = False
 ) -> KafkaServer:
-    """Serves `node` on every listener of its settings; `.addresses` says where. `held`: connections are taken and wait
-    for `release`, so that nobody is told of a cluster that does not know yet where this broker is."""
+    """Serves `broker` on every listener of its settings, or on `endpoints`; `.addresses` has the addresses. If
+    `paused`, connections wait for `start_serving`. So no client gets metadata that does not know this broker's address
+    yet."""
     server = KafkaServer(broker, paused=paused)
     chosen = broker.settings.effective_listeners() if endpoints is None else tuple(endpoints.values())
     try:

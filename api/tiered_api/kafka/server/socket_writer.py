@@ -1,6 +1,6 @@
-"""Answers to the kernel in few calls: runs of bytes in one, a slice of a file in pieces that it copies by itself.
+"""Replies to the socket in few system calls: runs of bytes in one call, file slices by the kernel's own copy.
 
-Bytes before a slice are held back by the network until the first piece follows, so that both leave in one packet.
+The network stack holds back bytes before a slice until the first piece of the slice, so that both leave in one packet.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from tiered.ports import Buffer, FileSlice, Stream
 
 SEND_BYTES_PER_EVENT = 1 << 20
-"""After so much of one connection the others get their turn."""
+"""After so many bytes of one connection, other connections get their turn."""
 
 Part = Buffer | FileSlice
 
 
 def send_parts(stream: Stream, parts: list[Part]) -> bool:
-    """Sends from the front of `out`, and takes off what the kernel took; whether that was everything."""
+    """Sends from the front of `parts`, and removes what the kernel took. True if that was everything."""
     if len(parts) == 1 and not isinstance(only := parts[0], FileSlice):
         sent = stream.sendmsg(parts)  # type: ignore[arg-type]
         if sent == len(only):
             parts.clear()
             return True
         if sent:
-            _skip_sent(parts, 0, sent)  # less than there is: no part is whole
+            _skip_sent(parts, 0, sent)  # less than the part: the rest stays
         return False
     budget, at, count = SEND_BYTES_PER_EVENT, 0, len(parts)
     try:
@@ -53,12 +53,13 @@ def send_parts(stream: Stream, parts: list[Part]) -> bool:
 
 
 def memory_bytes(parts: Sequence[Part]) -> int:
-    """Bytes of answers that stand in memory; slices of files do not."""
+    """Returns the bytes of replies in memory; file slices do not count."""
     return sum([len(part) for part in parts if not isinstance(part, FileSlice)])
 
 
 def _skip_sent(parts: list[Part], at: int, sent: int) -> int:
-    """Where the rest begins when `sent` bytes of the parts from `at` on are gone; a part that is not whole is cut."""
+    """Returns the place of the first unsent part after `sent` bytes from the part at `at` on. A part that was sent in
+    part is cut."""
     while True:
         part = parts[at]
         assert not isinstance(part, FileSlice)

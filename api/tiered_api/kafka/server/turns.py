@@ -1,7 +1,7 @@
-"""Shares the loop among clients: long work is done in pieces, and those of one turn of the loop take `TURN_SECONDS`.
+"""Fair shares of the event loop: long work runs in pieces, and the pieces of one turn take `TURN_SECONDS`.
 
-Small requests are dealt with as they come: one waits for the pieces of one turn at most. Work that waits goes on in the
-order in which it came, piece by piece.
+Small requests run as they arrive, and wait for the pieces of one turn at most. Waiting work continues in the order of
+its arrival, piece by piece.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections import deque
 from collections.abc import Callable
 
 TURN_SECONDS = 0.01
-"""What a turn spends on long work: when it is over, the rest waits for the next ones."""
+"""Time for long work in one turn. After it, the rest waits for later turns."""
 
 
 class Turns:
-    """Of one server. A piece is what runs between two calls of `is_free`, `wait` or `soon`."""
+    """The turns of one server. A piece is the code between two calls of `has_time`, `wait_turn` or `run_later`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], bool]] = deque()
-        """Each runs its piece. True: the piece begins in the next turn, and is all of that one."""
+        """Callbacks that each run a piece. True means that the piece begins in the next turn and takes all of that
+        turn."""
         self._turn_end = 0.0
         self._end_scheduled = False
-        """Whether the end of this turn will be noticed."""
+        """True if a callback at the end of this turn is scheduled."""
 
     def has_time(self) -> bool:
-        """True if there is time for another piece in this turn, and nobody waits for it."""
+        """True if this turn has time for another piece, and no work waits for its turn."""
         if self._waiting:
             return False
         if not self._end_scheduled:
@@ -52,7 +53,7 @@ class Turns:
             self._loop.call_soon(self._run_turn)
 
     async def wait_turn(self) -> None:
-        """Returns at once while this turn has time, else in a later one."""
+        """Returns at once while this turn has time, else in a later turn."""
         if not self.has_time():
             its_turn: asyncio.Future[bool] = self._loop.create_future()
 
@@ -66,7 +67,7 @@ class Turns:
             await its_turn
 
     def _run_turn(self) -> None:
-        """A new turn: one of those that wait goes on, and more while there is time."""
+        """Starts a new turn: runs one waiting piece, and more while there is time."""
         self._end_scheduled = bool(self._waiting)
         if not self._waiting:
             return

@@ -1,4 +1,4 @@
-"""Who speaks something else to the Kafka port: known by the four bytes where a frame has its length."""
+"""Recognition of clients that speak another protocol, by the four bytes where a Kafka frame has its length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ TLS = b"\x16\x03"
 
 
 def describe_bad_size(size: int) -> str:
-    """A length that no frame may have, for the log."""
+    """Returns a log text for a frame length that is not allowed."""
     first = (size & 0xFFFFFFFF).to_bytes(4, "big")
     if first.startswith(TLS):
         return "it speaks TLS; this listener is PLAINTEXT"

@@ -1,7 +1,7 @@
-"""Cold batches on their way to fetches: loaded once, for whoever asks for that offset first after they came.
+"""Cold reads of fetches: each loads batches from the bucket once, for the next fetch of that offset.
 
-A fetch does not wait for a load when hot partitions have enough for it; so a load outlives the fetch that began it, and
-its batches wait a while for the next one. Both, how many there are and what they hold, is bounded.
+A fetch does not wait for a cold read if hot partitions have enough. So a cold read can outlive the fetch that started
+it, and its batches wait a while for the next fetch. The number of cold reads and their bytes are bounded.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from tiered_api.kafka.server.context import KafkaContext
 
 READS_MAX = 256
 LOADED_BYTES_MAX = 64 << 20
-"""Beyond so much no further load begins: a fetch is then answered without its cold partitions, and comes again."""
+"""From so many bytes on no further cold read starts. The reply then leaves out cold partitions, and the client fetches
+again."""
 KEPT_SECONDS = 30.0
 
 Key = tuple[str, int, int]
 
 
 class ColdRead:
-    """One read of the bucket. `data` or `refused` is there once it is done."""
+    """One read of the bucket. It is done once it has `data` or `refused`."""
 
     __slots__ = ("callbacks", "data", "key", "refused", "reserved_bytes", "task", "timer")
 
@@ -41,7 +42,7 @@ class ColdRead:
 
 
 class ColdReads:
-    """All loads of one server, by topic id, partition and offset."""
+    """All cold reads of one server, by topic id, partition and offset."""
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
@@ -49,7 +50,7 @@ class ColdReads:
         self._reserved_bytes = 0
 
     def get_or_start(self, reads: LeaderReads, offset: int, max_bytes: int) -> ColdRead | None:
-        """The load of that offset, begun if there was none; None when there are too many."""
+        """Returns the cold read at that offset, and starts it if there is none. None if there are too many."""
         key = (reads.topic_id, reads.partition, offset)
         load = self._reads.get(key)
         if load is None:
@@ -62,15 +63,15 @@ class ColdReads:
         return load
 
     def release(self, load: ColdRead) -> None:
-        """Its batches are in an answer, or their error is."""
+        """Forgets a cold read whose batches or error are in a reply."""
         self._forget(load)
 
     def all(self) -> list[ColdRead]:
-        """Those under way, and those whose batches nobody took yet."""
+        """Returns the cold reads that run, or whose batches no fetch has taken yet."""
         return list(self._reads.values())
 
     async def close(self) -> None:
-        """Ends all loads."""
+        """Cancels all cold reads."""
         tasks = [load.task for load in self._reads.values() if load.task is not None]
         for load in list(self._reads.values()):
             self._forget(load)

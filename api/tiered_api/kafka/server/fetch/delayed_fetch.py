@@ -1,14 +1,13 @@
-"""One fetch under way: what it found so far, what it waits for, and when it is enough.
+"""One consumer fetch from its first read until its reply.
 
-A wake-up only marks a partition; the reading is done once per turn of the loop, so that a produce request over many
-partitions makes one answer of many.
+Progress of a partition only marks the partition. The fetch reads marked partitions once per turn of the event loop, so
+that one reply carries the records of a produce request over many partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
@@ -16,43 +15,40 @@ from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
+from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
+from tiered_api.kafka.server.fetch.parking import Parking
 from tiered_api.kafka.server.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
-    from tiered_api.kafka.server.handlers.fetch import FetchHandler
+from tiered_api.kafka.server.response_slot import ResponseSlot
 
 COLD_WAIT_MS = 500
-"""A fetch that has to wait for the bucket waits at least so long (Kafka's `remote.fetch.max.wait.ms`)."""
+"""Shortest wait of a fetch that needs the bucket (Kafka's `remote.fetch.max.wait.ms`)."""
 WAIT_MAX_MS = 300_000
 LEADER_HINTS_FROM, LEADER_TAG = 16, 1
-"""From that version on an answer tells who leads instead (KIP-951), under that tag."""
-NAME = "Fetch"
+"""First version whose replies name the current leader (KIP-951), and the tag of that field."""
 FENCED = Code.FENCED_LEADER_EPOCH.number
 UNKNOWN_EPOCH = Code.UNKNOWN_LEADER_EPOCH.number
 
 
 class DelayedFetch:
-    """One request until its answer. `places` has a partition of it each, `founds` what is known of it."""
+    """One Fetch request. Each partition has the same place in `_partitions`, `_replicas` and `_results`."""
 
     __slots__ = (
         "_bytes_left",
         "_changed",
         "_cold_reads",
         "_connection",
+        "_context",
         "_correlation_id",
-        "_fetches",
         "_has_error",
         "_is_truncated",
         "_min_bytes",
+        "_parking",
         "_partitions",
         "_replicas",
         "_request",
         "_reread_scheduled",
         "_results",
-        "_slot",
-        "_timer",
         "_total_bytes",
         "_version",
         "_watched",
@@ -60,15 +56,15 @@ class DelayedFetch:
 
     def __init__(
         self,
-        fetches: FetchHandler,
-        connection: ClientConnection,
+        context: FetchContext,
+        connection: FetchConnection,
         version: int,
         correlation_id: int,
         request: ParsedFetch,
         at_end: Sequence[ReplicaReads] = (),
     ) -> None:
-        """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
-        self._fetches = fetches
+        """`at_end` has the replicas of all partitions if each fetch offset is known to be at the log end."""
+        self._context = context
         self._connection = connection
         self._version = version
         self._correlation_id = correlation_id
@@ -78,29 +74,28 @@ class DelayedFetch:
         ]
         self._results: list[PartitionResult | None] = [None] * len(self._partitions)
         self._replicas: list[ReplicaReads | None] = list(at_end) or [None] * len(self._partitions)
-        self._bytes_left = min(request.max_bytes, fetches.context.broker.settings.fetch_max_bytes)
+        self._bytes_left = min(request.max_bytes, context.kafka.broker.settings.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._bytes_left)
         self._total_bytes = 0
         self._has_error = False
         self._is_truncated = False
-        """Whether something had to be left for the next fetch."""
+        """True if records had to be left for the next fetch."""
         self._cold_reads: dict[int, ColdRead] = {}
         self._watched: list[tuple[ReplicaReads, int]] = []
         self._changed: dict[int, None] = {}
         self._reread_scheduled = False
-        """Whether it will have a look soon."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._slot: ResponseSlot | None = None
+        """True while a further read is due."""
+        self._parking = Parking(context.parked, connection, "Fetch")
 
     @property
     def size(self) -> int:
-        """How many partitions it asks for."""
+        """Number of requested partitions."""
         return len(self._partitions)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_partitions(self) -> None:
-        """Reads every partition once. The first in turn gets its bytes first; turns change when bytes ran out."""
+        """Reads every partition once. The first one rotates after each reply that lacked room."""
         count = len(self._partitions)
         first = self._connection.fetch_rotation % count if count > 1 else 0
         for place in range(first, count):
@@ -109,55 +104,55 @@ class DelayedFetch:
             self._read_partition(place)
 
     def is_done(self) -> bool:
-        """Whether there is enough to answer, or an error, which is told at once."""
+        """True if there are enough bytes, or an error, which the client gets at once."""
         if self._has_error or self._total_bytes >= self._min_bytes or not self._partitions:
             return True
         return self._request.max_wait_ms <= 0 and not self._cold_reads
 
     def make_response(self) -> list[Part]:
-        """The answer with what was found."""
+        """Returns the reply with what was read."""
         if self._is_truncated:
             self._connection.fetch_rotation += 1
-        self._fetches.context.fetched_bytes += self._total_bytes
+        self._context.kafka.fetched_bytes += self._total_bytes
         if self._total_bytes:
             record_bytes_out(self._results, self._replicas)
         topics, at = self._request.topics, 0
-        founds = self._all_results()
-        told: list[tuple[bytes, list[PartitionResult | bytes]]] = []
+        results = self._all_results()
+        by_topic: list[tuple[bytes, list[PartitionResult | bytes]]] = []
         for topic in topics:
             end = at + len(topic.partitions)
-            told.append((topic.echo, founds[at:end]))
+            by_topic.append((topic.echo, results[at:end]))
             at = end
-        tags = self._add_leader_hints(told) if self._has_error and self._version >= LEADER_HINTS_FROM else NO_TAGS
+        tags = self._add_leader_hints(by_topic) if self._has_error and self._version >= LEADER_HINTS_FROM else NO_TAGS
         committed = self._request.read_committed
-        once = self._fetches.slice_cache if self._connection.can_copy_slices else None
+        slice_cache = self._context.rereads.slice_cache if self._connection.can_copy_slices else None
         return frames.encode_response(
             self._version,
             self._correlation_id,
-            told,
+            by_topic,
             len(topics),
             read_committed=committed,
             tags=tags,
-            slice_cache=once,
+            slice_cache=slice_cache,
         )
 
     def _all_results(self) -> list[PartitionResult | bytes]:
         return [found or self._encode_empty(place) for place, found in enumerate(self._results)]
 
-    def _add_leader_hints(self, told: list[tuple[bytes, list[PartitionResult | bytes]]]) -> bytes:
-        """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
+    def _add_leader_hints(self, by_topic: list[tuple[bytes, list[PartitionResult | bytes]]]) -> bytes:
+        """Adds the current leader to partitions that this broker does not lead. Returns the reply's tagged fields."""
         leaders: LeaderHints | None = None
-        for echo, founds in told:
-            for place, found in enumerate(founds):
+        for echo, results in by_topic:
+            for place, found in enumerate(results):
                 if isinstance(found, PartitionResult) and found.code in NOT_LEADER_CODES:
                     if leaders is None:
-                        image = self._fetches.context.broker.image
+                        image = self._context.kafka.broker.image
                         leaders = LeaderHints(image, self._connection.listener, LEADER_TAG)
-                    founds[place] = found._replace(tags=leaders.tags_by_id(echo, found.partition))
+                    results[place] = found._replace(tags=leaders.tags_by_id(echo, found.partition))
         return NO_TAGS if leaders is None else leaders.endpoint_tags()
 
     def _encode_empty(self, place: int) -> bytes:
-        """The answer for a partition whose end was asked for, as it is by now."""
+        """Returns the result of a partition that was read at its end, with its current offsets."""
         replica = self._replicas[place]
         assert replica is not None
         return frames.encode_empty(
@@ -165,17 +160,17 @@ class DelayedFetch:
         )
 
     def _read_partition(self, place: int) -> None:
-        """What is found stays None at the end of a partition."""
+        """Reads one partition. The result is None at the end of the log."""
         topic, (index, offset, max_bytes, epoch) = self._partitions[place]
         replica = self._replicas[place]
         try:
             if replica is None:
-                replica = self._replicas[place] = self._fetches.find_source(
+                replica = self._replicas[place] = self._context.sources.find_source(
                     self._version, topic, index, self._request.rack
                 )
             elif replica.is_stopped:
                 rack, before = self._request.rack, replica
-                replica = self._replicas[place] = self._fetches.find_same_topic(
+                replica = self._replicas[place] = self._context.sources.find_same_topic(
                     self._version, topic, index, rack, before
                 )
             if epoch >= 0 and epoch != replica.leader_epoch:
@@ -197,9 +192,10 @@ class DelayedFetch:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
     def _redirect_to_nearest(self, place: int, source: ReplicaReads, offset: int) -> bool:
-        """Whether the consumer is told, at once, to read from a replica that is nearer."""
+        """True if the reply, sent at once, names a nearer replica to the consumer (KIP-392)."""
         rack = self._request.rack
-        other = self._fetches.find_nearest_replica(self._connection, source, rack, offset) if rack else None
+        sources, listener = self._context.sources, self._connection.listener
+        other = sources.find_nearest_replica(listener, source, rack, offset) if rack else None
         if other is not None:
             self._results[place] = _without_records(source, source.partition)._replace(preferred_read_replica=other)
             self._has_error = True
@@ -211,7 +207,7 @@ class DelayedFetch:
         if self._total_bytes and most <= 0:
             self._is_truncated = True
             return _without_records(replica, self._partitions[place][1].partition)
-        shared = self._fetches.shared_results
+        shared = self._context.rereads.shared_results
         if shared is not None:
             known = shared.get((replica, offset, committed))
             if known is not None and known[1] <= most:
@@ -220,7 +216,7 @@ class DelayedFetch:
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
-            assert isinstance(replica, LeaderReads), "a follower answers for its own disk only"
+            assert isinstance(replica, LeaderReads), "a follower replica reads its own disk only"
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
@@ -234,7 +230,7 @@ class DelayedFetch:
         return found
 
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
-        loads = self._fetches.cold_reads
+        loads = self._context.cold_reads
         load = loads.get_or_start(replica, offset, max(most, 0))
         data = b""
         if load is None:
@@ -264,14 +260,9 @@ class DelayedFetch:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def park(self) -> None:
-        """Keeps the answer's place, and answers when there is enough or the time is up."""
-        self._slot = self._connection.reserve_slot(self.unpark)
-        self._fetches.parked_fetches[self] = None
-        self._fetches.parked_partitions += self.size
-        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
-        loop = asyncio.get_running_loop()
-        guard = self._fetches.run_guarded
-        self._timer = loop.call_later(min(wait_ms, WAIT_MAX_MS) / 1000, guard, self._connection, self.complete, NAME)
+        """Waits for enough bytes, an error, or the end of the wait time."""
+        self._parking.park(self)
+        self._parking.set_deadline(self, asyncio.get_running_loop().time() + self._wait_seconds())
         for load in self._cold_reads.values():
             load.callbacks.append(self._on_cold_read)
         try:
@@ -281,24 +272,22 @@ class DelayedFetch:
             self._has_error = True
             self._schedule_reread()
 
-    def unpark(self) -> None:
-        """Waits no more; nobody is there to be answered."""
-        if self in self._fetches.parked_fetches:
-            del self._fetches.parked_fetches[self]
-            self._fetches.parked_partitions -= self.size
+    def _wait_seconds(self) -> float:
+        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
+        return min(wait_ms, WAIT_MAX_MS) / 1000
+
+    def unpark(self) -> ResponseSlot | None:
+        """Stops waiting. Returns the slot of the reply, None if the fetch is not parked."""
         for replica, place in self._watched:
             replica.remove_listener(self, place)
         self._watched.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._slot = None
+        return self._parking.unpark(self)
 
     def complete(self) -> None:
-        """Answers with what there is."""
-        slot = self._slot
+        """Replies with what there is."""
+        slot = self.unpark()
         if slot is not None:
-            self.unpark()
-            self._connection.send_response(slot, self.make_response())
+            slot.reply(self.make_response())
 
     def _watch(self, place: int) -> None:
         found, replica = self._results[place], self._replicas[place]
@@ -308,7 +297,7 @@ class DelayedFetch:
         self._watched.append((replica, place))
 
     def on_progress(self, index: int) -> None:
-        """There may be more of that partition."""
+        """Marks the partition: it may have more records."""
         self._changed[index] = None
         if not self._reread_scheduled:
             self._schedule_reread()
@@ -317,24 +306,24 @@ class DelayedFetch:
         self._schedule_reread()
 
     def _schedule_reread(self) -> None:
-        if not self._reread_scheduled and self._slot is not None:
+        if not self._reread_scheduled and self._parking.slot is not None:
             self._reread_scheduled = True
-            self._fetches.schedule_reread(self._connection, self.reread)
+            self._context.rereads.schedule(self._parking, self.reread)
 
     def reread(self) -> None:
-        """Reads again what may have more now."""
+        """Reads the marked partitions again."""
         self._reread_scheduled = False
-        if self._slot is None:
+        if self._parking.slot is None:
             return
-        dirty, self._changed = self._changed, {}
-        came = [place for place, load in self._cold_reads.items() if load.done] if self._cold_reads else []
-        for place in (*dirty, *came):
+        changed, self._changed = self._changed, {}
+        loaded = [place for place, load in self._cold_reads.items() if load.done] if self._cold_reads else []
+        for place in (*changed, *loaded):
             self._reread_partition(place)
-        if came or self.is_done():
+        if loaded or self.is_done():
             self.complete()
 
     def _reread_partition(self, place: int) -> None:
-        """What was found there before does not count any more."""
+        """Reads a partition again in place of its earlier result."""
         before = self._results[place]
         if before is not None:
             data = before.data
@@ -345,12 +334,12 @@ class DelayedFetch:
 
 
 def _without_records(replica: ReplicaReads, index: int) -> PartitionResult:
-    """A partition as it is, without records."""
+    """Returns the current offsets of a partition, without records."""
     return PartitionResult(index, 0, *replica.offset_snapshot())
 
 
 def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReplicaReads | None]) -> None:
-    """Counts the bytes that an answer gives of each partition as read from there."""
+    """Counts the bytes of a reply in the traffic of their partitions."""
     for found, source in zip(results, sources, strict=True):
         if isinstance(found, PartitionResult) and source is not None:
             source.traffic.bytes_out += found.data.length if isinstance(found.data, FileSlice) else len(found.data)

@@ -1,78 +1,65 @@
-"""One fetch of a follower under way: what it gets so far, and what it waits for.
+"""One follower fetch from its first read until its reply.
 
-That a follower asks for an offset says that it has everything below, so each partition is noted even when no room is
-left for its records. It reads up to the log end, where consumers read up to the high watermark. As with theirs, a
-wake-up only marks a partition, and the reading is done once per turn of the loop.
+A follower's fetch offset proves that the follower has all records below it. So the leader records the offset of each
+partition, even if the reply has no room for its records. Followers read up to the log end, consumers only up to the
+high watermark. Progress of a partition only marks the partition: the fetch reads marked partitions once per turn of the
+event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
-from tiered.cold.manifest import Manifest
 from tiered.errors import Code, Refused
-from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import FollowerReadResult
 from tiered_api.kafka.server.fetch import frames, replica_frames
+from tiered_api.kafka.server.fetch.follower_states import FollowerStates, LastReply
 from tiered_api.kafka.server.fetch.frames import PartitionResult
+from tiered_api.kafka.server.fetch.parking import ParkedFetches, Parking
 from tiered_api.kafka.server.fetch.replica_frames import ParsedReplicaFetch
+from tiered_api.kafka.server.response_slot import RequestConnection, ResponseSlot
 from tiered_api.kafka.server.socket_writer import Part
 
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection, ResponseSlot
-    from tiered_api.kafka.server.fetch.replica_handler import ReplicaFetchHandler
-
 WAIT_MAX_MS = 60_000
-NAME = "Fetch of a follower"
 LAST_REPLY_SECONDS = 5.0
-"""For so long a follower is not told again what it was told: an answer may have been lost."""
-
-
-class LastReply(NamedTuple):
-    """The last that a follower asked of a partition at its end, what it was told then, and when."""
-
-    request: PartitionFetch
-    ends: tuple[int, Manifest | None, int] | None
-    replied_at: float
+"""Time after which a follower gets the same offsets again, because a reply may have been lost."""
 
 
 class DelayedReplicaFetch:
-    """One request until its answer. `_results` has of each place what it gets; None at the end of a log."""
+    """One follower Fetch request. Each partition has the same place in the request, `_replicas` and `_results`."""
 
     __slots__ = (
         "_bytes_left",
         "_changed",
-        "_connection",
         "_correlation_id",
-        "_fetches",
         "_first_truncated",
+        "_followers",
         "_has_error",
         "_has_news",
         "_last_replies",
         "_now_ns",
+        "_parking",
         "_replicas",
         "_request",
         "_results",
-        "_slot",
         "_throttled_ns",
-        "_timer",
         "_total_bytes",
         "_watched",
     )
 
     def __init__(
         self,
-        fetches: ReplicaFetchHandler,
-        connection: ClientConnection,
+        followers: FollowerStates,
+        parked: ParkedFetches,
+        connection: RequestConnection,
         correlation_id: int,
         request: ParsedReplicaFetch,
         max_bytes: int,
     ) -> None:
-        self._fetches = fetches
-        self._connection = connection
+        self._followers = followers
+        self._parking = Parking(parked, connection, "Fetch of a follower")
         self._correlation_id = correlation_id
         self._request = request
         count = len(request.partitions)
@@ -82,36 +69,34 @@ class DelayedReplicaFetch:
         self._total_bytes = 0
         self._has_error = False
         self._has_news = False
-        """Whether a follower has to hear at once of what is no record: consumers read there, and may go further, or
-        somebody waits for it to know where the log starts."""
-        self._last_replies = fetches.last_replies(request)
-        self._now_ns = fetches.context.clock.mono_ns()
+        """True if the follower needs new offsets at once, without records: its consumers may read further, or a record
+        deletion waits until the follower knows the log start offset."""
+        self._last_replies = followers.last_replies(request)
+        self._now_ns = followers.context.clock.mono_ns()
         self._throttled_ns = 0
-        """How long a partition has to wait that is held to a rate."""
+        """Longest pause of a throttled partition."""
         self._first_truncated = -1
-        """The first place that got less than there is, for want of room."""
+        """First place whose records were left out for want of room, -1 for none."""
         self._changed: dict[int, None] = {}
         self._watched: list[tuple[LeaderReplica, int]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._slot: ResponseSlot | None = None
 
     @property
     def size(self) -> int:
-        """How many partitions it asks for."""
+        """Number of requested partitions."""
         return len(self._request.partitions)
 
     def read_partitions(self, first: tuple[str, int] | None) -> None:
-        """Reads every partition once, from `first` on where it is asked for: whoever is early gets its bytes first."""
+        """Reads every partition once, beginning with `first` if it was requested: early partitions get the room."""
         order = list(range(self.size))
         if first is not None:
-            names = [asked[:2] for asked in self._request.partitions]
+            names = [each[:2] for each in self._request.partitions]
             at = names.index(first) if first in names else 0
             order = order[at:] + order[:at]
         for place in order:
             self._read_partition(place)
 
     def is_done(self) -> bool:
-        """Whether there is something to answer, an error among it."""
+        """True if there is something to send: records, an error or new offsets."""
         return (
             self._total_bytes > 0
             or self._has_error
@@ -121,29 +106,29 @@ class DelayedReplicaFetch:
         )
 
     def make_response(self) -> Sequence[Part]:
-        """The answer with what was found. Where nothing was, it says how far the log is by now."""
-        fetches = self._fetches
-        fetches.context.replicated_bytes += self._total_bytes
+        """Returns the reply with what was read, and the current offsets of partitions without records."""
+        followers = self._followers
+        followers.context.replicated_bytes += self._total_bytes
         if self._first_truncated >= 0:
-            fetches.first_partitions[self._request.node_id] = self._request.partitions[self._first_truncated][:2]
-        told: list[tuple[bytes, list[PartitionResult | bytes]]] = []
+            followers.first_partitions[self._request.node_id] = self._request.partitions[self._first_truncated][:2]
+        by_topic: list[tuple[bytes, list[PartitionResult | bytes]]] = []
         now, at = asyncio.get_running_loop().time(), 0
         for echo, count in self._request.topics:
-            founds = [self._results[place] or self._encode_idle(place, now) for place in range(at, at + count)]
-            some = [found for found in founds if found]
-            if some:
-                told.append((echo, some))
+            results = [self._results[place] or self._encode_idle(place, now) for place in range(at, at + count)]
+            sent = [result for result in results if result]
+            if sent:
+                by_topic.append((echo, sent))
             at += count
-        return frames.encode_response(replica_frames.VERSION, self._correlation_id, told, len(told))
+        return frames.encode_response(replica_frames.VERSION, self._correlation_id, by_topic, len(by_topic))
 
     def _encode_idle(self, place: int, now: float) -> bytes:
-        """How far a log is of which there is nothing more; nothing when the follower knows."""
-        replica, told = self._replicas[place], self._last_replies
+        """Returns the offsets of a partition without new records; nothing if the follower knows them."""
+        replica, last_replies = self._replicas[place], self._last_replies
         assert replica is not None
         ends = replica.high_watermark, replica.manifest, replica.local_start_offset
-        before = told.get(replica)
+        before = last_replies.get(replica)
         if before is None or before.ends != ends or now - before.replied_at > LAST_REPLY_SECONDS:
-            told[replica] = LastReply(self._request.partitions[place], ends, now)
+            last_replies[replica] = LastReply(self._request.partitions[place], ends, now)
             return replica_frames.encode_idle(
                 replica.partition, ends[0], replica.log_start_offset, ends[2], replica.cold_end_offset
             )
@@ -154,12 +139,12 @@ class DelayedReplicaFetch:
         replica = self._replicas[place]
         try:
             if replica is None or replica.is_stopped:
-                replica = self._replicas[place] = self._fetches.find_replica(asked)
-            told, ask = self._last_replies.get(replica), self._request
+                replica = self._replicas[place] = self._followers.find_replica(asked)
+            last, request = self._last_replies.get(replica), self._request
             if (
-                told is not None
-                and told.request == asked
-                and replica.handle_repeated_fetch(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
+                last is not None
+                and last.request == asked
+                and replica.handle_repeated_fetch(request.node_id, request.incarnation, asked.offset, self._now_ns)
             ):
                 self._results[place] = None
                 if replica.reads.follower_reads_enabled or replica.pending_deletions:
@@ -167,12 +152,12 @@ class DelayedReplicaFetch:
                 return
             room = min(self._request.partition_max_bytes[place], self._bytes_left)
             if not self._total_bytes:
-                room = max(room, 1)  # one batch at least, however large
+                room = max(room, 1)  # at least one batch, however large
             at_end = asked.offset == replica.log.end_offset
-            throttled = None if at_end else self._fetches.throttle_of(replica, ask.node_id, self._now_ns)
-            held_ns, most = throttled or (0, room)
-            room = 0 if at_end or held_ns else max(min(room, most), 0)
-            copied = replica.handle_follower_fetch(ask.node_id, ask.incarnation, asked, room)
+            throttled = None if at_end else self._followers.throttle_of(replica, request.node_id, self._now_ns)
+            pause_ns, most = throttled or (0, room)
+            room = 0 if at_end or pause_ns else max(min(room, most), 0)
+            copied = replica.handle_follower_fetch(request.node_id, request.incarnation, asked, room)
         except Refused as refused:
             self._has_error = True
             self._results[place] = PartitionResult(asked.partition, refused.code.number)
@@ -187,37 +172,34 @@ class DelayedReplicaFetch:
             if replica.reads.follower_reads_enabled or replica.pending_deletions:
                 self._check_news(replica)
             return
-        elif held_ns:
-            self._throttled_ns = max(self._throttled_ns, held_ns)
+        elif pause_ns:
+            self._throttled_ns = max(self._throttled_ns, pause_ns)
         elif not copied.size or (self._total_bytes and copied.size > room):
             copied = copied._replace(data=b"")
             if self._first_truncated < 0:
                 self._first_truncated = place
         self._last_replies.pop(replica, None)
         if copied.size:
-            self._fetches.record_sent(replica, ask.node_id, copied.size, self._now_ns)
+            self._followers.record_sent(replica, request.node_id, copied.size, self._now_ns)
         self._total_bytes += copied.size
         self._bytes_left -= copied.size
         self._results[place] = _make_result(asked.partition, copied)
 
     def _check_news(self, replica: LeaderReplica) -> None:
-        told = self._last_replies.get(replica)
-        if told is None or told.ends != (replica.high_watermark, replica.manifest, replica.local_start_offset):
+        last = self._last_replies.get(replica)
+        if last is None or last.ends != (replica.high_watermark, replica.manifest, replica.local_start_offset):
             self._has_news = True
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def park(self) -> None:
-        """Keeps the answer's place, and answers when there is something or the time is up."""
-        fetches = self._fetches
-        self._slot = self._connection.reserve_slot(self.unpark)
-        fetches.parked_fetches[self] = None
-        fetches.parked_partitions += self.size
+        """Waits for something to send, or the end of the wait time."""
+        self._parking.park(self)
         seconds = min(self._request.max_wait_ms, WAIT_MAX_MS) / 1000
         if self._throttled_ns:
             seconds = min(seconds, self._throttled_ns / 1e9)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(seconds, fetches.run_guarded, self._connection, self.complete, NAME)
+        self._parking.set_deadline(self, loop.time() + seconds)
         try:
             for place, replica in enumerate(self._replicas):
                 if replica is not None:
@@ -227,48 +209,40 @@ class DelayedReplicaFetch:
                     self._watched.append((replica, place))
         except Refused:
             self._has_error = True
-            loop.call_soon(fetches.run_guarded, self._connection, self.complete, NAME)
+            loop.call_soon(self._parking.run_guarded, self.complete)
 
-    def unpark(self) -> None:
-        """Waits no more; nobody is there to be answered."""
-        fetches = self._fetches
-        if self in fetches.parked_fetches:
-            del fetches.parked_fetches[self]
-            fetches.parked_partitions -= self.size
+    def unpark(self) -> ResponseSlot | None:
+        """Stops waiting. Returns the slot of the reply, None if the fetch is not parked."""
         for replica, place in self._watched:
             replica.reads.remove_end_listener(self, place)
             replica.reads.remove_listener(self, place)
         self._watched.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._slot = None
+        return self._parking.unpark(self)
 
     def complete(self) -> None:
-        """Answers with what there is."""
-        slot = self._slot
+        """Replies with what there is."""
+        slot = self.unpark()
         if slot is not None:
-            self.unpark()
-            self._connection.send_response(slot, self.make_response())
+            slot.reply(self.make_response())
 
     def on_progress(self, index: int) -> None:
-        """There may be more of that partition."""
+        """Marks the partition: it may have more records."""
         if not self._changed:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._fetches.run_guarded, self._connection, self._reread, NAME)
+            asyncio.get_running_loop().call_soon(self._parking.run_guarded, self._reread)
         self._changed[index] = None
 
     def _reread(self) -> None:
-        dirty, self._changed = self._changed, {}
-        slot = self._slot
-        if slot is None:
+        changed, self._changed = self._changed, {}
+        if self._parking.slot is None:
             return
-        stranger = self._fetches.check_sender(self._request)
-        if stranger is not None:
-            self.unpark()
-            self._connection.send_response(slot, self._fetches.encode_refusal(self._correlation_id, stranger))
+        refused = self._followers.check_sender(self._request)
+        if refused is not None:
+            slot = self.unpark()
+            assert slot is not None, "the fetch was parked a moment ago"
+            slot.reply(replica_frames.encode_refusal(self._correlation_id, refused))
             return
-        self._now_ns = self._fetches.context.clock.mono_ns()
-        for place in dirty:
+        self._now_ns = self._followers.context.clock.mono_ns()
+        for place in changed:
             self._read_partition(place)
         if self.is_done():
             self.complete()

@@ -1,8 +1,7 @@
-"""Fetch (API key 1) on the wire, by hand: from where a client wants records, and the answer around them.
+"""Fetch (API key 1) of consumers on the wire: requests parsed and replies encoded by hand.
 
-Versions 4 to 11 have fixed lengths, 12 to 18 are flexible (KIP-482); from 13 on topics go by id. Records are put
-into the answer as they are, slices of files included unless they are small, with the bytes around them in as few
-pieces as may be.
+Versions 4 to 11 have fixed lengths, 12 to 18 are flexible (KIP-482). From 13 on topics go by id. A reply contains
+records as they are, and larger file slices as slices. The bytes around them are joined into as few pieces as possible.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ REPLICA_STATE_TAG = 1
 PARTITIONS_MAX = 10_000
 
 COPIED_BYTES = 8 << 10
-"""Records of one answer that are read and sent together with what is around them: measured at 1 KiB, it takes a sixth
-less of the broker's time than a slice, which needs a call before and one behind it."""
+"""Most bytes of file slices in one reply that are read and sent with the bytes around them. At 1 KiB this takes a sixth
+less broker time than a slice, which needs a call before and one after it."""
 SHARED_BYTES = 128 << 10
-"""Larger slices are sent as cheaply from their files."""
+"""Larger slices cost no more when they are sent from their files."""
 SHARED_BYTES_MAX = 1 << 20
-"""Bytes of one turn."""
+"""Most shared bytes in one turn."""
 
 Part = bytes | FileSlice
 
@@ -39,7 +38,7 @@ _SESSION = Struct(">ii")
 
 
 class RequestedPartition(NamedTuple):
-    """One partition, and from where on; `epoch` is what the client takes for the leader's, -1 when it does not say."""
+    """One requested partition and its fetch offset. `leader_epoch` is the epoch that the client knows, -1 for none."""
 
     partition: int
     offset: int
@@ -48,16 +47,17 @@ class RequestedPartition(NamedTuple):
 
 
 class RequestedTopic(NamedTuple):
-    """`echo` is the topic as the answer has to name it."""
+    """One requested topic. `echo` has the bytes with which the reply names the topic."""
 
     echo: bytes
     name: str
-    """Empty where the topic goes by its id, which then is `echo`."""
+    """Empty if the topic goes by its id, which is then `echo`."""
     partitions: list[RequestedPartition]
 
 
 class ParsedFetch(NamedTuple):
-    """A whole request, without what belongs to sessions; `replica` is the broker that says to ask, -1 for consumers."""
+    """A whole request without the fields of fetch sessions. `replica_id` is the broker that the sender claims to be, -1
+    for consumers."""
 
     max_wait_ms: int
     min_bytes: int
@@ -68,14 +68,14 @@ class ParsedFetch(NamedTuple):
     topics: list[RequestedTopic]
     replica_id: int = -1
     rows_at: int = 0
-    """Where the partitions of the last topic begin, if they have nothing tagged; else 0."""
+    """Position of the partitions of the last topic if they have no tagged fields, else 0."""
     rack: str = ""
-    """Where the consumer is (KIP-392)."""
+    """Rack of the consumer (KIP-392)."""
 
 
 class PartitionResult(NamedTuple):
-    """The answer for one partition; `tags` are its tagged fields in flexible versions, `preferred` is the broker that
-    the consumer should read from instead (version 11 and above)."""
+    """The result of one partition. `tags` are its tagged fields in flexible versions. `preferred_read_replica` is the
+    broker that the consumer should read from instead (version 11 and above)."""
 
     partition: int
     code: int = 0
@@ -94,11 +94,11 @@ _V5 = Struct(">iqqi")
 _V9 = Struct(">iiqqi")
 _V12 = Struct(">iiqiqi")
 V12_ROW = Struct(">iiqiqib")
-"""With the count of the tagged fields behind, which is 0 wherever a consumer asks."""
+"""A partition with the count of its tagged fields, which is 0 in consumer requests."""
 
 
 def parse_request(frame: memoryview, version: int, at: int) -> ParsedFetch:
-    """The request whose body begins at `at`; `Malformed` when it is none."""
+    """Returns the request whose body begins at `at`. `Malformed` if it is not valid."""
     try:
         ask, at = _parse(frame, version, at, version >= FLEXIBLE_FROM)
     except (error, IndexError, UnicodeDecodeError) as problem:
@@ -135,7 +135,7 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Pa
         topic = RequestedTopic(bytes(frame[begin:at]), name, [])
         topics.append(topic)
         partitions, at = _read_count(frame, at, flexible)
-        left -= max(partitions, 1)  # topics without any count too
+        left -= max(partitions, 1)  # a topic without partitions counts too
         if left < 0:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
         rows_end, found = at + partitions * V12_ROW.size, 0
@@ -166,7 +166,7 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Pa
 
 
 def _read_replica_id(frame: memoryview, at: int) -> int:
-    """The replica's id in the tagged fields of a request (KIP-903)."""
+    """Returns the replica id from the tagged fields of a request (KIP-903)."""
     found = -1
     count, at = tag_count(frame, at)
     for _ in range(count):
@@ -193,7 +193,7 @@ def _read_partition(frame: memoryview, version: int, at: int) -> tuple[Requested
 
 
 def _skip_forgotten(frame: memoryview, version: int, at: int, flexible: bool) -> int:
-    """Partitions that leave a session; there are no sessions."""
+    """Skips the partitions that leave a fetch session; there are no sessions."""
     count, at = _read_count(frame, at, flexible)
     if count > PARTITIONS_MAX:
         raise Malformed(f"more than {PARTITIONS_MAX} topics")
@@ -216,14 +216,14 @@ def _read_count(frame: memoryview, at: int, flexible: bool) -> tuple[int, int]:
     return _INT.unpack_from(frame, at)[0], at + 4
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
+# -- the reply --------------------------------------------------------------------------------------------------------
 
 _P4 = Struct(">ihqqii")
 _P5 = Struct(">ihqqqii")
 _P11 = Struct(">ihqqqiii")
 _P12 = Struct(">ihqqqBi")
 _EMPTY = b"\1\0"
-"""Records of no bytes, and no tagged fields."""
+"""No record bytes, and no tagged fields."""
 _HEADS = {4: Struct(">iii"), 7: Struct(">iiihi"), 12: Struct(">iiBihi")}
 NO_PREFERRED_REPLICA = -1
 
@@ -239,9 +239,11 @@ def encode_response(
     tags: bytes = b"\0",
     slice_cache: SliceCache | None = None,
 ) -> list[Part]:
-    """The whole answer for `count` topics, from its length on, with tagged fields of its own; what `nothing` gave may
-    stand for a partition. There are no aborted transactions: a reader of committed records is told so by an empty list,
-    others by none."""
+    """Returns the whole reply for `count` topics, from its length field on. `tags` are its own tagged fields.
+
+    Bytes from `encode_empty` may stand for a partition. There are no aborted transactions: a read_committed reader gets
+    an empty list of them, others get null.
+    """
     flexible = version >= FLEXIBLE_FROM
     pieces: list[Part] = []
     copied = COPIED_BYTES
@@ -285,7 +287,7 @@ def encode_response(
 def encode_single_response(
     version: int, correlation_id: int, echo: bytes, found: PartitionResult, read_committed: bool
 ) -> list[Part]:
-    """The same for a request that asks for one partition, in a flexible version."""
+    """Returns the reply to a request for one partition, in a flexible version."""
     index, code, high_watermark, stable, log_start, data, _, preferred = found
     if isinstance(data, FileSlice) and data.length <= COPIED_BYTES:
         data = _read_slice(data)
@@ -300,15 +302,15 @@ def encode_single_response(
 
 
 class SliceCache:
-    """Slices that go into several answers of one turn, read once: sent with what is around them they cost half of what
-    the calls around and for a slice do. Not more of them than is good for memory."""
+    """File slices in several replies of one turn, read once and bounded in size. Sent with the bytes around them, they
+    cost half of the calls around and for a slice."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[File, int, int], Part] = {}
         self._left = SHARED_BYTES_MAX
 
     def read(self, data: FileSlice) -> Part:
-        """The slice as bytes, if it is one of those."""
+        """Returns the slice as bytes, or unchanged if it is too large to share."""
         where = data.file, data.start, data.length
         known = self._known.get(where)
         if known is None:
@@ -322,20 +324,20 @@ class SliceCache:
 def encode_empty(
     version: int, index: int, high_watermark: int, stable: int, log_start: int, read_committed: bool
 ) -> bytes:
-    """A partition without records, whole."""
+    """Returns a whole partition without records."""
     if version >= FLEXIBLE_FROM:
         return _P12.pack(index, 0, high_watermark, stable, log_start, read_committed, NO_PREFERRED_REPLICA) + _EMPTY
     return _encode_partition(version, PartitionResult(index, 0, high_watermark, stable, log_start), 0, read_committed)
 
 
 def _read_slice(data: FileSlice) -> Part:
-    """A small slice as bytes; as it is when the file has become shorter: whoever sends it will notice."""
+    """Returns a small slice as bytes. A slice of a file that was cut stays a slice: its sender notices."""
     copy = data.file.pread(data.start, data.length)
     return copy if len(copy) == data.length else data
 
 
 def _encode_header(version: int, correlation_id: int, size: int, code: int) -> bytes:
-    """Length, correlation id, throttle time, and from version 7 on error and session (none)."""
+    """Returns length, correlation id and throttle time, from version 7 on also the error and no session."""
     if version >= FLEXIBLE_FROM:
         head = _HEADS[12]
         return head.pack(size + head.size - 4, correlation_id, 0, 0, code, 0)

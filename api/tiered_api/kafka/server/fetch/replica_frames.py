@@ -1,8 +1,8 @@
-"""Fetch (API key 1) as followers send it and as their leader answers it: version 17, by hand.
+"""Fetch (API key 1) of followers on the wire: requests and replies of version 17, by hand.
 
-A request ends with the two tagged fields that consumers do not send: `ReplicaState` (KIP-903), and one of our own, the
-credential of brokers. Each partition of it has one of our own: where the follower's local log starts. Partitions of the
-answer have two: where the leader's local log starts, and up to where the bucket has all.
+A request ends with two tagged fields that consumers do not send: `ReplicaState` (KIP-903), and the credential of
+brokers, which is our own. Each requested partition has one tagged field of our own, the follower's local start offset.
+Each partition of the reply has two, the leader's local start offset and the cold end offset.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import NamedTuple
 
+from tiered.errors import Refused
 from tiered.ids import TopicId
 from tiered.metadata.layout import CREDENTIAL_BYTES
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered_api.kafka.protocol.primitives import Malformed, id_text, read_varint, skip_tags, varint
 from tiered_api.kafka.protocol.schema import FIRST_PRIVATE_TAG
-from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX
+from tiered_api.kafka.server.fetch.frames import PARTITIONS_MAX, Part, encode_response
 
 VERSION = 17
 
 _LIMITS = Struct(">iiibii")
 _ROW = Struct(">iiqiqi4sq")
-"""Partition, leader epoch, offset, epoch of the last record, log start, most bytes; a tagged field, the local start."""
+"""Partition, leader epoch, fetch offset, epoch of the last record, log start offset, most bytes; a tagged field, the
+local start offset."""
 _CREDENTIAL_TAG = varint(FIRST_PRIVATE_TAG) + bytes((CREDENTIAL_BYTES + 1, CREDENTIAL_BYTES + 1))
 _STATE = Struct(f">BBBiqB{len(_CREDENTIAL_TAG)}s{CREDENTIAL_BYTES}s")
 _STATE_TAG = (2, 1, 13)
-"""Two tagged fields, of which the first is number 1, of so many bytes: the replica's id and epoch."""
+"""Two tagged fields; the first has tag 1 and 13 bytes, the replica's id and epoch."""
 _ENDS = _STATE.size
 
 _IDLE = Struct(">ihqqqBiBB3sq3sq")
@@ -40,8 +42,8 @@ _new = tuple.__new__
 
 
 class ParsedReplicaFetch(NamedTuple):
-    """A whole request; each topic is its 16 bytes and how many of `places` are its, of which each has its `most`
-    bytes."""
+    """A whole request. Each topic has its 16 id bytes and the number of its partitions in `partitions`. Each partition
+    has its limit in `partition_max_bytes`."""
 
     node_id: int
     incarnation: int
@@ -54,12 +56,13 @@ class ParsedReplicaFetch(NamedTuple):
 
 
 def is_replica_fetch(frame: memoryview) -> bool:
-    """Whether a request of `VERSION` may be a follower's, by what stands at its end; `parse` knows."""
+    """True if a request of `VERSION` may be a follower's, by its last bytes. `parse_request` decides."""
     return len(frame) > _ENDS and frame[-_ENDS] == 2 and frame[1 - _ENDS] == 1 and frame[2 - _ENDS] == 13
 
 
 def parse_request(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
-    """The request whose body begins at `at`; None when it is not one of our followers. `Malformed` when it is none."""
+    """Returns the request whose body begins at `at`, None if no follower of ours sent it. `Malformed` if it is not
+    valid."""
     try:
         return _parse(frame, at)
     except (error, IndexError) as problem:
@@ -83,7 +86,7 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
             raise Malformed(f"more than {PARTITIONS_MAX} partitions")
         end = at + partitions * _ROW.size
         if end >= len(frame):
-            return None  # rows of another length, or fewer than it says
+            return None  # rows of another length, or fewer rows than announced
         topic_id = TopicId(id_text(raw))
         rows = list(_ROW.iter_unpack(frame[at:end]))
         if frame[end] or any(row[6] != _ONE_LOCAL_START for row in rows):
@@ -93,7 +96,7 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
         topics.append((raw, partitions))
         at = end + 1
     if session_epoch > 0 or len(frame) - at != 2 + _STATE.size or frame[at] != 1 or frame[at + 1] != 1:
-        return None  # partitions to forget, a rack
+        return None  # the request has partitions to forget, or a rack
     *tag, node_id, incarnation, _, ours, credential = _STATE.unpack_from(frame, at + 2)
     if tuple(tag) != _STATE_TAG or ours != _CREDENTIAL_TAG or node_id < 0:
         return None
@@ -101,7 +104,7 @@ def _parse(frame: memoryview, at: int) -> ParsedReplicaFetch | None:
 
 
 def encode_idle(index: int, high_watermark: int, log_start: int, local_start: int, cold_end: int) -> bytes:
-    """A partition without records, whole."""
+    """Returns a whole partition without records."""
     return _IDLE.pack(
         index,
         0,
@@ -120,8 +123,13 @@ def encode_idle(index: int, high_watermark: int, log_start: int, local_start: in
 
 
 def encode_tags(local_start: int, cold_end: int, diverging: DivergingEpoch | None) -> bytes:
-    """The tagged fields of a partition."""
+    """Returns the tagged fields of a partition."""
     ours = _OURS.pack(_LOCAL_START, local_start, _COLD_END, cold_end)
     if diverging is None:
         return b"\2" + ours
     return _DIVERGING.pack(3, 0, 13, *diverging, 0) + ours
+
+
+def encode_refusal(correlation_id: int, refused: Refused) -> list[Part]:
+    """Returns the reply that refuses a whole request."""
+    return encode_response(VERSION, correlation_id, (), 0, code=refused.code.number)

@@ -1,4 +1,4 @@
-"""Fetch requests whose like was read before: a client sends the same again and again, with other offsets."""
+"""Decoded Fetch requests, reused by later similar requests: a client repeats its request with other offsets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _TOPICS = ParsedFetch._fields.index("topics")
 
 
 BYTES_MAX = 1024
-"""Longer ones are not remembered."""
+"""Longer requests are not remembered."""
 
 
 class CachedRequest(NamedTuple):
-    """A request for one topic: what its bytes before and behind the partitions mean, how many the partitions take, and
-    the bytes behind them."""
+    """A request for one topic: the meaning of its bytes outside of the partitions, the size of the partitions, and the
+    bytes after them."""
 
     request: ParsedFetch
-    """Without partitions."""
+    """The request without partitions."""
     size: int
     tail: bytes
 
 
 def remember_request(frame: memoryview, request: ParsedFetch) -> CachedRequest | None:
-    """What `parse_cached` has to know of a request that was parsed; None when it is not of the usual kind."""
+    """Returns the input of `parse_cached` for a parsed request, None if the request is not of the usual kind."""
     if not request.rows_at or len(request.topics) != 1:
         return None
     echo, name, wanted = request.topics[0]
@@ -38,9 +38,9 @@ def remember_request(frame: memoryview, request: ParsedFetch) -> CachedRequest |
 
 
 def parse_cached(frame: memoryview, cached: CachedRequest) -> ParsedFetch | None:
-    """The request, of which the bytes before its partitions are known; None when the rest is not as usual."""
-    ask, size, tail = cached
-    begin = ask.rows_at
+    """Returns the request, whose bytes before the partitions are known. None if the rest is not as usual."""
+    request, size, tail = cached
+    begin = request.rows_at
     end = begin + size
     if frame[end:] != tail:
         return None
@@ -49,5 +49,7 @@ def parse_cached(frame: memoryview, cached: CachedRequest) -> ParsedFetch | None
         if tags:
             return None
         wanted.append(_new(RequestedPartition, (index, offset, most, epoch)))
-    echo, name, _ = ask.topics[0]
-    return _new(ParsedFetch, (*ask[:_TOPICS], [_new(RequestedTopic, (echo, name, wanted))], *ask[_TOPICS + 1 :]))
+    echo, name, _ = request.topics[0]
+    return _new(
+        ParsedFetch, (*request[:_TOPICS], [_new(RequestedTopic, (echo, name, wanted))], *request[_TOPICS + 1 :])
+    )

@@ -1,5 +1,5 @@
-"""AlterConfigs (API key 33): the settings of a resource become those of the request; what is not named goes back to its
-default. Clients of today send IncrementalAlterConfigs."""
+"""AlterConfigs (API key 33): the settings of a resource become those of the request. A setting that the request leaves
+out returns to its default. Current clients send IncrementalAlterConfigs instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
-    """One result per resource, in their order."""
+    """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
         context, request.resources, _edits, validate_only=request.validate_only, replace=True

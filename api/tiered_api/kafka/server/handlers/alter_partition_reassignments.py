@@ -1,5 +1,5 @@
-"""AlterPartitionReassignments (API key 45): the replicas of partitions are to be other ones, or the move is called off
-(KIP-455). The answer says that a move is under way; ListPartitionReassignments says when it is over."""
+"""AlterPartitionReassignments (API key 45): starts or cancels the reassignment of partitions to other replicas
+(KIP-455). The reply says only that a reassignment has started. ListPartitionReassignments says when it is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 async def handle(
     context: KafkaContext, call: Call[AlterPartitionReassignmentsRequest]
 ) -> AlterPartitionReassignmentsResponse:
-    """One result per partition that was asked for."""
+    """Returns one result per requested partition."""
     request = call.request
     answer = AlterPartitionReassignmentsResponse(0, request.allow_replication_factor_change, error_message=None)
     topics = context.broker.image.topics

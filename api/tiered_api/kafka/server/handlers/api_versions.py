@@ -1,8 +1,8 @@
-"""ApiVersions (18): what this broker speaks, for clients of any age (KIP-511).
+"""ApiVersions (18): the APIs and versions of this broker, for clients of any age (KIP-511).
 
-A version that is not known is answered with error 35 and a body of version 0, which every client can read; the header
-of every answer is version 0. From version 3 on a client tells its name and version, which must look like names.
-Features (`transaction.version`, `group.version`) are not advertised: what they stand for is not served.
+An unknown version gets error 35 and a body of version 0, which every client can read. The header of every reply has
+version 0. From version 3 on, clients send their name and version, which must look like names. The broker does not
+advertise features (`transaction.version`, `group.version`), because it does not serve them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = Struct(">ii")
 
 
 def encode_response(frame: memoryview, version: int, correlation_id: int) -> bytes:
-    """The whole answer. `Malformed` when the request is not one of its version."""
+    """Returns the whole reply. `Malformed` if the request does not match its version."""
     code = Code.NONE
     if version not in APIS[API_VERSIONS].served_versions:
         version, code = 0, Code.UNSUPPORTED_VERSION

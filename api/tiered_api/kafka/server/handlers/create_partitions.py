@@ -1,4 +1,5 @@
-"""CreatePartitions (API key 37): topics grow to a new total, with replicas by hand when they are given."""
+"""CreatePartitions (API key 37): raises the number of partitions of topics, with manual replica assignments if the
+request has them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
 
 
 async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> CreatePartitionsResponse:
-    """One result per topic; one that is there twice is refused once."""
+    """Returns one result per topic. A topic that the request names twice is refused once."""
     request = call.request
     doubled = find_duplicates(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}

@@ -1,9 +1,9 @@
-"""CreateTopics (API key 19): new topics, many at once, each with its own error.
+"""CreateTopics (API key 19): creates many topics at once, each with its own error.
 
--1 stands for the broker's number of partitions and replicas (v4+, KIP-464); an assignment by hand excludes both. v5+
-answers with what was made (KIP-525), v7+ with the topic id. The topics of one request are decided together and written
-as one entry of the metadata log; each is usable everywhere once this is answered. A name that is there twice is refused
-once, with the rest done.
+-1 stands for the broker's default number of partitions and replicas (v4+, KIP-464). A manual assignment excludes both
+numbers. v5+ replies with the settings of the new topic (KIP-525), v7+ with the topic id. The controller decides the
+topics of one request together and writes them as one entry of the metadata log. After the reply, every broker can use
+each topic. A name that stands twice is refused once, and the other topics are created.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
 
 CHANGES_AT_ONCE = 2_000
-"""Changes of one entry of the metadata log, about: two for a topic of one partition."""
+"""Approximate number of changes in one entry of the metadata log: a topic of one partition takes two."""
 CONFIGS_FROM = 5
 BETWEEN_TURNS = 500
-"""Topics that are looked at before others get their turn."""
+"""Topics between two pauses in which other requests run."""
 
 ConfigRowsByOverrides = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""Settings as they are answered, by those that a topic has of its own: most topics of a request have the same."""
+"""Encoded settings by the settings that a topic overrides: most topics of a request override the same."""
 
 
 async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> CreateTopicsResponse:
-    """One result per name."""
+    """Returns one result per name."""
     request = call.request
     doubled = find_duplicates(topic.name for topic in request.topics)
     room = PARTITIONS_PER_REQUEST_MAX
@@ -108,7 +108,8 @@ def _parse_topic(topic: CreatableTopic, validate_only: bool) -> CreateTopic:
 
 
 def _assignments(topic: CreatableTopic) -> list[list[int]] | None:
-    """The replicas by partition; None when they are not given. `Refused` for a gap."""
+    """Returns the replicas by partition, None without a manual assignment. `Refused` if partition numbers have a
+    gap."""
     if not topic.assignments:
         return None
     if topic.num_partitions != -1 or topic.replication_factor != -1:
@@ -120,7 +121,7 @@ def _assignments(topic: CreatableTopic) -> list[list[int]] | None:
 
 
 def _split_by_changes(topics: Iterable[CreateTopic]) -> Iterable[tuple[CreateTopic, ...]]:
-    """The wishes in runs that make about as many changes as one entry of the metadata log takes."""
+    """Splits the topics into runs that each fill about one entry of the metadata log."""
     share: list[CreateTopic] = []
     changes = 0
     for wish in topics:
@@ -135,7 +136,7 @@ def _split_by_changes(topics: Iterable[CreateTopic]) -> Iterable[tuple[CreateTop
 
 
 def _count_partitions(topic: CreateTopic, default: int) -> int:
-    """How many there will be; wrong numbers are the controller's to refuse."""
+    """Returns the number of partitions of the new topic. The controller refuses invalid numbers."""
     if topic.assignments is not None:
         return len(topic.assignments)
     return default if topic.partitions == -1 else max(topic.partitions, 1)

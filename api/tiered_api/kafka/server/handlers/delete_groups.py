@@ -1,4 +1,4 @@
-"""DeleteGroups (API key 42): groups without members go, offsets and all (KIP-229)."""
+"""DeleteGroups (API key 42): deletes groups without members, with their offsets (KIP-229)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 from tiered_api.kafka.server.group_requests import call_coordinator
 
 BETWEEN_YIELDS = 100
-"""Groups that are deleted before others get their turn."""
+"""Groups between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
-    """One code for each name."""
+    """Returns one code per name."""
     results = []
     for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
         reply = await call_coordinator(context, name, DeleteGroup(name), DeleteReply)

@@ -1,8 +1,8 @@
-"""DeleteRecords (API key 21): a log starts later from now on; -1 stands for the high watermark.
+"""DeleteRecords (API key 21): moves the log start offset forward; -1 stands for the high watermark.
 
-Answered once the new start is in the manifest (of a topic that is not tiered: on the disk of each replica in sync) and
-all replicas in sync know it: no reader, and no later leader, sees those records again. REQUEST_TIMED_OUT where that
-takes longer: the deletion may yet be done.
+The reply comes once the new log start offset is in the manifest and all in-sync replicas know it. For a topic that is
+not tiered, it must be on the disk of each in-sync replica instead. From then on, no consumer and no later leader sees
+the deleted records again. After REQUEST_TIMED_OUT, the deletion may still complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNKNOWN = -1
 
 
 async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    """One result per partition."""
+    """Returns one result per partition."""
     request = call.request
     wanted = [(topic.name, each) for topic in request.topics for each in topic.partitions]
     late = Code.REQUEST_TIMED_OUT.number

@@ -1,6 +1,7 @@
-"""DeleteTopics (API key 20): topics go, by name or (v6+, KIP-516) by id; `delete.topic.enable` forbids it.
+"""DeleteTopics (API key 20): deletes topics by name or (v6+, KIP-516) by id, unless `delete.topic.enable` forbids it.
 
-The name is free when this is answered; objects in the bucket go later. A topic that is named twice is refused once.
+Once the reply is there, the name is free. The objects in the bucket are deleted later. A topic that the request names
+twice is refused once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BY_ID = 6
 
 
 async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
-    """One result per topic."""
+    """Returns one result per topic."""
     request = call.request
     asked = request.topics if call.version >= BY_ID else [DeleteTopicState(name) for name in request.topic_names]
     wanted: dict[tuple[str | None, str], bool] = {}

@@ -1,9 +1,9 @@
-"""DescribeCluster (API key 60): the brokers, as Metadata tells them (KIP-700).
+"""DescribeCluster (API key 60): the brokers, as Metadata lists them (KIP-700).
 
-v1+ says whether brokers or controllers are meant (KIP-919): controllers have no listeners of their own here. v2+ can
-name brokers that are away (KIP-1073): those without an address to tell are left out. Tagged fields of our own, which
-Kafka's clients pass over, tell more: that a broker stopped by itself, cleanly, and on request what is wrong with the
-broker that answers, and what the cluster may have lost.
+v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
+can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
+clients skip, tell more: that a broker stopped by itself and cleanly, and on request the problems of the replying broker
+and the possible losses of the cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> DescribeClusterResponse:
-    """The cluster's id, its controller and its brokers."""
+    """Returns the cluster id, the controller and the brokers."""
     request, image = call.request, context.broker.image
     if request.endpoint_type == CONTROLLERS:
         why = "this address is one of brokers, not of controllers"

@@ -1,9 +1,10 @@
-"""DescribeConfigs (API key 32): every setting of topics and brokers, with where it comes from.
+"""DescribeConfigs (API key 32): every setting of topics and brokers, with its source.
 
-v1+ has sources and synonyms, v3+ types and documentation (KIP-569). The broker "" stands for all brokers: what is set
-for them. A default for which brokers have no setting is no synonym, as in Kafka. Kafka's other names of a setting
-(broker.id, log.dirs) are shown too: tools look for them. A resource that does not exist, or of a type without settings,
-has an error of its own; so has one that is asked for again: an answer is thousands of times as long as its question.
+v1+ has sources and synonyms, v3+ types and documentation (KIP-569). The broker "" stands for the settings of all
+brokers. A default for which brokers have no setting is no synonym, as in Kafka. The reply also shows Kafka's other
+names of a setting (broker.id, log.dirs), because tools look for them. Each resource that does not exist, or whose type
+has no settings, gets its own error. So does a resource that the request names again: a reply is thousands of times as
+long as its request.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from tiered_api.kafka.server.config_resources import ConfigResourceType, parse_b
 from tiered_api.kafka.server.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 100
-"""Resources that are described before others get their turn."""
+"""Resources between two pauses in which other requests run."""
 INT_MAX = 2**31 - 1
 LIST, LONG, INT = 7, 5, 3
 TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
 
 
 async def handle(context: KafkaContext, call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    """One result per resource, in their order."""
+    """Returns one result per resource, in the order of the request."""
     describer = _Describer(context, call.request)
     results = []
     for number, resource in enumerate(call.request.resources, 1):
@@ -53,7 +54,7 @@ async def handle(context: KafkaContext, call: Call[DescribeConfigsRequest]) -> D
 
 
 class _Describer:
-    """Answers one request. Settings that several topics have alike are written once."""
+    """The describer of one request. It encodes settings that several topics share only once."""
 
     def __init__(self, context: KafkaContext, request: DescribeConfigsRequest) -> None:
         self._image, self._started_with = context.broker.image, context.broker.startup_settings
@@ -64,7 +65,7 @@ class _Describer:
         self._encoded: dict[tuple[str, int], tuple[ConfigEntry, DescribeConfigsResourceResult]] = {}
 
     def describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
-        """All settings of a resource, or those that are asked for; an error where it has none."""
+        """Returns all settings of a resource, or the requested ones; an error if it has none."""
         kind, name = resource.resource_type, resource.resource_name
         try:
             if (kind, name) in self._seen:
@@ -129,7 +130,7 @@ def _by_shown_name(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[st
 
 
 def config_type_of(row: SettingRow) -> int:
-    """Kafka's number for the type of a setting."""
+    """Returns Kafka's number for the type of a setting."""
     if row.type_name == "integer":
         return INT if row.high is not None and row.high <= INT_MAX else LONG
     return TYPES[row.type_name]

@@ -1,7 +1,7 @@
-"""DescribeGroups (API key 15): what groups are doing, and with whom.
+"""DescribeGroups (API key 15): the state and members of groups.
 
-v3+ may ask what one may do with them (KIP-430), v4+ names static members (KIP-345), v6+ has an error for a group that
-is not there (KIP-1043), which older versions know as one that is Dead.
+v3+ can include the allowed operations (KIP-430). v4+ names static members (KIP-345). v6+ has an error for a group that
+does not exist (KIP-1043), which older versions show as Dead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tiered_api.kafka.server.group_requests import GROUP_OPERATIONS, call_coordi
 
 NOT_FOUND = 6
 BETWEEN_YIELDS = 100
-"""Groups that are described before others get their turn."""
+"""Groups between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
-    """One description for each name, however often it is asked for: that is thousands of times as long."""
+    """Returns one description per distinct name: a description is thousands of times as long as a name."""
     found = []
     for number, name in enumerate(dict.fromkeys(call.request.groups), 1):
         found.append(await _describe(context, name, call.version))

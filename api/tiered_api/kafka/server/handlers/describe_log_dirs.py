@@ -1,8 +1,8 @@
-"""DescribeLogDirs (API key 35): the data directory, and what each partition takes there.
+"""DescribeLogDirs (API key 35): the data directory, and the size of each partition in it.
 
-Null asks for all partitions, those that this broker follows among them; one that is not here is left out. v4+ has the
-size of the disk (KIP-827). Sizes are those of local files; what is in the bucket stands in a tagged field of our own
-(v2+), which Kafka's clients pass over, where this broker leads.
+Null means all partitions, followed ones included. A partition that is not on this broker is left out. v4+ has the size
+of the disk (KIP-827). Sizes are those of local files. For partitions that this broker leads, a tagged field of our own
+(v2+), which Kafka's clients skip, has the size in the bucket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BETWEEN_YIELDS = 1_000
 
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
-    """One directory."""
+    """Returns one directory."""
     node, asked = context.broker, call.request.topics
     wanted: Iterable[LeaderReplica | FollowerReplica] = node.hosted_replicas.list_replicas()
     if asked is not None:

@@ -1,4 +1,4 @@
-"""DescribeProducers (API key 61): what each partition knows of its idempotent producers (KIP-664)."""
+"""DescribeProducers (API key 61): the state of the idempotent producers of partitions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
-    """One result per partition, however often it is asked for."""
+    """Returns one result per distinct partition."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))

@@ -1,8 +1,7 @@
-"""DescribeTopicPartitions (API key 75): topics in pages of so many partitions, with who may lead after the leader
-(KIP-966).
+"""DescribeTopicPartitions (API key 75): topics in pages of partitions, with the eligible leader replicas (KIP-966).
 
-Topics come sorted by name, each once; none named stands for all. The answer ends after `response_partition_limit`
-partitions (2,000 at most) with a cursor that says where the next one begins.
+Topics are sorted by name, each once. No names stand for all topics. A reply ends after `response_partition_limit`
+partitions (2,000 at most), with a cursor for the next page.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LIMIT = 2_000
 
 
 async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
-    """One page."""
+    """Returns one page."""
     request, image = call.request, context.broker.image
     names = {topic.name for topic in request.topics}
     cursor = request.cursor

@@ -1,7 +1,8 @@
-"""ElectLeaders (API key 43): partitions go back to the replica that should lead them (KIP-460), or (v1+) those that
-nobody leads to any replica that lives, whatever it lacks.
+"""ElectLeaders (API key 43): elects the preferred leader of partitions (KIP-460), or (v1+) any live replica of
+leaderless partitions, even if it lacks committed records.
 
-Null asks for all partitions; those that need no election are left out then. v0 knows no error for the whole answer.
+Null means all partitions. The reply then leaves out partitions that need no election. v0 has no error for the whole
+reply.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Outcomes = Mapping[tuple[TopicId, int], Code]
 
 
 async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> ElectLeadersResponse:
-    """One result per partition that was asked for."""
+    """Returns one result per requested partition."""
     request = call.request
     if request.election_type not in (PREFERRED, UNCLEAN):
         return _make_refused_response(request, Refused(Code.INVALID_REQUEST, WHY[Code.INVALID_REQUEST]))

@@ -1,9 +1,9 @@
-"""FindCoordinator (API key 10): which broker coordinates a group.
+"""FindCoordinator (API key 10): the broker that coordinates a group.
 
-v1+ names the type of key and says an error in words, v4+ asks for many keys at once (KIP-699), v5+ and v6+ change
-nothing for groups. `__consumer_offsets` is made on first need and led when this answers, so a client that comes first
-does not have to ask twice, as with Kafka. Transactions and share groups are not served: their keys get an error that
-ends the client's attempt instead of one that it repeats.
+v1+ has the type of the key and an error message, v4+ many keys (KIP-699). v5 and v6 change nothing for groups. The
+broker creates `__consumer_offsets` when the first client needs it, and replies once its partitions have leaders. So the
+first client need not repeat its request, as it must with Kafka. Transactions and share groups are not served. Their
+keys get an error that ends the client's attempt, instead of one that the client retries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_COORDINATOR = (-1, "", -1)
 
 
 async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> FindCoordinatorResponse:
-    """One answer for each key."""
+    """Returns one result per key."""
     request = call.request
     keys = (request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key])[:KEYS_MAX]
     failed = await _check_key_type(context, request.key_type)
@@ -51,7 +51,8 @@ async def handle(context: KafkaContext, call: Call[FindCoordinatorRequest]) -> F
 
 
 async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, str] | None:
-    """Why no key of this type has a coordinator, if none has. Asked once for all keys: it may take its time."""
+    """Returns why no key of this type has a coordinator, None if keys of the type have one. Called once for all keys,
+    because it may wait."""
     if key_type == TRANSACTION:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served by this broker"
     if key_type == SHARE:
@@ -66,7 +67,7 @@ async def _check_key_type(context: KafkaContext, key_type: int) -> tuple[Code, s
 
 
 def _find_partition_leaders(image: Image, listener: str) -> list[tuple[int, str, int]]:
-    """Who leads each partition of groups, and the address that clients of this listener are told."""
+    """Returns the leader of each partition of the offsets topic, and its address on the listener of the client."""
     brokers = {
         broker.node_id: (broker.node_id, host, port) for broker, host, port in advertised_brokers(image, listener)
     }

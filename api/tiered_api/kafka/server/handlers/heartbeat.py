@@ -1,7 +1,7 @@
 """Heartbeat (API key 12): a member is alive.
 
-v3+ names static members (KIP-345). While the group is being loaded the answer is that all is well, as with Kafka: the
-member would otherwise look for another coordinator in vain.
+v3+ names static members (KIP-345). While the group is loading, the reply has no error, as in Kafka: the member would
+otherwise look for another coordinator without success.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tiered_api.kafka.server.group_requests import call_coordinator
 
 
 async def handle(context: KafkaContext, call: Call[HeartbeatRequest]) -> HeartbeatResponse:
-    """The code says what the member is to do."""
+    """Returns the code that tells the member what to do."""
     request = call.request
     beat = requests.Heartbeat(request.group_id, request.generation_id, request.member_id, request.group_instance_id)
     reply = await call_coordinator(context, request.group_id, beat, requests.HeartbeatReply)

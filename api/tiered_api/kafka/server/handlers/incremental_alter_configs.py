@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs (API key 44): single settings are set, returned to their defaults, or, where they are lists,
-joined and left by words (KIP-339). Each resource is changed as a whole or not at all."""
+"""IncrementalAlterConfigs (API key 44): sets single settings, resets them to their defaults, or adds and removes words
+of lists (KIP-339). All edits of a resource apply, or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 
 
 class Operation(IntEnum):
-    """What to do with a setting."""
+    """Edits of a setting, as Kafka numbers them."""
 
     SET = 0
     DELETE = 1
@@ -27,7 +27,7 @@ class Operation(IntEnum):
 
 
 async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
-    """One result per resource, in their order."""
+    """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
         context, request.resources, _edits, validate_only=request.validate_only, replace=False

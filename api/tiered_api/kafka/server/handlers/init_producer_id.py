@@ -1,8 +1,8 @@
 """InitProducerId (API key 22): an id for an idempotent producer.
 
-A producer that had one and lost track of its sequence may hand it in (v3+, KIP-360): without a transaction it gets a
-new one then, as Kafka does. A transactional id is refused for good: there are no transactions yet, and a coordinator
-that is said to be on its way would keep the client waiting for ever.
+A producer that lost track of its sequence may send its id (v3+, KIP-360). Without a transaction it then gets a new id,
+as in Kafka. A transactional id is refused with a final error: there are no transactions yet, and a retriable error
+would keep the client waiting for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_ID = -1
 
 
 async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> InitProducerIdResponse:
-    """A fresh id with epoch 0."""
+    """Returns a new id with epoch 0."""
     request = call.request
     if request.transactional_id is not None:
         fault = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if request.transactional_id else Code.INVALID_REQUEST

@@ -1,8 +1,8 @@
-"""JoinGroup (API key 11): a member comes, or comes back; answered when all have.
+"""JoinGroup (API key 11): a member joins or rejoins a group. The reply comes once all members have joined.
 
-v1+ has a rebalance timeout of its own, v4+ is given a member id first and comes again with it (KIP-394), v5+ names
-static members (KIP-345), v7+ tells the protocol type and knows no protocol as null, v8+ gives a reason (KIP-800),
-v9+ tells a returning static leader to leave assignments as they are (KIP-814).
+v1+ has its own rebalance timeout. v4+ gives a new member an id first, with which the member joins again (KIP-394). v5+
+names static members (KIP-345). v7+ returns the protocol type, and null for no protocol. v8+ has a reason (KIP-800). v9+
+tells a returning static leader to keep the assignments (KIP-814).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REBALANCE_TIMEOUT, ID_REQUIRED, NULL_PROTOCOL, SKIP_ASSIGNMENT = 1, 4, 7, 9
 
 
 async def handle(context: KafkaContext, call: Call[JoinGroupRequest]) -> JoinGroupResponse:
-    """Waits for the others; who goes meanwhile is forgotten."""
+    """Waits for the other members. If the client disconnects meanwhile, the handler is cancelled."""
     request, version = call.request, call.version
     rebalance_ms = request.rebalance_timeout_ms if version >= REBALANCE_TIMEOUT else request.session_timeout_ms
     join = JoinGroup(

@@ -1,7 +1,7 @@
-"""LeaveGroup (API key 13): members go at once, without their session having to run out.
+"""LeaveGroup (API key 13): members leave at once, before their session times out.
 
-v0-2 speak of one member, whose code is the answer's; v3+ of many, static ones by their instance too (KIP-345); v5+
-gives a reason (KIP-800).
+v0-2 have one member, whose code is that of the reply. v3+ has many members, static ones by their instance id too
+(KIP-345). v5+ has a reason (KIP-800).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MANY_MEMBERS_FROM = 3
 
 
 async def handle(context: KafkaContext, call: Call[LeaveGroupRequest]) -> LeaveGroupResponse:
-    """One code for each member, unless the whole is refused."""
+    """Returns one code per member, or one code if the whole request is refused."""
     request = call.request
     if call.version < MANY_MEMBERS_FROM:
         leavers: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)

@@ -1,5 +1,5 @@
-"""ListConfigResources (API key 74): the resources that have settings, by type (v1+; KIP-1142). v0 asks for client
-metrics subscriptions, of which there are none."""
+"""ListConfigResources (API key 74): the resources that have settings, by type (v1+; KIP-1142). v0 requests client
+metrics subscriptions, and there are none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
-    """Every topic and broker, or those of the types that are asked for."""
+    """Returns every topic and broker, or those of the requested types."""
     if call.version == 0:
         return ListConfigResourcesResponse()
     kinds = set(call.request.resource_types) or set(ConfigResourceType)

@@ -1,7 +1,7 @@
 """ListGroups (API key 16): the groups that this broker coordinates.
 
-v4+ may ask for states only (KIP-518), v5+ for types (KIP-848). Without `__consumer_offsets` there is none, and none is
-made for the question.
+v4+ can filter by state (KIP-518), v5+ by type (KIP-848). Without `__consumer_offsets` there are no groups, and the
+request does not create that topic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tiered_api.kafka.server.group_requests import coordinator_code
 
 
 async def handle(context: KafkaContext, call: Call[ListGroupsRequest]) -> ListGroupsResponse:
-    """All of them, or an error while some are being loaded."""
+    """Returns all groups, or an error while some groups are loading."""
     request = call.request
     try:
         found = await context.broker.group_coordinators.list_groups(request.states_filter, request.types_filter)

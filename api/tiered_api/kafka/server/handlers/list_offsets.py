@@ -1,14 +1,14 @@
-"""ListOffsets (API key 2): offsets by name or by time.
+"""ListOffsets (API key 2): offsets by name or timestamp.
 
--1 is the end (the last stable offset for read_committed, v2+), -2 the log's start, -3 the newest record (v7+, KIP-734),
--4 the local start (v8+, KIP-405), -5 the last cold offset (v9+, KIP-1005), -6 the first that is not yet cold (v11+,
-KIP-1023). Where no record is that young, offset and timestamp are -1 without an error. v4+ fences by leader epoch. What
-has to be asked of the bucket has the client's time (v10+), at most `remote.list.offsets.request.timeout.ms`. v0 has
-another meaning and is not offered. A new leader that does not know yet what is committed names no end: v5+
-OFFSET_NOT_AVAILABLE, before LEADER_NOT_AVAILABLE (KIP-207).
+-1 is the end (the last stable offset for read_committed, v2+), -2 the log start offset, -3 the newest record (v7+,
+KIP-734), -4 the local start offset (v8+, KIP-405), -5 the last cold offset (v9+, KIP-1005), -6 the first offset that is
+not yet cold (v11+, KIP-1023). If no record is that young, offset and timestamp are -1 without an error. v4+ checks the
+leader epoch. A look-up in the bucket takes at most the client's timeout (v10+), and at most
+`remote.list.offsets.request.timeout.ms`. v0 has another meaning and is not offered. A new leader that does not know yet
+which records are committed returns no end: OFFSET_NOT_AVAILABLE in v5+, LEADER_NOT_AVAILABLE before (KIP-207).
 
--3 counts cold records too; Kafka looks at the local log only. Our brokers do not ask this way: who says to be one is
-refused; -2 for a replica is Kafka's tool that looks at the whole log.
+-3 includes cold records; Kafka looks at the local log only. Our brokers never send this request, so a sender that
+claims to be a broker is refused. Replica id -2 is Kafka's tool that reads the whole log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SINCE_VERSION = {
 
 
 async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListOffsetsResponse:
-    """One answer per partition; one that is asked for twice is refused."""
+    """Returns one result per partition. A partition that the request names twice is refused."""
     request = call.request
     wanted: dict[tuple[str, int], ListOffsetsPartition | None] = {}
     for topic in request.topics:
@@ -120,7 +120,8 @@ async def _refuse(
 
 
 def _check_epoch_committed(replica: LeaderReplica, version: int) -> None:
-    """A new leader may have more that is committed than it knows of: its end would go back (KIP-207)."""
+    """Refuses while a new leader may not know the latest high watermark: the end offset would go backwards
+    (KIP-207)."""
     if replica.high_watermark < replica.epoch_start:
         code = Code.OFFSET_NOT_AVAILABLE if version >= OFFSET_NOT_AVAILABLE_FROM else Code.LEADER_NOT_AVAILABLE
         raise Refused(code, f"{replica.tp} has a new leader, which does not know yet what is committed")

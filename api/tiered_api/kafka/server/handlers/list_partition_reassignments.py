@@ -1,5 +1,5 @@
-"""ListPartitionReassignments (API key 46): partitions that are moving to other brokers (KIP-455), of those named
-or of all. Any broker knows it from the committed image."""
+"""ListPartitionReassignments (API key 46): reassignments under way, of the requested partitions or of all (KIP-455).
+Any broker knows them from its metadata image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 async def handle(
     context: KafkaContext, call: Call[ListPartitionReassignmentsRequest]
 ) -> ListPartitionReassignmentsResponse:
-    """What does not move, or is not there, is left out."""
+    """Returns reassignments only: leaves out partitions that do not move or do not exist."""
     topics, named = context.broker.image.topics, call.request.topics
     wanted: dict[str, Sequence[int]] = {name: range(len(topic.partitions)) for name, topic in topics.items()}
     if named is not None:

@@ -1,10 +1,12 @@
-"""Metadata (API key 3): brokers, topics, who leads what.
+"""Metadata (API key 3): brokers, topics and partition leaders.
 
-An empty list stands for all topics in v0; from v1 on null does, and an empty one asks for none. v4+ says whether a
-topic that is not there may be created, v7+ has leader epochs, v8+ what may be done (KIP-430), v10+ topic ids (KIP-516;
-asking by id from v12 on), v13 an error for the whole answer. A topic that is created here is answered with its leaders:
-Kafka answers that it is unknown, and creates it behind that answer. So do we where that takes long: other requests wait
-behind this one. A topic for which the cluster has no room is answered with POLICY_VIOLATION; the log says why.
+In v0 an empty list stands for all topics. From v1 on null does, and an empty list stands for none. v4+ says whether the
+broker may create missing topics, v7+ has leader epochs, v8+ allowed operations (KIP-430), v10+ topic ids (KIP-516;
+requests by id from v12 on), v13 an error for the whole reply.
+
+The reply about a topic that the broker creates has its leaders. Kafka replies that the topic is unknown, and creates it
+afterwards. This broker does the same if the creation takes long, because other requests wait behind this one. A topic
+for which the cluster has no room gets POLICY_VIOLATION, and the log says why.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ log = logging.getLogger(__name__)
 
 BY_ID = 12
 CREATED_AT_ONCE = 1_000
-"""Topics that one question may create; who asks for more asks again."""
+"""Most topics that one request creates. A client with more topics repeats its request."""
 CREATE_SECONDS = 5.0
-"""How long a question waits for that. While the bucket is known to be away it does not."""
+"""Longest wait for created topics. While the bucket is known to be unreachable, the request does not wait."""
 BETWEEN_YIELDS = 500
-"""Topics that are encoded before others get their turn."""
+"""Topics between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
-    """The answer, encoded: topics that did not change since they were asked for last are copied."""
+    """Returns the encoded reply, with copies of fragments whose topics did not change."""
     request, version = call.request, call.version
     denied: dict[str, Code] = {}
     if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
@@ -85,7 +87,7 @@ async def _encode_topics(
 def _select_topics(
     topics: list[MetadataRequestTopic], image: Image, version: int, denied: Mapping[str, Code]
 ) -> list[TopicImage | MetadataResponseTopic]:
-    """Each topic once: its image, or what is said where there is none."""
+    """Returns each requested topic once: its image, or the error if there is none."""
     made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
     for asked in topics:
         by_id = has_id(asked.topic_id)
@@ -114,8 +116,8 @@ def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic
 
 
 async def _create_missing_topics(context: KafkaContext, request: MetadataRequest) -> dict[str, Code]:
-    """Creates what is asked for by a legal name and not there. Returns what the cluster has no room for; what cannot be
-    created for another reason stays unknown."""
+    """Creates missing topics with legal names. Returns the names for which the cluster has no room. A topic that fails
+    for another reason stays unknown."""
     known = context.broker.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
@@ -135,6 +137,10 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     if suppressed is not None:
         name, why = next(iter(denied.items()))
         log.warning(
-            "topics are not created topic=%s topics=%d unsaid=%d why=%s", name, len(denied), suppressed, why.why
+            "topics not created for want of room topic=%s topics=%d suppressed=%d why=%s",
+            name,
+            len(denied),
+            suppressed,
+            why.why,
         )
     return {name: each.code for name, each in denied.items()}

@@ -1,9 +1,9 @@
-"""OffsetCommit (API key 8): how far a group has read.
+"""OffsetCommit (API key 8): the offsets that a group has consumed.
 
-v2-4 say how long to keep it, v6+ the leader epoch of what was read (KIP-320), v7+ name static members (KIP-345), v9+
-know a group that is not there from a generation that is over (KIP-848), v10+ name topics by their ids (KIP-848).
-Topics that are not there are refused one by one; the rest is committed together, and answered once it is in the log of
-all in-sync replicas.
+v2-4 have a retention time, v6+ the leader epoch of the consumed records (KIP-320). v7+ names static members (KIP-345).
+v9+ distinguishes an unknown group from an old generation (KIP-848). v10+ names topics by their ids (KIP-848). Each
+partition that does not exist is refused alone. The others are committed together, and the reply comes once all in-sync
+replicas have the commit in their log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 
 
 async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> OffsetCommitResponse:
-    """One code for each partition, in the order of the request."""
+    """Returns one code per partition, in the order of the request."""
     request, version, image = call.request, call.version, context.broker.image
     rows: list[PartitionOffset] = []
     places: list[OffsetCommitResponsePartition] = []
@@ -54,7 +54,7 @@ async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> Offs
 
 
 def _find_topic(image: Image, asked: OffsetCommitRequestTopic, version: int) -> tuple[TopicImage | None, Code]:
-    """The topic, and what a partition gets that is not there."""
+    """Returns the topic, and the code for partitions that do not exist."""
     if version < TOPIC_IDS_FROM:
         return image.topics.get(asked.name), Code.UNKNOWN_TOPIC_OR_PARTITION
     found = image.topics_by_id.get(TopicId(asked.topic_id))

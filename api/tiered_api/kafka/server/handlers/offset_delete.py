@@ -1,6 +1,6 @@
-"""OffsetDelete (API key 47): a group forgets how far it has read some partitions (KIP-496).
+"""OffsetDelete (API key 47): deletes committed offsets of a group (KIP-496).
 
-Not those of topics that its members are subscribed to. Partitions that are not there are refused one by one.
+Offsets of topics to which members are subscribed stay. Each partition that does not exist is refused alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiered_api.kafka.server.group_requests import call_coordinator, has_partiti
 
 
 async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:
-    """One code for each partition, unless the whole is refused."""
+    """Returns one code per partition, or one code if the whole request is refused."""
     request, image = call.request, context.broker.image
     asked = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
     there = tuple(row for row in asked if has_partition(image, *row))

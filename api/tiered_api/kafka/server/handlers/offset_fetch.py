@@ -1,9 +1,9 @@
-"""OffsetFetch (API key 9): how far a group has read.
+"""OffsetFetch (API key 9): the committed offsets of groups.
 
-v2+ asks for everything with null and has an error for the whole, v5+ tells the leader epoch (KIP-320), v7+ may ask not
-to be told what a transaction is about to change (KIP-447; there is none here), v8+ asks for many groups (KIP-709), v9+
-says as which member (KIP-848), v10+ names topics by their ids. What was never committed is offset -1, and no error.
-What is asked for again is answered once: an answer is thousands of times as long as its question.
+In v2+ null means all partitions, and the whole reply can have an error. v5+ has leader epochs (KIP-320). v7+ can leave
+out offsets that a transaction is about to change (KIP-447; there is none here). v8+ has many groups (KIP-709), v9+ the
+member that fetches (KIP-848), v10+ topic ids. A partition without a committed offset gets offset -1 and no error.
+Repeated groups and partitions get one result: a reply is thousands of times as long as its request.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tiered_api.kafka.server.group_requests import call_coordinator
 
 GROUP_ERROR_FROM, MANY_GROUPS_FROM, TOPIC_IDS_FROM = 2, 8, 10
 BETWEEN_YIELDS = 1_000
-"""Offsets and groups that are looked up before others get their turn."""
+"""Offsets and groups between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[OffsetFetchRequest]) -> OffsetFetchResponse:
-    """What each group committed."""
+    """Returns the committed offsets of each group."""
     request = call.request
     if call.version >= MANY_GROUPS_FROM:
         return OffsetFetchResponse(groups=await _fetch_groups(context, request.groups, call.version))
@@ -104,7 +104,7 @@ def _find_topic_name(image: Image, asked: OffsetFetchRequestTopics, version: int
 
 
 def _group_by_topic(rows: Iterable[PartitionOffset], image: Image, version: int) -> list[OffsetFetchResponseTopics]:
-    """Rows by topic; asked by id, only those of topics that have one."""
+    """Groups rows by topic. If topics go by id, leaves out topics that have none."""
     topics: dict[str, OffsetFetchResponseTopics] = {}
     for row in rows:
         known = image.topics.get(row.topic)
@@ -133,7 +133,7 @@ def _make_refused_group(asked: OffsetFetchRequestGroup, code: Code) -> OffsetFet
 def _make_single_response(
     group: OffsetFetchResponseGroup, asked: Sequence[OffsetFetchRequestTopics], version: int
 ) -> OffsetFetchResponse:
-    """The answer about one group in its older form; v1 has a place for errors beside each partition only."""
+    """Returns the reply about one group in the older form. In v1 only partitions have an error code."""
     if group.error_code and version < GROUP_ERROR_FROM:
         topics = [
             OffsetFetchResponseTopic(

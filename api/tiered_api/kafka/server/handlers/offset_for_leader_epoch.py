@@ -1,8 +1,8 @@
-"""OffsetForLeaderEpoch (API key 23): where a leader epoch ended, by which a consumer finds out that it read a history
-which another one replaced (KIP-320).
+"""OffsetForLeaderEpoch (API key 23): the end offset of a leader epoch, with which a consumer detects a log truncation
+(KIP-320).
 
-v3+ names the asker's replica: our brokers do not ask this way, who says to be one is refused. Epochs that are older
-than the local log are looked for in the manifest: what is only in the bucket has a history too.
+v3+ has the sender's replica id. Our brokers never send this request, so a sender that claims to be a broker is refused.
+Epochs older than the local log are looked up in the manifest, because cold records have epochs too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 
 async def handle(context: KafkaContext, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
-    """One answer per partition."""
+    """Returns one result per partition."""
     wanted = [(topic.topic, each) for topic in call.request.topics for each in topic.partitions]
     work = _refuse if is_impostor(context, call, call.request.replica_id) else _find_end_offset
     works = [partial(work, context, name, each) for name, each in wanted]

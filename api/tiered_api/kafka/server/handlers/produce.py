@@ -1,15 +1,14 @@
-"""Produce (0), versions 3 to 13: record batches into partitions, as they came.
+"""Produce (0), versions 3 to 13: appends record batches to partitions, as they came.
 
-Versions 0 to 2 are offered but end the connection, as in Kafka 4: some clients compress only when they see version 0
-(KAFKA-18659). Version 7 brought zstd, 8 errors of single records (KIP-467), 9 flexible frames, 10 who leads instead
-(KIP-951), 13 topic ids (KIP-516).
-Transactional batches are refused: nobody could end their transaction.
+Versions 0 to 2 are advertised but end the connection, as in Kafka 4: some clients compress only when they see version 0
+(KAFKA-18659). Version 7 added zstd, 8 errors of single records (KIP-467), 9 flexible frames, 10 the current leader
+(KIP-951), 13 topic ids (KIP-516). Transactional batches are refused: no client could end their transaction.
 
-The work is done in the turn that brings the request, unless it is long: records for very many partitions are appended
-in pieces, and the next request of that connection is taken after the last one. Only acks=all on a partition with other
-replicas, or with `flush=ack`, waits, and holds up nobody but the answers behind it on its connection. With acks=0 there
-is no answer at all, so an error ends the connection. Record batches are checked and stamped where they lie and go to
-the file from there; uncompressed records are checked one by one in C, compressed ones are not opened.
+A request is handled in the turn that brings it, unless it is long. Records for very many partitions are appended in
+pieces, and the next request of the connection is handled after the last piece. Only acks=all waits, on a partition with
+other replicas or with `flush=ack`. It holds up only the replies behind it on the same connection. With acks=0 there is
+no reply, so an error ends the connection. Record batches are checked and stamped in place and written from there.
+Uncompressed records are checked one by one in C, compressed ones are not opened.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
@@ -40,11 +39,8 @@ from tiered_api.kafka.server.produce.frames import (
 )
 from tiered_api.kafka.server.produce.record_errors import RecordErrors
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
-
-if TYPE_CHECKING:
-    from tiered_api.kafka.server.connection import ClientConnection
-    from tiered_api.kafka.server.dispatch import Dispatch
-    from tiered_api.kafka.server.socket_writer import Part
+from tiered_api.kafka.server.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.socket_writer import Part
 
 API_KEY = 0
 ZSTD_FROM = 7
@@ -54,11 +50,11 @@ KNOWN_MAX = 10_000
 HEAD_BYTES_MAX = 1024
 WAIT_MAX_MS = 600_000
 PIECE_PARTITIONS = 50
-"""Partitions whose records are appended in one go: some 5 ms."""
+"""Partitions whose records are appended in one piece: about 5 ms."""
 LARGE_REQUEST_PARTITIONS = 4 * PIECE_PARTITIONS
-"""A request of more is always dealt with in pieces; a shorter one only when others have used up the turn."""
+"""A larger request is always handled in pieces, a smaller one only if other clients have used up the turn."""
 PART_BYTES = 128 << 10
-"""So many bytes count as one partition more."""
+"""So many bytes of records count as one more partition."""
 DUPLICATE_PARTITION = "the partition stands twice in the request"
 
 _SHAPE = Struct(">8xi4xb4xh")
@@ -67,8 +63,25 @@ _SHAPE = Struct(">8xi4xb4xh")
 TopicResults = list[tuple[bytes, list[ProduceResult]]]
 
 
+class ProduceConnection(RequestConnection, Protocol):
+    """The connection of a producer, with what the Produce handler keeps in it."""
+
+    closed: bool
+    """True once the connection has ended."""
+    produce_prefix_end: int
+    """Position of the first records in the last Produce request."""
+    refused_sequences: RefusedSequences | None
+    """Batches of idempotent producers that were refused on this connection."""
+
+    def retain_request(self, frame: memoryview) -> memoryview:
+        """Keeps the request that is handled now beyond this turn, and returns its bytes. Reading stops meanwhile."""
+
+    def release_request(self) -> None:
+        """Gives back the memory of the retained request, and reads on."""
+
+
 class CachedProduce(NamedTuple):
-    """What the bytes of a request mean that stand before its records, when those are all for one partition."""
+    """The meaning of the bytes before the records of a request, if all records are for one partition."""
 
     acks: int
     replica: LeaderReplica
@@ -76,40 +89,42 @@ class CachedProduce(NamedTuple):
 
 
 class PendingProduce:
-    """One request, and what became of its parts so far."""
+    """One request, and the results of its partitions so far."""
 
-    def __init__(self, connection: ClientConnection, version: int, correlation_id: int, request: ParsedProduce) -> None:
+    def __init__(
+        self, connection: ProduceConnection, version: int, correlation_id: int, request: ParsedProduce
+    ) -> None:
         self.connection = connection
         self.version = version
         self.correlation_id = correlation_id
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
         self.requested_topics = request.topics
-        """Empty once all is appended: their records are views of the request, whose memory is given back."""
+        """Empty once all records are appended: they are views of the request, whose memory is given back."""
         self.results: TopicResults = []
         self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
-        """Parts that are not committed yet: up to which offset they have to be, and the place of their outcome."""
+        """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
         self.has_failed = False
 
 
 class ProduceHandler:
     """Produce requests of one server.
 
-    Clients send the same again and again up to the records: topic, partition, acks. Bytes that were read once and led
-    to an append are remembered, and when they come again nothing is parsed: they mean the same, whoever sends them.
+    Clients repeat the bytes before the records: topic, partition, acks. Bytes that led to an append are remembered.
+    When they come again, no parsing is needed: they mean the same from any client.
     """
 
-    def __init__(self, context: KafkaContext, dispatch: Dispatch) -> None:
+    def __init__(self, context: KafkaContext, spawn: Spawn) -> None:
         self._context = context
-        self._dispatch = dispatch
+        self._spawn = spawn
         self._by_name: dict[tuple[bytes, int], LeaderReplica] = {}
         self._by_id: dict[tuple[bytes, int], LeaderReplica] = {}
         self._cached: dict[tuple[int, bytes], CachedProduce] = {}
 
     def handle_request(
-        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int, at: int
+        self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int, at: int
     ) -> Sequence[Part] | None:
-        """Appends what the request brings; its answer, or None where that comes later or never."""
+        """Appends the records. Returns the reply, or None if it comes later or never."""
         site = self._context
         site.requests[API_KEY] += 1
         begin = connection.produce_prefix_end
@@ -125,7 +140,7 @@ class ProduceHandler:
             if held is not frame:
                 ask = frames.parse_request(held, version, at)
             appending = PendingProduce(connection, version, correlation_id, ask)
-            self._dispatch.spawn(connection, partial(self._append_in_pieces, appending), "Produce")
+            self._spawn(connection, partial(self._append_in_pieces, appending), "Produce")
             return None
         appending = PendingProduce(connection, version, correlation_id, ask)
         for _ in self._append(appending):
@@ -138,12 +153,13 @@ class ProduceHandler:
                 connection.refuse("acks_0", _first_failure(topics))
             return None
         if appending.uncommitted:
-            self._dispatch.spawn(connection, partial(self._wait_committed, appending), "Produce")
+            self._spawn(connection, partial(self._wait_committed, appending), "Produce")
             return None
         return self._encode_response(appending)
 
     async def _append_in_pieces(self, pending: PendingProduce) -> Sequence[Part] | None:
-        """Appends in pieces, between which others have their turns. The next request of the connection comes after."""
+        """Appends in pieces with turns of other clients in between. The next request of the connection comes after the
+        last piece."""
         connection, turns = pending.connection, self._context.turns
         try:
             await turns.wait_turn()
@@ -159,7 +175,7 @@ class ProduceHandler:
         return await self._wait_committed(pending)
 
     def _append(self, pending: PendingProduce) -> Iterator[None]:
-        """Appends all parts, with a pause after each piece."""
+        """Appends to all partitions, and pauses after each piece."""
         site, connection, version, acks = self._context, pending.connection, pending.version, pending.acks
         known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         asked = pending.requested_topics
@@ -203,7 +219,7 @@ class ProduceHandler:
         pending.requested_topics = []
 
     def evict_stale(self) -> None:
-        """Forgets partitions that are led here no more."""
+        """Forgets replicas that have stopped."""
         self._by_name = {at: replica for at, replica in self._by_name.items() if not replica.is_stopped}
         self._by_id = {at: replica for at, replica in self._by_id.items() if not replica.is_stopped}
         self._cached = {begun: head for begun, head in self._cached.items() if not head.replica.is_stopped}
@@ -211,7 +227,7 @@ class ProduceHandler:
     def _append_cached(
         self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
     ) -> Sequence[Part] | None:
-        """The short way; None, and nothing done, when it is not that simple."""
+        """Appends the records of a cached request. Returns None, without effect, if the full path is needed."""
         acks, replica, template = cached
         records = frames.parse_records_only(frame, version, begin)
         if records is None or not (acks == 1 or replica.commits_on_append):
@@ -220,13 +236,13 @@ class ProduceHandler:
             _check_shape(records, version)
             base_offset, _, append_time_ms, _ = replica.append_now(records, acks)
         except Refused:
-            return None  # the long way says it in full
+            return None  # the full path makes the error
         self._context.produced_bytes += len(records)
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
     def _remember_request(
         self,
-        connection: ClientConnection,
+        connection: ProduceConnection,
         frame: memoryview,
         version: int,
         request: ParsedProduce,
@@ -262,7 +278,7 @@ class ProduceHandler:
                 piece.cancel()
         for (_, _, outcomes, place), fault in zip(waiting, done, strict=True):
             if isinstance(fault, Refused):
-                # The offset stays, as with Kafka: it says that the records are in the log.
+                # The offset stays, as in Kafka: the records are in the log.
                 outcomes[place] = outcomes[place]._replace(code=fault.code.number, why=fault.why)
                 pending.has_failed = True
             elif fault is not None:
@@ -275,7 +291,7 @@ class ProduceHandler:
         return (frames.encode_response(version, pending.correlation_id, topics, tags),)
 
     def _add_leader_hints(self, listener: str, version: int, topics: TopicResults) -> bytes:
-        """Says of partitions that are led elsewhere who leads them; returns the tagged fields of the answer."""
+        """Adds the current leader to partitions that this broker does not lead. Returns the reply's tagged fields."""
         if version < LEADER_HINTS_FROM or not any(
             each.code in NOT_LEADER_CODES for _, outcomes in topics for each in outcomes
         ):
@@ -320,7 +336,7 @@ class ProduceHandler:
 
 
 def _check_shape(records: memoryview | None, version: int) -> None:
-    """What the version of the request asks of its records; the rest is the partition's business."""
+    """Refuses records that the version of the request does not allow. The replica checks the rest."""
     if records is None or len(records) < HEADER_BYTES:
         raise Refused(Code.INVALID_RECORD, "a partition without a record batch")
     length, magic, attributes = _SHAPE.unpack_from(records)
@@ -333,13 +349,14 @@ def _check_shape(records: memoryview | None, version: int) -> None:
 
 
 def _repeat_refusal(
-    connection: ClientConnection,
+    connection: ProduceConnection,
     partition: tuple[bytes, int],
     records: memoryview | None,
     replica: LeaderReplica | None,
     refused: Refused,
 ) -> Refused:
-    """What a producer is told whose batch leaves a gap that an earlier answer on this connection has made: the same."""
+    """Returns the error for a refused batch. If an earlier error on this connection caused its sequence gap, the batch
+    gets that error again."""
     if records is None or len(records) < HEADER_BYTES:
         return refused
     if refused.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:

@@ -1,6 +1,7 @@
-"""SyncGroup (API key 14): a member asks for its assignment; answered when the leader's has come with all of them.
+"""SyncGroup (API key 14): a member requests its assignment. The reply comes once the group leader has sent all
+assignments.
 
-v3+ names static members (KIP-345), v5+ says which protocol the member means (KIP-559) and has to.
+v3+ names static members (KIP-345). v5+ must name the protocol of the member (KIP-559).
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from tiered_api.kafka.server.group_requests import call_coordinator, rebalance_w
 
 PROTOCOL_NAMED = 5
 WAIT_MAX_MS = 30 * 60_000
-"""A leader has as long as its rebalance timeout says, which is not told here: the group ends the wait by itself."""
+"""Longest wait for the group leader. Its rebalance timeout is not in this request: the group ends the wait by
+itself."""
 
 
 async def handle(context: KafkaContext, call: Call[SyncGroupRequest]) -> SyncGroupResponse:
-    """Waits for the leader; who goes meanwhile is forgotten."""
+    """Waits for the group leader. If the client disconnects meanwhile, the handler is cancelled."""
     request = call.request
     if call.version >= PROTOCOL_NAMED and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=Code.INCONSISTENT_GROUP_PROTOCOL.number)

@@ -1,7 +1,8 @@
-"""TieredAcknowledge (API key 20004, ours): losses that an operator has seen are no problem any more.
+"""TieredAcknowledge (API key 20004, ours): an operator acknowledges possible losses, which then are no problem of the
+cluster any more.
 
-The answer names what was acknowledged, as it was told. A topic without a possible loss is no error; one that is not
-there is.
+The reply names the acknowledged losses as they were reported. A topic without a possible loss is no error. A topic that
+does not exist is one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tiered_api.kafka.server.error_codes import clamp_timeout_ms
 
 
 async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
-    """The losses that were acknowledged, once that is committed."""
+    """Returns the acknowledged losses once the acknowledgement is committed."""
     image = context.broker.image
     try:
         found = _select_losses(image, call.request.topics)
@@ -39,7 +40,7 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
 
 
 def encode_losses(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
-    """Losses as the wire has them."""
+    """Returns losses as messages of the protocol."""
     return [PossibleLoss(*tp, loss.leader_epoch, loss.from_offset, loss.at_ms) for tp, loss in found.items()]
 
 

@@ -1,7 +1,7 @@
-"""TieredFollow (API key 20001, ours): another broker follows the metadata log, and is heard by asking.
+"""TieredFollow (API key 20001, ours): another broker follows the metadata log. Its requests are also its heartbeats.
 
-The answer waits for something new. When the connection ends before that, the wait is cancelled: so a process that dies
-is missed at once.
+The reply waits for new slots. If the connection ends first, the wait is cancelled, so that the controller notices a
+dead process at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ WAIT_MAX_MS = 60_000
 
 
 async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> TieredFollowResponse:
-    """The slots that are asked for, or why this broker has none to give."""
-    asked = call.request
-    wait_ms = max(0, min(asked.wait_ms, WAIT_MAX_MS))
-    ask = MetadataFetch(asked.node_id, asked.incarnation, asked.slot, asked.applied, asked.controller_epoch, wait_ms)
+    """Returns the requested slots, or why this broker has none to give."""
+    request = call.request
+    wait_ms = max(0, min(request.wait_ms, WAIT_MAX_MS))
+    fetch = MetadataFetch(
+        request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms
+    )
     try:
-        answer = await authorize_call(context, call, asked.cluster_id, asked.credential).handle_metadata_fetch(ask)
+        reply = await authorize_call(context, call, request.cluster_id, request.credential).handle_metadata_fetch(fetch)
     except Refused as refused:
         return TieredFollowResponse(refused.code.number, refusal_text(refused))
     return TieredFollowResponse(
-        controller_epoch=answer.controller_epoch,
-        next_slot=answer.next_slot,
-        entries=list(answer.entries),
-        too_old=answer.too_old,
-        store_age_ms=answer.store_age_ms,
+        controller_epoch=reply.controller_epoch,
+        next_slot=reply.next_slot,
+        entries=list(reply.entries),
+        too_old=reply.too_old,
+        store_age_ms=reply.store_age_ms,
     )

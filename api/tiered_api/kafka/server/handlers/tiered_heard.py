@@ -1,4 +1,5 @@
-"""TieredHeard (API key 20003, ours): what this broker knows of the controller, for one that misses it."""
+"""TieredHeard (API key 20003, ours): this broker's view of the controller, for a broker that has lost contact with
+it."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from tiered_api.kafka.server.inter_broker_auth import authorize_call, refusal_te
 
 
 async def handle(context: KafkaContext, call: Call[TieredHeardRequest]) -> TieredHeardResponse:
-    """At once, from memory."""
-    asked = call.request
+    """Returns the view from memory, at once."""
+    request = call.request
     try:
-        heard = authorize_call(context, call, asked.cluster_id, asked.credential).controller_view()
+        view = authorize_call(context, call, request.cluster_id, request.credential).controller_view()
     except Refused as refused:
         return TieredHeardResponse(refused.code.number, refusal_text(refused))
     return TieredHeardResponse(
-        controller_epoch=heard.controller_epoch,
-        controller=heard.controller,
-        heard_ms_ago=heard.heard_ms_ago,
-        node_id=heard.node_id,
-        incarnation=heard.incarnation,
+        controller_epoch=view.controller_epoch,
+        controller=view.controller,
+        heard_ms_ago=view.heard_ms_ago,
+        node_id=view.node_id,
+        incarnation=view.incarnation,
     )

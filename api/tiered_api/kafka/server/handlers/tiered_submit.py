@@ -1,4 +1,4 @@
-"""TieredSubmit (API key 20002, ours): a request to the controller that came to another broker."""
+"""TieredSubmit (API key 20002, ours): a request that another broker forwards to the controller."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tiered_api.kafka.server.inter_broker_auth import authorize_call, refusal_te
 
 
 async def handle(context: KafkaContext, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:
-    """The controller's reply, when what it changes is committed."""
-    asked = call.request
+    """Returns the controller's reply once its changes are committed."""
+    request = call.request
     try:
-        cluster = authorize_call(context, call, asked.cluster_id, asked.credential)
-        answer = await cluster.handle_forwarded(asked.request, clamp_timeout_ms(asked.timeout_ms) / 1000)
+        cluster = authorize_call(context, call, request.cluster_id, request.credential)
+        reply = await cluster.handle_forwarded(request.request, clamp_timeout_ms(request.timeout_ms) / 1000)
     except Refused as refused:
         return TieredSubmitResponse(refused.code.number, refusal_text(refused))
     except Corrupt as error:
         return TieredSubmitResponse(
             Code.INVALID_REQUEST.number, refusal_text(Refused(Code.INVALID_REQUEST, str(error)))
         )
-    return TieredSubmitResponse(reply=answer.reply, slot=answer.slot)
+    return TieredSubmitResponse(reply=reply.reply, slot=reply.slot)

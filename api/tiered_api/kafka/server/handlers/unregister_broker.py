@@ -1,6 +1,6 @@
-"""UnregisterBroker (API key 64): a broker that has left for good goes out of the metadata (KIP-631).
+"""UnregisterBroker (API key 64): removes a broker that has left for good from the metadata (KIP-631).
 
-Kafka takes out brokers that are live or have replicas, too; here both are refused with INVALID_REQUEST and the reason.
+Kafka also removes brokers that are live or have replicas. This broker refuses both with INVALID_REQUEST and the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tiered_api.kafka.server.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
-    """Done, or why not."""
+    """Returns success, or the error and its reason."""
     try:
         await context.broker.submit(UnregisterBroker(call.request.broker_id))
     except Refused as refused:

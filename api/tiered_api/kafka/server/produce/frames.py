@@ -1,7 +1,7 @@
-"""Produce (API key 0) on the wire, by hand: which bytes are for which partition, and what became of them.
+"""Produce (API key 0) on the wire: requests parsed and replies encoded by hand.
 
-Records are views of the frame. Versions 3 to 8 have fixed lengths, 9 to 13 are flexible (KIP-482); from 13 on topics go
-by id. A topic's name or id is kept as it stood in the request, because the answer repeats it.
+Records are views of the frame. Versions 3 to 8 have fixed lengths, 9 to 13 are flexible (KIP-482). From 13 on topics go
+by id. The bytes of a topic's name or id are kept, because the reply repeats them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tiered_api.kafka.protocol.primitives import Malformed, read_varint, skip_ta
 
 FLEXIBLE_FROM = 9
 CORRELATION_ID_END = 8
-"""Where the correlation id of a request ends: what follows is mostly the same in all requests of a client."""
+"""End of the correlation id of a request. The bytes after it are mostly the same in all requests of a client."""
 TOPIC_IDS_FROM = 13
 PARTITIONS_MAX = 10_000
-"""Partitions in one request; more would hold up everybody else for too long."""
+"""Most partitions in one request. More would hold up other clients for too long."""
 
 _SHORT = Struct(">h")
 _INT = Struct(">i")
@@ -27,16 +27,17 @@ _INDEXED = Struct(">ii")
 
 
 class ProduceTopic(NamedTuple):
-    """`echo` is the topic as the answer has to name it; each of `parts` is a partition and its records, or None."""
+    """One topic of a request. `echo` has the bytes with which the reply names the topic. Each of `partitions` has its
+    records, or None."""
 
     echo: bytes
     name: str
-    """Empty where the topic goes by its id, which then is `echo`."""
+    """Empty if the topic goes by its id, which is then `echo`."""
     partitions: list[tuple[int, memoryview | None]]
 
 
 class ParsedProduce(NamedTuple):
-    """A whole request. `head` is where the length of the first records stands; 0 when there are none."""
+    """A whole request. `records_length_at` is the position of the length of the first records, 0 if there are none."""
 
     transactional_id: str | None
     acks: int
@@ -46,7 +47,7 @@ class ParsedProduce(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """What became of the records of one partition; `tags` are tagged fields for flexible versions."""
+    """The result of one partition. `tags` are its tagged fields in flexible versions."""
 
     partition: int
     code: int = 0
@@ -59,7 +60,7 @@ class ProduceResult(NamedTuple):
 
 
 def parse_request(frame: memoryview, version: int, at: int) -> ParsedProduce:
-    """The request whose body begins at `at`; `Malformed` when it is none."""
+    """Returns the request whose body begins at `at`. `Malformed` if it is not valid."""
     try:
         ask, at = _parse_flexible(frame, version, at) if version >= FLEXIBLE_FROM else _parse_classic(frame, at)
     except (error, IndexError, UnicodeDecodeError) as problem:
@@ -123,8 +124,8 @@ def _parse_flexible(frame: memoryview, version: int, at: int) -> tuple[ParsedPro
 
 
 def parse_records_only(frame: memoryview, version: int, records_length_at: int) -> memoryview | None:
-    """The records of a request of which everything before their length is known to be for one partition; None when
-    they are not all that follows, so that the request has to be read as any other."""
+    """Returns the records of a request whose bytes before their length are known to be for one partition. None if other
+    bytes follow the records: the request then needs a full parse."""
     end = len(frame)
     if end - records_length_at < HEADER_BYTES:
         return None
@@ -145,7 +146,7 @@ def parse_records_only(frame: memoryview, version: int, records_length_at: int) 
 
 
 def _count_partitions(left: int, more: int) -> int:
-    """What is left of the partitions that one request may have; a topic without any counts as one."""
+    """Returns how many more partitions the request may have. A topic without partitions counts as one."""
     left -= max(more, 1)
     if left < 0:
         raise Malformed(f"more than {PARTITIONS_MAX} partitions")
@@ -162,13 +163,13 @@ def _read_records(frame: memoryview, at: int, size: int) -> tuple[int, memoryvie
 
 
 def read_text(frame: memoryview, at: int) -> tuple[str | None, int]:
-    """A text with two bytes of length, and where it ends."""
+    """Returns a text with two bytes of length, and its end."""
     (size,) = _SHORT.unpack_from(frame, at)
     return _read_text_of_size(frame, at + 2, size)
 
 
 def read_compact_text(frame: memoryview, at: int) -> tuple[str | None, int]:
-    """A text whose length is a varint, and where it ends."""
+    """Returns a text with a varint length, and its end."""
     size, at = read_varint(frame, at)
     return _read_text_of_size(frame, at, size - 1)
 
@@ -181,7 +182,7 @@ def _read_text_of_size(frame: memoryview, at: int, size: int) -> tuple[str | Non
     return str(frame[at : at + size], "utf-8"), at + size
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
+# -- the reply --------------------------------------------------------------------------------------------------------
 
 _V3 = Struct(">ihqq")
 _V5 = Struct(">ihqqq")
@@ -195,7 +196,7 @@ _HEAD_FLEXIBLE = Struct(">iiB")
 def encode_response(
     version: int, correlation_id: int, topics: Sequence[tuple[bytes, Sequence[ProduceResult]]], tags: bytes = b"\0"
 ) -> bytes:
-    """The whole answer, from its length on; `tags` as in `Outcome`."""
+    """Returns the whole reply, from its length field on. `tags` are its own tagged fields."""
     flexible = version >= FLEXIBLE_FROM
     parts = [varint(len(topics) + 1) if flexible else _INT.pack(len(topics))]
     for echo, outcomes in topics:
@@ -205,7 +206,7 @@ def encode_response(
             parts.append(_encode_partition(version, outcome))
         if flexible:
             parts.append(b"\0")
-    parts.append(b"\0\0\0\0" + tags if flexible else b"\0\0\0\0")  # behind the throttle time
+    parts.append(b"\0\0\0\0" + tags if flexible else b"\0\0\0\0")  # after the throttle time
     body = b"".join(parts)
     if flexible:
         return _HEAD_FLEXIBLE.pack(len(body) + 5, correlation_id, 0) + body
@@ -213,7 +214,7 @@ def encode_response(
 
 
 class ResponseTemplate:
-    """The answer to a request that brought records for one partition, when they were appended: all but the numbers."""
+    """The reply to a successful request for one partition, with gaps for its numbers."""
 
     def __init__(self, version: int, echo: bytes, partition: int) -> None:
         whole = encode_response(version, 0, [(echo, [ProduceResult(partition)])])
@@ -226,7 +227,7 @@ class ResponseTemplate:
         self._pack = Struct(f">4si{at - _HEAD.size}s{numbers.format[1:]}{len(whole) - end}s").pack
 
     def fill(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytes:
-        """The whole answer, from its length on."""
+        """Returns the whole reply, from its length field on."""
         size, before, after = self._size, self._before, self._after
         if self._has_start:
             return self._pack(size, correlation_id, before, base_offset, append_time_ms, log_start_offset, after)

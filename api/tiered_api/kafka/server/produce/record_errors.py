@@ -1,4 +1,5 @@
-"""Which records of a refused batch are at fault (KIP-467): the batch is opened only now, and only so far."""
+"""The faulty records of a rejected batch (KIP-467). The batch is opened only after its rejection, and only within
+limits."""
 
 from __future__ import annotations
 
@@ -11,14 +12,15 @@ from tiered.records import native
 from tiered.records.batch import open_section
 
 DECODED_BYTES_MAX = 256 << 10
-"""What one request may make of its batches, opened: a millisecond. The rest is refused without its records named."""
+"""Most decompressed bytes for one request: about a millisecond. Further batches are refused without their faulty
+records."""
 ERRORS_MAX = 1000
 
 _NUMBER = re.compile(r"record (\d+) ")
 
 
 class RecordErrors:
-    """The faults of single records that one Produce request is told of."""
+    """The faulty records in the reply to one Produce request."""
 
     def __init__(self) -> None:
         self._bytes_left = DECODED_BYTES_MAX
@@ -27,8 +29,8 @@ class RecordErrors:
     def find_errors(
         self, refused: Refused, batch: memoryview, config: TopicConfig, now_ms: int
     ) -> Sequence[tuple[int, str]]:
-        """(place in the batch, what is wrong) of its records; none where the fault is not that of a record, or where
-        the request has had its share."""
+        """Returns (place in the batch, error text) of the faulty records. Empty if no record is at fault, or if the
+        request has used up its limits."""
         if refused.code is Code.INVALID_RECORD:
             number = _NUMBER.search(refused.why)
             return [(int(number[1]), refused.why)] if number is not None else ()
@@ -38,7 +40,7 @@ class RecordErrors:
         try:
             payload, _, base_timestamp, _, count = open_section(batch, max_bytes=self._bytes_left)
             found = native.outside(payload, base_timestamp, low, high, count, self._errors_left)
-        except Corrupt:  # too large, or what nobody can open: its share is spent either way
+        except Corrupt:  # too large or damaged: the limit is used up in both cases
             self._bytes_left = 0
             return ()
         self._bytes_left -= min(self._bytes_left, len(payload))

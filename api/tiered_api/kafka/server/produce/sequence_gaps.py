@@ -1,9 +1,9 @@
-"""Numbers of idempotent producers that a connection was refused for the time being.
+"""Refused batches of idempotent producers on one connection.
 
-A client has up to five requests under way. Where the first is refused because another broker leads, and this one leads
-by the time the second is looked at, that one is no gap in its numbers: the client did not know better. Told so,
-librdkafka begins a new producer epoch and sends again, under numbers that nobody can compare, whatever it had no answer
-to. So what follows a refused batch is refused like it until that one comes again: to clients that means "try again".
+A client has up to five requests in flight. If the first is refused because another broker leads, and this broker leads
+when it handles the second, the second is no sequence gap: the client could not know. After an out-of-order error,
+librdkafka starts a new producer epoch and sends all unacknowledged batches again, under sequences that no broker can
+compare. So each batch that follows a refused one gets the same retriable error, until the refused batch comes again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiered.records.batch import decode_header
 from tiered.replication.leader_replica import LeaderReplica
 
 BATCHES = 5
-"""Of a producer and a partition, as many as clients have under way."""
+"""Remembered batches of a producer in a partition: as many as clients have in flight."""
 PRODUCERS_MAX = 1_000
 
 PartitionKey = tuple[bytes, int]
@@ -23,14 +23,14 @@ PartitionKey = tuple[bytes, int]
 
 
 class RefusedSequences:
-    """Of one connection."""
+    """The refused batches of one connection."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[PartitionKey, int], deque[tuple[int, int, Refused]]] = {}
-        """By partition and producer: epoch, first sequence, and what it was told."""
+        """By partition and producer: epoch, first sequence, and the error of each batch."""
 
     def record(self, partition: PartitionKey, records: memoryview, refused: Refused) -> None:
-        """This batch was refused, and may come again."""
+        """Remembers a refused batch that may come again."""
         try:
             head = decode_header(records)
         except Corrupt:
@@ -40,11 +40,11 @@ class RefusedSequences:
         if len(self._refused) >= PRODUCERS_MAX:
             self._refused.clear()
         seen = self._refused.setdefault((partition, head.producer_id), deque(maxlen=BATCHES))
-        # Without its traceback, which would keep the frames of the handler and the request in them.
+        # A copy without the traceback, which would keep the frames of the handler and so the request.
         seen.append((head.producer_epoch, head.base_sequence, Refused(refused.code, refused.why)))
 
     def find_refusal(self, partition: PartitionKey, records: memoryview, replica: LeaderReplica) -> Refused | None:
-        """What the batch was told that is missing before this one; None when this connection did not bring it."""
+        """Returns the error of the batch that is missing before this one. None if this connection did not refuse it."""
         head = decode_header(records)
         wanted = replica.log.producers.next_sequence(head.producer_id, head.producer_epoch)
         for epoch, sequence, refused in self._refused.get((partition, head.producer_id), ()):

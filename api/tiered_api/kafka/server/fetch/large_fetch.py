@@ -1,7 +1,7 @@
-"""A fetch of so many partitions that it is read and answered in pieces, between which others have their turns.
+"""A consumer fetch of very many partitions, read and encoded in pieces. Other clients have their turns in between.
 
-Each piece watches what it has read: a record that comes before the last piece is not missed. What came meanwhile is
-read again once all were read.
+Each piece listens to the partitions that it has read, so that no record is missed. Partitions with new records are read
+again after the last piece.
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ import asyncio
 from collections.abc import Callable
 
 from tiered.errors import Refused
-from tiered_api.kafka.server.fetch.delayed_fetch import COLD_WAIT_MS, NAME, WAIT_MAX_MS, DelayedFetch
+from tiered_api.kafka.server.fetch.delayed_fetch import DelayedFetch
 from tiered_api.kafka.server.fetch.frames import PartitionResult
 
 LARGE_FETCH_PARTITIONS = 1_000
-"""Partitions of a fetch that is long."""
+"""A fetch of more partitions is served in pieces."""
 PIECE_PARTITIONS = 1_000
 """Partitions of one piece."""
 
 
 class LargeFetch(DelayedFetch):
-    """Of one request. It keeps the place of its answer from the beginning."""
+    """One Fetch request of very many partitions. It is parked from the beginning."""
 
     __slots__ = ("_next_index", "_reply_results", "_started", "_timed_out")
 
     def start(self) -> None:
-        """Reads the first partitions in a turn to come."""
-        self._slot = self._connection.reserve_slot(self.unpark)
-        self._fetches.parked_fetches[self] = None
-        self._fetches.parked_partitions += self.size
+        """Parks the fetch, and reads the first partitions in a later turn."""
+        self._parking.park(self)
         self._started = asyncio.get_running_loop().time()
         self._timed_out = False
         self._reply_results: list[PartitionResult | bytes] = []
@@ -37,28 +35,28 @@ class LargeFetch(DelayedFetch):
         self._schedule(self._read_piece)
 
     def complete(self) -> None:
-        """Answers with what there is, as soon as all was read."""
+        """Replies with what there is once every partition was read."""
         self._timed_out = True
-        if self._slot is not None and not self._reread_scheduled:
+        if self._parking.slot is not None and not self._reread_scheduled:
             self._reread_scheduled = True
             self._schedule(self._reply_piece)
 
     def _schedule_reread(self) -> None:
-        if not self._reread_scheduled and self._slot is not None:
+        if not self._reread_scheduled and self._parking.slot is not None:
             self._reread_scheduled = True
             self._schedule(self.reread)
 
     def reread(self) -> None:
-        """Reads again what may have more now."""
+        """Reads the marked partitions again."""
         super().reread()
-        if self._timed_out and self._slot is not None:
+        if self._timed_out and self._parking.slot is not None:
             self.complete()
 
     def _schedule(self, piece: Callable[[], None]) -> None:
-        self._fetches.turns.run_later(lambda: self._fetches.run_guarded(self._connection, piece, NAME))
+        self._context.kafka.turns.run_later(lambda: self._parking.run_guarded(piece))
 
     def _read_piece(self) -> None:
-        if self._slot is None:
+        if self._parking.slot is None:
             return
         count, first = self.size, self._connection.fetch_rotation % self.size
         end = min(self._next_index + PIECE_PARTITIONS, count)
@@ -76,12 +74,9 @@ class LargeFetch(DelayedFetch):
             self._on_all_read()
 
     def _on_all_read(self) -> None:
-        loop = asyncio.get_running_loop()
         for load in self._cold_reads.values():
             load.callbacks.append(self._on_cold_read)
-        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
-        at, guard = self._started + min(wait_ms, WAIT_MAX_MS) / 1000, self._fetches.run_guarded
-        self._timer = loop.call_at(at, guard, self._connection, self.complete, NAME)
+        self._parking.set_deadline(self, self._started + self._wait_seconds())
         self._reread_scheduled = False
         if self._timed_out or self.is_done():
             self.complete()
@@ -89,7 +84,7 @@ class LargeFetch(DelayedFetch):
             self._schedule_reread()
 
     def _reply_piece(self) -> None:
-        if self._slot is None:
+        if self._parking.slot is None:
             return
         at = len(self._reply_results)
         if at < self.size:
@@ -97,9 +92,9 @@ class LargeFetch(DelayedFetch):
             self._reply_results += [self._results[place] or self._encode_empty(place) for place in range(at, end)]
             self._schedule(self._reply_piece)
             return
-        slot = self._slot
-        self.unpark()
-        self._connection.send_response(slot, self.make_response())
+        slot = self.unpark()
+        assert slot is not None, "the fetch was parked a moment ago"
+        slot.reply(self.make_response())
 
     def _all_results(self) -> list[PartitionResult | bytes]:
         return self._reply_results

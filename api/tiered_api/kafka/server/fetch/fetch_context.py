@@ -1,0 +1,38 @@
+"""What the consumer fetches of one broker share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tiered_api.kafka.server.context import KafkaContext
+from tiered_api.kafka.server.fetch.cold_reads import ColdReads
+from tiered_api.kafka.server.fetch.parking import ParkedFetches
+from tiered_api.kafka.server.fetch.read_sources import ReadSources
+from tiered_api.kafka.server.fetch.rereads import RereadQueue
+from tiered_api.kafka.server.response_slot import RequestConnection, RunGuarded
+
+
+class FetchConnection(RequestConnection, Protocol):
+    """The connection of a client, with what the Fetch handler keeps in it."""
+
+    fetch_prefix_end: int
+    """Position of the first partition in the last Fetch request."""
+    fetch_rotation: int
+    """Number of fetches that left out records for want of room."""
+
+    @property
+    def can_copy_slices(self) -> bool:
+        """True if replies may copy file slices to memory: few unsent bytes wait there."""
+
+
+class FetchContext:
+    """The surroundings of each consumer fetch: replicas, cold reads, and the fetches that wait."""
+
+    __slots__ = ("cold_reads", "kafka", "parked", "rereads", "sources")
+
+    def __init__(self, kafka: KafkaContext, run_guarded: RunGuarded) -> None:
+        self.kafka = kafka
+        self.sources = ReadSources(kafka)
+        self.cold_reads = ColdReads(kafka)
+        self.parked = ParkedFetches(run_guarded)
+        self.rereads = RereadQueue(kafka)
