@@ -13,11 +13,11 @@ May import: metadata
   partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)
   partition_health       leaderless, under-replicated and under-min-ISR partitions
   partition_limits       limits on partitions of a cluster and replicas of a broker
-  isr_changes            granted ISR changes as lines for the broker's log
+  isr_changes            committed ISR changes as lines for the broker's log
   placement              replica placement for new partitions, over brokers and racks
   reassignment           decisions about partition reassignments (KIP-455)
   reassignment_planner   the fewest replica moves that drain a broker or balance all
-  missing_replicas       replicas for topics below the default replication factor
+  missing_replicas       the plan that adds replicas to topics created with too few brokers
 ~ replica_gains          the loop that adds missing replicas after brokers join
 ~ preferred_leaders      the loop that returns leadership to preferred leaders
   heartbeats             contact times of brokers, and session timeouts

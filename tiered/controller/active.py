@@ -1,4 +1,9 @@
-"""One time as controller: the shard behind its log, and the brokers it listens to. Ends with the first slot lost."""
+"""The active controller during one controller epoch: runs the controller shard and tracks the heartbeats of brokers.
+
+A broker that is silent for a session timeout, or whose process has ended, is fenced. Fencing a broker by mistake costs
+leaderships and never a record (M4). The epoch ends when another controller wins a log slot (M2), or when a broker
+reports a newer controller. Decisions about requests are in `controller`, writes to the bucket in `metadata.log_writer`.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +34,21 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 PROBE_SECONDS = 0.5
 FENCED_QUERY_INTERVAL_NS = 1_000_000_000
-"""Between two questions to brokers that are fenced: whom do they hear?"""
+"""Shortest time between two queries to fenced brokers for the controller that they follow."""
 DECISION_SECONDS = 30.0
 PROPAGATION_SECONDS = 1.0
 STEP_DOWN_SECONDS = 2.0
 
 
 class LastContact(NamedTuple):
-    """The controller before, and for how long this broker had not heard it: that counts for its session."""
+    """The previous controller, and how long this broker had no contact with it: that time counts for its session."""
 
     node_id: int
     silent_ms: int
 
 
 class ActiveController:
-    """`epoch` is this controller's; `progress` is set, and replaced, whenever a broker says what it has acted on."""
+    """The controller of `epoch`. `applied_progress` is set and replaced whenever a broker reports its applied slot."""
 
     def __init__(
         self, cluster: ClusterMember, controller: Controller, metadata: MetadataLog, last_contact: LastContact
@@ -52,7 +57,7 @@ class ActiveController:
         self.heartbeats = BrokerHeartbeats(cluster.session_ms * 1_000_000)
         self.applied_progress = asyncio.Event()
         self.was_followed = False
-        """Whether any broker has asked this controller."""
+        """True if any broker has fetched metadata from this controller."""
         self._unreachable = UnreachableBrokers()
         self._metadata = metadata
         self._cluster = cluster
@@ -74,9 +79,9 @@ class ActiveController:
         self._running_tasks: dict[tuple[str, int], None] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled. `Fenced` when another controller has written."""
+        """Runs the controller until it is cancelled. Raises `Fenced` when another controller has written to the log."""
         try:
-            await run_subtask(self._run(), "reign")
+            await run_subtask(self._run(), "active controller")
         except BaseExceptionGroup as errors:
             fenced = errors.subgroup(Fenced)
             if fenced is None:
@@ -90,17 +95,20 @@ class ActiveController:
             self._group = group
             group.create_task(self.runtime.run(), name="metadata")
             group.create_task(self._monitor_brokers(), name="liveness")
-            group.create_task(self._await_newer_controller(), name="doubt")
+            group.create_task(self._await_newer_controller(), name="newer controller")
             group.create_task(self._leader_balancer.run(), name="preferred leaders")
-            group.create_task(self._replica_balancer.run(), name="gaining")
+            group.create_task(self._replica_balancer.run(), name="missing replicas")
 
     def on_newer_controller(self) -> None:
-        """Somebody knows a newer controller."""
+        """Ends this controller soon: another broker or the bucket reports a higher controller epoch."""
         self._newer_controller_seen.set()
 
     def on_view_request(self) -> None:
-        """Somebody asks whom this broker hears: it misses its controller, or it is a later one, that misses those who
-        still follow this one. That much cannot be said of a cluster that is well."""
+        """Checks the log for a newer controller, at most once a second, because another broker asks for the view.
+
+        Brokers ask only in trouble. Either the asking broker has lost its controller, or it is a newer controller that
+        misses brokers which still follow this one.
+        """
         now_ns = self._clock.mono_ns()
         if now_ns - self._view_requested_ns >= FENCED_QUERY_INTERVAL_NS:
             self._view_requested_ns = now_ns
@@ -108,7 +116,10 @@ class ActiveController:
 
     @contextlib.contextmanager
     def track_metadata_fetch(self, metadata_fetch: MetadataFetch) -> Iterator[None]:
-        """While a broker's request is under way. One that ends with its connection may be the last."""
+        """Records a broker's fetch while it is in progress.
+
+        If it ends with its connection, checks whether the broker is gone.
+        """
         now_ns, connection_lost, self.was_followed = self._clock.mono_ns(), True, True
         known = self._cluster.image.brokers.get(metadata_fetch.node_id)
         if not self.heartbeats.begin_fetch(
@@ -136,18 +147,20 @@ class ActiveController:
                 self.probe(metadata_fetch.node_id)
 
     async def decide(self, request: Request, timeout: float) -> Any:
-        """The controller's reply, once it is committed; `Refused` as `Runtime.submit` has it."""
+        """Returns the controller's reply after its changes are committed. Raises `Refused` like `Runtime.submit`."""
         return await self.runtime.submit(request, timeout)
 
     async def wait_until_applied(self, slot: int) -> None:
-        """Returns once every broker that is heard has acted on `slot`, or after a moment: a topic is ready for every
-        client when its creation is answered, where its leaders are quick."""
+        """Returns once every broker with a session has applied `slot`, or after one second at most.
+
+        A topic is therefore ready for every client when its creation is answered, if its leaders are quick.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROPAGATION_SECONDS):
                 while not self.heartbeats.is_applied_by_all(slot):
                     await self.applied_progress.wait()
 
-    # -- listening ----------------------------------------------------------------------------------------------------
+    # -- brokers ------------------------------------------------------------------------------------------------------
 
     async def _monitor_brokers(self) -> None:
         while True:
@@ -169,7 +182,7 @@ class ActiveController:
             expired = self.heartbeats.expired_sessions(now_ns)
             if now_ns - self._fenced_queried_ns >= FENCED_QUERY_INTERVAL_NS:
                 self._fenced_queried_ns = now_ns
-                # Who cannot write fences nobody, and still misses those that follow somebody else.
+                # A controller that cannot write fences no broker. Brokers of expired sessions may follow a newer one.
                 for node_id in [*fenced_ids, *(node_id for node_id, _ in expired)]:
                     self._query_fenced_broker(node_id)
             for node_id in self.heartbeats.take_probes_due(now_ns):
@@ -178,44 +191,47 @@ class ActiveController:
                 self._spawn("look", own, self._check_newer_controller())
             for node_id, incarnation in expired:
                 if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
-                    log.warning("broker is not heard node_id=%d", node_id)
+                    log.warning("broker missed its session timeout, is fenced node_id=%d", node_id)
             await self._clock.sleep(TICK_SECONDS)
 
     def on_image(self) -> None:
-        """The image has: there may be others to listen to."""
+        """Looks for brokers to track, and for leaderships and replicas to balance, after the image has changed."""
         self._wake.set()
         self._leader_balancer.on_image()
         self._replica_balancer.on_image()
 
     def _unfence_self(self, own: BrokerImage | None) -> None:
-        """Another controller did not hear this broker; the one that it is itself does."""
+        """Unfences this broker: an earlier controller lost contact with it and fenced it."""
         if own is not None and own.fenced and own.alive and own.incarnation == self._cluster.incarnation:
             self._decide("unfence", own.node_id, UnfenceBroker(own.node_id, own.incarnation))
 
     def probe(self, node_id: int) -> None:
-        """Looks whether its process is gone."""
+        """Starts a check of whether the broker's process has ended."""
         incarnation = self.heartbeats.incarnation(node_id)
         address = self._cluster.address_of(node_id)
         if incarnation is not None and address:
             self._spawn("probe", node_id, self._fence_if_gone(node_id, incarnation, address))
 
     async def _fence_if_gone(self, node_id: int, incarnation: str, address: str) -> None:
-        """A process that has ended need not be waited for."""
+        """Fences a broker at once if its process has ended: its session timeout need not be waited for."""
         peers = self._cluster.peers
         if peers is None or not await peers.is_gone(address, PROBE_SECONDS):
             return
         if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
-            log.warning("broker is gone node_id=%d address=%s", node_id, address)
+            log.warning("broker process has ended, is fenced node_id=%d address=%s", node_id, address)
 
     async def _check_newer_controller(self) -> None:
-        """Whom it does not hear may follow a newer controller, which it cannot ask about where it is cut off itself. It
-        must not tell its clients for long that it leads."""
+        """Reads the next slot of the log to find a newer controller.
+
+        Brokers that are silent may follow a newer controller. If this broker is cut off, it can ask none of them. It
+        must not tell its clients for long that it leads.
+        """
         try:
             await self._metadata.check_next_slot()
         except Fenced:
             self.on_newer_controller()
         except (Unavailable, Corrupt) as error:
-            log.info("whether there is a newer controller is asked again why=%s", error)
+            log.info("check for a newer controller failed, is repeated why=%s", error)
 
     def _query_fenced_broker(self, node_id: int) -> None:
         address = self._cluster.address_of(node_id)
@@ -223,8 +239,11 @@ class ActiveController:
             self._spawn("ask", node_id, self._query_controller_view(address))
 
     async def _query_controller_view(self, address: str) -> None:
-        """Whom it does not hear may be heard by a newer controller: after a cut each of the two misses somebody, and a
-        bucket that is asked once a minute would leave them both in place for so long."""
+        """Asks a silent broker for the controller that it follows.
+
+        After a network partition two controllers can each miss some brokers. The bucket is checked only once a minute,
+        so both would stay for that long.
+        """
         peers = self._cluster.peers
         if peers is None:
             return
@@ -243,10 +262,12 @@ class ActiveController:
             await self.runtime.submit(request, DECISION_SECONDS)
         except Refused as refused:
             kind = type(request).__name__
-            log.warning("decision about a broker comes later request=%s node_id=%d why=%s", kind, node_id, refused)
+            log.warning(
+                "decision about a broker failed, is repeated request=%s node_id=%d why=%s", kind, node_id, refused
+            )
 
     def _spawn(self, kind: str, node_id: int, work: Coroutine[Any, Any, None]) -> bool:
-        """One of a kind at a time: whether it has begun."""
+        """Starts `work` if no other task of this kind for this broker runs. Returns True if `work` was started."""
         key = (kind, node_id)
         if self._group is None or key in self._running_tasks:
             work.close()
@@ -265,15 +286,15 @@ class ActiveController:
 
     async def _await_newer_controller(self) -> None:
         await self._newer_controller_seen.wait()
-        with contextlib.suppress(TimeoutError):  # who waits for an entry shall hear that it lost its slot, if it did
+        with contextlib.suppress(TimeoutError):  # pending requests get the outcome of their slot if it is known in time
             async with asyncio.timeout(STEP_DOWN_SECONDS):
                 while self.runtime.pending:
                     await self._clock.sleep(TICK_SECONDS)
-        raise Fenced(f"a controller newer than epoch {self.epoch} is there")
+        raise Fenced(f"a newer controller than that of epoch {self.epoch} exists")
 
 
 class _SnapshottingLog:
-    """The metadata log of a controller, with a snapshot of what is committed whenever a replay would grow long."""
+    """The metadata log of a controller; writes a snapshot of the committed image before an append if one is due."""
 
     def __init__(self, metadata: MetadataLog, cluster: ClusterMember) -> None:
         self._metadata = metadata
@@ -284,5 +305,5 @@ class _SnapshottingLog:
             try:
                 await self._metadata.write_snapshot(self._cluster.image)
             except (Unavailable, Corrupt) as error:
-                log.warning("metadata snapshot comes later why=%s", error)
+                log.warning("metadata snapshot failed, is repeated why=%s", error)
         return await self._metadata.append(changes)

@@ -1,4 +1,7 @@
-"""The controller's decisions about brokers: who they are, what is set for them, and what a new incarnation means."""
+"""Decisions of the controller about brokers: register, announce, unregister and configure (R1).
+
+Effects on partitions are in `leaders` and `partition_transitions`.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +22,37 @@ from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, Topic
 
 
 def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
-    """A new incarnation takes its node id. The first with a `min.insync.replicas` of its own says so for all."""
+    """Registers a new incarnation under its node id (R1).
+
+    The first broker with a non-default `min.insync.replicas` sets that value for all brokers.
+    """
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is not None and known.incarnation == request.incarnation:
         return Decision((), None)
-    made: list[Change] = [
+    changes: list[Change] = [
         kinds.BrokerRegistered(
             node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)
         )
     ]
-    wanted = settings.min_insync_replicas
-    if wanted != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(ALL_BROKERS, {}):
-        made.append(kinds.BrokerConfigChanged(ALL_BROKERS, {MIN_ISR: str(wanted)}))
+    own_min_isr = settings.min_insync_replicas
+    if own_min_isr != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(ALL_BROKERS, {}):
+        changes.append(kinds.BrokerConfigChanged(ALL_BROKERS, {MIN_ISR: str(own_min_isr)}))
     reported_ends = _ReportedEnds(request)
 
-    def step(topic: TopicImage, p: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
+    def register_replica(topic: TopicImage, p: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
         return (
-            partition_transitions.register_broker(old, node, reported_ends.end(topic, p), terms)
+            partition_transitions.register_broker(old, node, reported_ends.end(topic, p), context)
             if node in old.replicas
             else old
         )
 
-    contexts = PartitionContexts(image.apply(made), settings, leaders.live_ids(image) | {node}, now_ms)
-    made += leaders.change_partitions(image.topics.values(), contexts, step)
-    return Decision(tuple(made), None)
+    contexts = PartitionContexts(image.apply(changes), settings, leaders.live_ids(image) | {node}, now_ms)
+    changes += leaders.change_partitions(image.topics.values(), contexts, register_replica)
+    return Decision(tuple(changes), None)
 
 
 class _ReportedEnds:
-    """What a registration says of each log: nothing where it is whole (rule R1), else its end."""
+    """The log ends in a registration: none for a log that is proved whole (R1)."""
 
     def __init__(self, request: requests.RegisterBroker) -> None:
         self._node = request.node_id
@@ -55,7 +61,10 @@ class _ReportedEnds:
         self._ends = {(each.topic_id, each.partition): each for each in request.ends}
 
     def end(self, topic: TopicImage, p: int) -> End | None:
-        """None: it has all that this broker ever said it has. An end that is not told is that of an empty log."""
+        """Returns the end of a log, or None if the log has everything that this broker ever reported to have.
+
+        A log that is not proved whole and has no reported end counts as empty.
+        """
         end = self._ends.get((topic.topic_id, p))
         if end is not None:
             return End(self._node, end.leader_epoch, end.end_offset)
@@ -64,14 +73,14 @@ class _ReportedEnds:
 
 
 def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
-    """Where an incarnation answers now. `Refused` where another broker that lives does."""
+    """Records the addresses of an incarnation. Raises `Refused` if another live broker already has one of them."""
     known = leaders.check_incarnation(image, request.node_id, request.incarnation)
     for other in image.brokers.values():
         taken = set(request.listeners.values()).intersection(other.listeners.values())
         if other.live and other.node_id != request.node_id and taken:
             why = (
-                f"broker {other.node_id} is at {min(taken)}: advertised.listeners of broker {request.node_id} must say"
-                " where that one is reached itself"
+                f"broker {other.node_id} is at {min(taken)} already: set advertised.listeners of broker"
+                f" {request.node_id} to its own address"
             )
             raise Refused(Code.INVALID_REGISTRATION, why)
     updated = replace(
@@ -81,7 +90,7 @@ def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Dec
 
 
 def update_registration(image: Image, broker: BrokerImage, now_ms: int) -> Decision[None]:
-    """The same incarnation, with something else to say of itself."""
+    """Records other addresses or another data directory of the same incarnation."""
     if broker == image.brokers[broker.node_id]:
         return Decision((), None)
     change = kinds.BrokerRegistered(
@@ -92,15 +101,15 @@ def update_registration(image: Image, broker: BrokerImage, now_ms: int) -> Decis
 
 
 def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[None]:
-    """Takes a broker out of the metadata, and its settings with it. `Refused` while it is live or has replicas."""
+    """Removes a broker and its settings from the metadata. Raises `Refused` while it is live or has replicas."""
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is None:
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {node}")
     if known.live:
         raise Refused(Code.INVALID_REQUEST, f"broker {node} is live: stop it first")
-    held = [str(tp) for tp, _ in delta.hosted_partitions(image, node)]
-    if held:
-        why = f"broker {node} has {len(held)} replicas, {held[0]} for one: move them away first (decommission)"
+    hosted = [str(tp) for tp, _ in delta.hosted_partitions(image, node)]
+    if hosted:
+        why = f"broker {node} has {len(hosted)} replicas, such as {hosted[0]}: move them away first (decommission)"
         raise Refused(Code.INVALID_REQUEST, why)
     return Decision((kinds.BrokerUnregistered(node, known.incarnation),), None)
 
@@ -108,26 +117,31 @@ def unregister(image: Image, request: requests.UnregisterBroker) -> Decision[Non
 def alter_configs(
     image: Image, settings: Settings, request: requests.AlterBrokerConfigs, now_ms: int
 ) -> Decision[dict[str, str]]:
-    """Settings of one broker or of all; `min.insync.replicas` of all only, for everybody has to mean the same by it."""
+    """Changes settings of one broker, or of all brokers if `node_id` is -1.
+
+    `min.insync.replicas` can be set for all brokers only, because leader and controller must use the same value (R3).
+    """
     if request.node_id != ALL_BROKERS and request.node_id not in image.brokers:
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
     in_force = broker_settings(image, settings, request.node_id).to_strings()
-    own = image.broker_configs.get(request.node_id, {})
-    edits = apply_edits(request.configs, own, in_force, broker_rows(), replace=request.replace)
+    current = image.broker_configs.get(request.node_id, {})
+    edits = apply_edits(request.configs, current, in_force, broker_rows(), replace=request.replace)
     check_dynamic(edits)
     if request.node_id != ALL_BROKERS and edits.get(MIN_ISR) is not None:
-        raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it is set for a topic or for all brokers")
-    if request.node_id == ALL_BROKERS and MIN_ISR in own and edits.get(MIN_ISR, "") is None:
-        # As Kafka refuses it (KIP-966): nobody sees from a removal which number comes in its place.
-        raise Refused(Code.INVALID_CONFIG, f"{MIN_ISR} of all brokers is not removed: set it to what shall be in force")
+        raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it can be set for a topic or for all brokers only")
+    if request.node_id == ALL_BROKERS and MIN_ISR in current and edits.get(MIN_ISR, "") is None:
+        # Kafka refuses this too (KIP-966): a removal does not show which number takes effect instead.
+        raise Refused(Code.INVALID_CONFIG, f"{MIN_ISR} of all brokers cannot be removed: set it to another value")
     if request.node_id == ALL_BROKERS and edits.get(CORDONED):
-        raise broker_rows()[CORDONED].refuse(str(edits[CORDONED]), "it is set for one broker: new topics need others")
-    made: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)
-    after = image.apply(made)
+        raise broker_rows()[CORDONED].refuse(
+            str(edits[CORDONED]), "it can be set for one broker only: new topics need others"
+        )
+    changes: tuple[Change, ...] = (kinds.BrokerConfigChanged(request.node_id, edits),)
+    after = image.apply(changes)
     defaults = broker_settings(after, settings, request.node_id).topic_defaults()
     for topic in after.topics.values():
         topic_config(topic, defaults)
     if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN}:
         contexts = PartitionContexts(after, settings, leaders.live_ids(after), now_ms)
-        made = (*made, *leaders.reevaluate_partitions(after.topics.values(), contexts))
-    return Decision(() if request.validate_only else made, dict(after.broker_configs[request.node_id]))
+        changes = (*changes, *leaders.reevaluate_partitions(after.topics.values(), contexts))
+    return Decision(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))

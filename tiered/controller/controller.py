@@ -1,8 +1,8 @@
-"""The controller as a shard: topics, settings, broker incarnations and who leads what.
+"""The controller as a shard: decides requests about topics, settings, brokers and leaders, and applies their changes.
 
-`image` runs ahead of the log by what was decided and is not committed yet; brokers act on committed images only (rule
-M5). Every leadership it hands out moves the leader epoch, and no epoch is handed out twice. The decisions stand in
-`topics`, `brokers` and `leaders`.
+`image` is ahead of the log by the changes that are decided and not yet committed. Brokers act on committed images only
+(M5). Every election raises the leader epoch, and no leader epoch is used twice. The decisions themselves are in
+`topics`, `brokers`, `leaders` and `reassignment`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 
 PRODUCER_IDS = 1_000
-"""Ids in a block, as Kafka's: so many producers come up without a word to the controller."""
+"""Producer ids in a block, as in Kafka: a broker serves that many producers with one request to the controller."""
 
 
 class Controller:
-    """`settings` gives the defaults; `draw_id` a fresh topic id per call."""
+    """The controller shard. `settings` are the defaults; `draw_id` returns a new topic id on each call."""
 
     def __init__(self, image: Image, settings: Settings, draw_id: Callable[[], TopicId]) -> None:
         self.image = image
@@ -38,7 +38,10 @@ class Controller:
         self.image = self.image.apply(changes, slot)
 
     def decide(self, request: Request, now_ms: int) -> Decision[Any]:
-        """`Refused` when the request cannot be; the reply's type is told by each request."""
+        """Returns the changes and the reply for a request. Raises `Refused` if it cannot be granted.
+
+        The docstring of each request names the type of its reply.
+        """
         image, settings = self.image, self._settings
         match request:
             case requests.AlterBrokerConfigs():
@@ -95,17 +98,17 @@ class Controller:
         topics = Topics(self.image, self._settings, self._draw_id)
         match request:
             case requests.CreateTopic():
-                made = topics.create((request,), now_ms)
-                if isinstance(made.reply[0], Refused):
-                    raise made.reply[0]
-                return Decision(made.changes, made.reply[0])
+                decision = topics.create((request,), now_ms)
+                if isinstance(decision.reply[0], Refused):
+                    raise decision.reply[0]
+                return Decision(decision.changes, decision.reply[0])
             case requests.CreateTopics():
                 return topics.create(request.topics, now_ms)
             case requests.DeleteTopic():
                 return topics.delete(request, now_ms)
             case requests.ForgetTopic():
-                waits = request.topic_id in self.image.deleted_topics
-                return Decision((kinds.TopicForgotten(request.topic_id),) if waits else (), None)
+                exists = request.topic_id in self.image.deleted_topics
+                return Decision((kinds.TopicForgotten(request.topic_id),) if exists else (), None)
             case requests.CreatePartitions():
                 return topics.add_partitions(request)
             case requests.AlterTopicConfigs():

@@ -1,8 +1,8 @@
 """The shape of replicated state: decide, then apply.
 
-`decide` judges a request against the state and returns changes; it mutates nothing. `apply` alone mutates, and takes
-only changes that are committed, or that will be applied again from the log when their commit fails. A shard that loses
-its log is dropped and loaded by replay: there is no rollback.
+`decide` judges a request against the state and returns changes; it changes nothing itself. Only `apply` changes the
+state. It takes changes that are committed, or that will be applied again from the log if their commit fails. A shard
+that loses its log is dropped and loaded again by replay, so there is no rollback.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Reply]):
-    """What to append, in order, and what to answer once it is committed. No changes: the answer stands at once,
-    but only after everything that was decided before is committed too."""
+    """The changes to append, in order, and the reply to send once they are committed.
+
+    A decision without changes is answered at once, but only after all earlier decisions are committed.
+    """
 
     changes: tuple[Change, ...]
     reply: Reply
 
 
 class Shard(Protocol[Request_contra]):
-    """State behind a log. `decide` raises `Refused` to say no."""
+    """State behind a log. `decide` raises `Refused` to reject a request."""
 
     def decide(self, request: Request_contra, now_ms: int) -> Decision[Any]: ...
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None: ...

@@ -1,7 +1,7 @@
-"""Whom the controller hears: brokers ask for the metadata log all the time, and who stops asking is fenced.
+"""Contact times of brokers as seen by the controller: a broker that stops fetching the metadata log is fenced.
 
-Pure; times are monotonic nanoseconds. Safety does not rest on any of it: a broker that is fenced by mistake loses its
-leaderships to others under later epochs, and is taken back when it asks again.
+Pure; times are monotonic nanoseconds. Safety does not depend on this file (M4). A broker that is fenced by mistake
+loses its leaderships to other brokers under later epochs, and is unfenced when it fetches again.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PROBE_AFTER_NS = 300_000_000
-"""A broker without a request under way for so long may be gone: it asks again at once when it is answered."""
+"""Time without a fetch in progress after which a broker may be gone: brokers fetch again right after a reply."""
 
 LOG_CHECK_INTERVALS_NS = (1_000_000_000, 60_000_000_000)
-"""Between two looks into the log for a newer controller while brokers are missing: at least and at most."""
+"""Shortest and longest time between two reads of the log for a newer controller while brokers are unreachable."""
 
 
 class UnreachableBrokers:
-    """Brokers that a controller does not hear: it may be that another one does. That is asked often at first, and ever
-    more seldom of one that stays away."""
+    """Brokers without contact to this controller: they may follow a newer one, so the log is checked.
+
+    The checks are frequent at first and become rarer while the same brokers stay unreachable.
+    """
 
     def __init__(self) -> None:
         self._unreachable_since_ns: dict[int, int] = {}
         self._checked_ns: int | None = None
 
     def is_log_check_due(self, unreachable: Iterable[int], now_ns: int) -> bool:
-        """Whether the log should be looked at now; it is taken to be."""
+        """True if the log should be read now; the call counts as that read."""
         self._unreachable_since_ns = {
             node_id: self._unreachable_since_ns.get(node_id, now_ns) for node_id in unreachable
         }
@@ -44,13 +46,13 @@ class _Session:
     incarnation: str
     contact_ns: int
     fetches_in_flight: int = 0
-    """Its requests that are under way: they wait for something new."""
+    """Fetches of the broker that wait for the next entry."""
     applied_slot: int = -1
     probed_ns: int = 0
 
 
 class BrokerHeartbeats:
-    """The live brokers other than the controller's own, and when each was heard last."""
+    """The live brokers other than the controller's own, with the time of the last contact with each."""
 
     def __init__(self, timeout_ns: int) -> None:
         self.timeout_ns = timeout_ns
@@ -60,7 +62,7 @@ class BrokerHeartbeats:
         return len(self._sessions)
 
     def set_live_brokers(self, live: Iterable[tuple[int, str]], now_ns: int) -> None:
-        """(node id, incarnation) of all that are to be heard from now on. Who is new has the whole timeout."""
+        """Sets the (node id, incarnation) pairs to track. A new pair starts with a full session timeout."""
         before, self._sessions = self._sessions, {}
         for node_id, incarnation in live:
             known = before.get(node_id)
@@ -69,13 +71,16 @@ class BrokerHeartbeats:
             self._sessions[node_id] = known
 
     def backdate_contact(self, node_id: int, silent_ns: int, now_ns: int) -> None:
-        """It is known to have been silent for so long already, unless it has been heard meanwhile."""
+        """Counts `silent_ns` of earlier silence, unless the broker has a fetch in progress."""
         session = self._sessions.get(node_id)
         if session is not None and not session.fetches_in_flight:
             session.contact_ns = min(session.contact_ns, now_ns - silent_ns)
 
     def begin_fetch(self, node_id: int, incarnation: str, applied_slot: int, now_ns: int) -> bool:
-        """A request of it has come. Whether that incarnation is expected; `answered` has to follow then."""
+        """Records the start of a fetch.
+
+        Returns True if the incarnation is tracked; the caller must then call `end_fetch`.
+        """
         session = self._session_of(node_id, incarnation)
         if session is None:
             return False
@@ -85,7 +90,7 @@ class BrokerHeartbeats:
         return True
 
     def end_fetch(self, node_id: int, incarnation: str, now_ns: int, *, connection_lost: bool = False) -> None:
-        """Its request has ended; `broken`: because its connection did, which a process that dies leaves behind."""
+        """Records the end of a fetch. `connection_lost`: the connection broke, as it does when a process dies."""
         session = self._session_of(node_id, incarnation)
         if session is None:
             return
@@ -94,17 +99,17 @@ class BrokerHeartbeats:
             session.contact_ns = now_ns
 
     def take_probes_due(self, now_ns: int) -> list[int]:
-        """Brokers of which somebody should look whether their process is still there; each is named once in a while."""
-        found = []
+        """Returns brokers whose processes should be probed now, each at most once in `PROBE_AFTER_NS`."""
+        due = []
         for node_id, session in self._sessions.items():
-            silent = now_ns - max(session.contact_ns, session.probed_ns)
-            if not session.fetches_in_flight and silent >= PROBE_AFTER_NS:
+            silent_ns = now_ns - max(session.contact_ns, session.probed_ns)
+            if not session.fetches_in_flight and silent_ns >= PROBE_AFTER_NS:
                 session.probed_ns = now_ns
-                found.append(node_id)
-        return found
+                due.append(node_id)
+        return due
 
     def expired_sessions(self, now_ns: int) -> list[tuple[int, str]]:
-        """(node id, incarnation) of those that were not heard for the whole timeout."""
+        """Returns (node id, incarnation) of brokers without contact for the whole session timeout."""
         return [
             (node_id, session.incarnation)
             for node_id, session in self._sessions.items()
@@ -112,7 +117,7 @@ class BrokerHeartbeats:
         ]
 
     def silent_brokers(self, now_ns: int) -> list[int]:
-        """Those that were not heard for half of it: somebody else may hear them soon."""
+        """Returns brokers without contact for half the session timeout: another controller may have them soon."""
         return [
             node_id
             for node_id, session in self._sessions.items()
@@ -120,12 +125,12 @@ class BrokerHeartbeats:
         ]
 
     def incarnation(self, node_id: int) -> str | None:
-        """Which incarnation is expected."""
+        """Returns the incarnation of a broker that is tracked."""
         session = self._sessions.get(node_id)
         return session.incarnation if session is not None else None
 
     def is_applied_by_all(self, slot: int) -> bool:
-        """Whether every one of them has done what the log asks up to `slot`."""
+        """True if every tracked broker has applied the log up to `slot`."""
         return all(session.applied_slot >= slot for session in self._sessions.values())
 
     def _session_of(self, node_id: int, incarnation: str) -> _Session | None:

@@ -1,6 +1,7 @@
-"""The controller's decisions about in-sync sets and leaders, over all partitions that they concern.
+"""Decisions of the controller about leaders and ISRs, over all partitions that a request concerns.
 
-Each partition goes by `in_sync`; here stand who is live, what each topic asks for, and what is refused.
+The transitions of one partition are in `partition_transitions`. This file finds the live brokers and each topic's
+settings, and refuses requests that do not fit (R1 to R4).
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ PartitionTransition = Callable[[TopicImage, int, PartitionImage, PartitionContex
 
 
 class PartitionContexts:
-    """What the partitions of each topic go by, worked out once per topic.
+    """The context of each topic's partitions: live brokers and the topic's settings.
 
-    `min.insync.replicas` is what the log says of the topic or of all brokers, never what one broker was started with
-    (`cluster_min_isr`)."""
+    `min.insync.replicas` is the value in the metadata log, for the topic or for all brokers. A value that one broker
+    was started with never counts (`cluster_min_isr`).
+    """
 
     def __init__(self, image: Image, settings: Settings, live: frozenset[int], now_ms: int) -> None:
-        said = image.broker_configs.get(ALL_BROKERS, {})
-        unclean = said.get(UNCLEAN)
+        configs = image.broker_configs.get(ALL_BROKERS, {})
+        unclean = configs.get(UNCLEAN)
         unclean_default = settings.unclean_leader_election_enable if unclean is None else _is_true(unclean)
         self._defaults = PartitionContext(live, cluster_min_isr(image), unclean_default, now_ms, stopping_ids(image))
 
     def __call__(self, topic: TopicImage) -> PartitionContext:
-        """The terms of one topic."""
+        """Returns the context of one topic."""
         min_isr, unclean = topic.configs.get(MIN_ISR), topic.configs.get(UNCLEAN)
         context = self._defaults
         if min_isr is not None:
@@ -47,33 +49,36 @@ class PartitionContexts:
 
 
 def live_brokers(image: Image) -> list[BrokerImage]:
-    """The brokers that may lead and be in sync, by age."""
+    """Returns the brokers that may lead and be in sync, in order of their first registration."""
     return [broker for broker in image.brokers.values() if broker.live]
 
 
 def stopping_ids(image: Image) -> frozenset[int]:
-    """Those that have said so."""
+    """Returns ids of the brokers that announced a stop."""
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.stopping)
 
 
 def placement_racks(image: Image) -> dict[int, str]:
-    """Where new replicas may go: the rack of each live broker that is not cordoned."""
+    """Returns node id -> rack of the brokers that take new replicas: live and not cordoned."""
     return {each.node_id: each.rack for each in live_brokers(image) if not is_cordoned(image, each.node_id)}
 
 
 def is_cordoned(image: Image, node_id: int) -> bool:
-    """Whether it gets no new replicas (KIP-1066)."""
+    """True if the broker takes no new replicas (KIP-1066)."""
     given = image.broker_configs.get(node_id, {}).get(CORDONED)
     return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
 
 
 def live_ids(image: Image) -> frozenset[int]:
-    """Their node ids."""
+    """Returns ids of the live brokers."""
     return frozenset(broker.node_id for broker in image.brokers.values() if broker.live)
 
 
 def check_incarnation(image: Image, node_id: int, incarnation: str) -> BrokerImage:
-    """The broker, when this incarnation of it is the last that registered."""
+    """Returns the broker if `incarnation` is the last one that registered.
+
+    Raises `Refused` (STALE_BROKER_EPOCH) if not.
+    """
     known = image.brokers.get(node_id)
     if known is None or known.incarnation != incarnation:
         raise Refused(Code.STALE_BROKER_EPOCH, f"another incarnation of broker {node_id} has registered")
@@ -83,7 +88,7 @@ def check_incarnation(image: Image, node_id: int, incarnation: str) -> BrokerIma
 def change_partitions(
     topics: Iterable[TopicImage], contexts: PartitionContexts, transition: PartitionTransition
 ) -> Iterator[Change]:
-    """What `step` makes of each partition, as changes."""
+    """Returns the changes that `transition` makes to each partition."""
     for topic in topics:
         context = contexts(topic)
         for p, old in enumerate(topic.partitions):
@@ -93,27 +98,27 @@ def change_partitions(
 
 
 def reevaluate_partitions(topics: Iterable[TopicImage], contexts: PartitionContexts) -> Iterator[Change]:
-    """After other settings: who is eligible, and whether somebody leads now."""
-    return change_partitions(topics, contexts, lambda _, __, old, terms: partition_transitions.reevaluate(old, terms))
+    """Returns the changes that follow from changed settings: eligible replicas and leaders may differ."""
+    return change_partitions(topics, contexts, lambda _, __, old, ctx: partition_transitions.reevaluate(old, ctx))
 
 
 def new_partition_change(
     topic_id: TopicId, p: int, replicas: tuple[int, ...], context: PartitionContext
 ) -> kinds.PartitionChanged:
-    """Who leads a partition that comes to be."""
-    made = partition_transitions.new_partition(replicas, context)
-    return kinds.PartitionChanged(topic_id, p, made.leader, made.leader_epoch, made.isr, ())
+    """Returns the change that elects the first leader of a new partition."""
+    new = partition_transitions.new_partition(replicas, context)
+    return kinds.PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, ())
 
 
 def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> Decision[None]:
-    """Leaderships move to live members of the ISR; where there is none, the partition waits."""
+    """Moves leaderships of a stopped broker to live ISR members. A partition without one waits for its election."""
     check_incarnation(image, request.node_id, request.incarnation)
     stopped = kinds.BrokerStopped(request.node_id, request.incarnation)
     return Decision((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
 
 def fence_broker(image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int) -> Decision[None]:
-    """As a stop, until it is heard again. Nothing to do for an incarnation that does not live."""
+    """Does the same as a stop, until the broker is unfenced. Changes nothing if the incarnation is not live."""
     known = image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.live:
         return Decision((), None)
@@ -122,14 +127,14 @@ def fence_broker(image: Image, settings: Settings, request: requests.FenceBroker
 
 
 def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBroker, now_ms: int) -> Decision[None]:
-    """It may lead again what nobody leads; in-sync sets it joins as a follower."""
+    """Lets a broker lead leaderless partitions again. It joins ISRs only as a follower."""
     node, known = request.node_id, image.brokers.get(request.node_id)
     if known is None or known.incarnation != request.incarnation or not known.fenced or not known.alive:
         return Decision((), None)
 
-    def reevaluate_leaderless(_: TopicImage, __: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
+    def reevaluate_leaderless(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
         waits = old.leader == NO_LEADER and node in old.replicas
-        return partition_transitions.reevaluate(old, terms) if waits else old
+        return partition_transitions.reevaluate(old, context) if waits else old
 
     contexts = PartitionContexts(image, settings, live_ids(image) | {node}, now_ms)
     unfenced = kinds.BrokerUnfenced(node, request.incarnation)
@@ -137,30 +142,30 @@ def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBr
 
 
 def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
-    """Partition by partition; the reply counts what it still leads."""
+    """Hands over leaderships partition by partition; the reply is the number that the broker still leads."""
     check_incarnation(image, request.node_id, request.incarnation)
     node, still_led = request.node_id, 0
 
-    def step(_: TopicImage, __: int, old: PartitionImage, terms: PartitionContext) -> PartitionImage:
+    def hand_over(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
         nonlocal still_led
-        new = partition_transitions.hand_over(old, node, terms)
+        new = partition_transitions.hand_over(old, node, context)
         still_led += new.leader == node
         return new
 
-    made = tuple(
-        change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), step)
+    changes = tuple(
+        change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), hand_over)
     )
     others = live_ids(image) - stopping_ids(image) - {node}
-    said = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
-    return Decision((*said, *made), still_led)
+    stopping = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
+    return Decision((*stopping, *changes), still_led)
 
 
 def leave_partitions(
     image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int
 ) -> Decision[None]:
-    """As a stop, for some partitions. Those that are not there any more are passed over."""
+    """Does the same as a stop, for some partitions. Skips partitions that no longer exist."""
     check_incarnation(image, request.node_id, request.incarnation)
-    node, made = request.node_id, list[Change]()
+    node, changes = request.node_id, list[Change]()
     contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
     for topic_id, p in dict.fromkeys(request.partitions):
         found = _find_partition(image, topic_id, p)
@@ -169,20 +174,20 @@ def leave_partitions(
         old, context = found[1], contexts(found[0])
         new = partition_transitions.remove_broker(old, node, context)
         if new is not old:
-            made += partition_transitions.to_changes(topic_id, p, old, new, context)
-    return Decision(tuple(made), None)
+            changes += partition_transitions.to_changes(topic_id, p, old, new, context)
+    return Decision(tuple(changes), None)
 
 
 def alter_isrs(
     image: Image, settings: Settings, request: requests.AlterPartitions, now_ms: int
 ) -> Decision[tuple[Code, ...]]:
-    """Wishes of one leader. The second for one partition goes by an epoch that has passed."""
+    """Decides ISR changes of one leader. A second change for a partition is refused: its partition epoch has passed."""
     check_incarnation(image, request.node_id, request.incarnation)
     numbers = {
         broker.node_id: number for broker in live_brokers(image) if (number := _incarnation_number(broker)) is not None
     }
     contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
-    made: list[Change] = []
+    changes: list[Change] = []
     codes: list[Code] = []
     decided: set[tuple[TopicId, int]] = set()
     for change in request.wishes:
@@ -201,19 +206,19 @@ def alter_isrs(
         codes.append(Code.NONE)
         if new is not old:
             decided.add((change.topic_id, change.partition))
-            made += partition_transitions.to_changes(change.topic_id, change.partition, old, new, contexts(topic))
-    return Decision(tuple(made), tuple(codes))
+            changes += partition_transitions.to_changes(change.topic_id, change.partition, old, new, contexts(topic))
+    return Decision(tuple(changes), tuple(codes))
 
 
 def elect_leaders(
     image: Image, settings: Settings, request: requests.ElectLeaders, now_ms: int
 ) -> Decision[tuple[tuple[TopicId, int, Code], ...]]:
-    """As an operator asks. Each partition once."""
+    """Runs the elections that an operator requested, each partition once."""
     wanted: Iterable[tuple[TopicId, int]] = request.partitions or ()
     if request.partitions is None:
         wanted = ((topic.topic_id, p) for topic in image.topics.values() for p in range(len(topic.partitions)))
     contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
-    made: list[Change] = []
+    changes: list[Change] = []
     codes: dict[tuple[TopicId, int], Code] = {}
     for topic_id, p in wanted:
         if (topic_id, p) in codes:
@@ -228,12 +233,12 @@ def elect_leaders(
         )
         codes[topic_id, p] = new if isinstance(new, Code) else Code.NONE
         if isinstance(new, PartitionImage):
-            made += partition_transitions.to_changes(topic_id, p, old, new, contexts(topic))
-    return Decision(tuple(made), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
+            changes += partition_transitions.to_changes(topic_id, p, old, new, contexts(topic))
+    return Decision(tuple(changes), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 
 def plan_preferred_leaders(image: Image) -> tuple[tuple[TopicId, int], ...]:
-    """Partitions that their first replica does not lead although it is in sync, and is not about to stop."""
+    """Returns partitions whose preferred leader is in sync, live and not stopping, but does not lead."""
     electable = live_ids(image) - stopping_ids(image)
     return tuple(
         (topic.topic_id, p)
@@ -244,9 +249,11 @@ def plan_preferred_leaders(image: Image) -> tuple[tuple[TopicId, int], ...]:
 
 
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
-    """Also of a leader that is in force no more: whoever followed it has no more than it had. Of several losses the
-    newest stays, and reaches as far back as any that is told of after it; what its own leader found in the bucket is
-    not lost."""
+    """Records a loss, also one reported by an earlier leader: its followers have no more than it had.
+
+    The newest of several losses stays. It reaches back as far as any loss that is reported after it. Records that its
+    own leader found in the bucket are not lost (`stored_to`).
+    """
     found = _find_partition(image, request.topic_id, request.partition)
     if isinstance(found, Code) or found[1].leader_epoch < request.leader_epoch:
         return Decision((), None)
@@ -263,7 +270,7 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Deci
 
 
 def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms: int) -> Decision[None]:
-    """Those that are there; a loss that was told since stays."""
+    """Acknowledges the losses that exist; a loss of a later epoch stays."""
     seen = tuple(
         (topic_id, p, epoch)
         for topic_id, p, epoch in dict.fromkeys(request.losses)
@@ -273,40 +280,40 @@ def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms
 
 
 def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision[None]:
-    """Of the partitions that the broker still leads under the epoch that it names."""
+    """Records stored ends for partitions that the broker still leads under the epoch that it names."""
     check_incarnation(image, request.node_id, request.incarnation)
-    made = []
+    noted = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
         found = _find_partition(image, each.topic_id, each.partition)
         if isinstance(found, Code):
             continue
         leads = (found[1].leader, found[1].leader_epoch) == (request.node_id, each.leader_epoch)
         if leads and found[1].stored_end != each.offset:
-            made.append((each.topic_id, each.partition, each.offset))
-    return Decision((kinds.StoredEndsNoted(tuple(made)),) if made else (), None)
+            noted.append((each.topic_id, each.partition, each.offset))
+    return Decision((kinds.StoredEndsNoted(tuple(noted)),) if noted else (), None)
 
 
 def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:
-    """A broker says how far logs go that elections wait for. What nobody waits for any more is passed over."""
+    """Records log ends for which elections wait (R4). Skips partitions whose election no longer waits."""
     check_incarnation(image, request.node_id, request.incarnation)
     contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
-    made: list[Change] = []
+    changes: list[Change] = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
         found = _find_partition(image, each.topic_id, each.partition)
         if isinstance(found, Code) or found[1].leader_epoch != each.asked_in:
             continue
         (topic, old), end = found, End(request.node_id, each.leader_epoch, each.end_offset)
         context = contexts(topic)
-        made += partition_transitions.to_changes(
+        changes += partition_transitions.to_changes(
             each.topic_id, each.partition, old, partition_transitions.report_end(old, end, context), context
         )
-    return Decision(tuple(made), None)
+    return Decision(tuple(changes), None)
 
 
 def _remove_broker(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:
     contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
     return change_partitions(
-        image.topics.values(), contexts, lambda _, __, old, terms: partition_transitions.remove_broker(old, node, terms)
+        image.topics.values(), contexts, lambda _, __, old, ctx: partition_transitions.remove_broker(old, node, ctx)
     )
 
 
@@ -322,7 +329,7 @@ def _is_true(text: str) -> bool:
 
 
 def _incarnation_number(broker: BrokerImage) -> int | None:
-    """None for an incarnation that no follower can name."""
+    """Returns None for an incarnation that has no number: no follower fetch can name it."""
     try:
         return incarnation_number(broker.incarnation)
     except ValueError:

@@ -1,4 +1,8 @@
-"""This broker among the others: it follows the controller's metadata log, or is the controller itself."""
+"""This broker's role in the cluster: active controller, or standby that follows the controller's metadata log.
+
+It also sends the broker's requests to the controller, wherever the controller is. Rules: M2 (steps down for good after
+a lost slot), M5 (acts on committed entries) and R6 (`has_controller_contact`).
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (0.05, 0.5)
+"""Shortest and longest pause between two attempts to submit a request to a controller."""
 REACH_SECONDS = 3.0
-"""Between two tries to find somebody who takes a request."""
+"""Longest time for the controller to connect to a broker that announces its addresses."""
 
 
 class ClusterMember:
-    """Either `reign` is there and this broker is the controller, or `following` follows one.
+    """One broker's membership: `active_controller` is set while this broker is the controller, else `standby` follows
+    one.
 
-    Whoever starts calls `begin`, then keeps `run` and `committed.carry_out` running; an error of one of these ends the
-    broker."""
+    The owner calls `start`, then keeps `run` and `loader.run` running. An error of either ends the broker.
+    """
 
     def __init__(self, node: Broker, metadata: MetadataLog, apply_image: ApplyImage) -> None:
         self._node = node
@@ -48,18 +54,18 @@ class ClusterMember:
         self.standby = StandbyController(self, node.peers, node.store)
         self._ended = False
         self._forwarded: dict[asyncio.Timeout, tuple[int, str]] = {}
-        """Requests that a controller (node id, incarnation) has not answered yet."""
+        """Forwarded requests without a reply, each with the controller (node id, incarnation) that got it."""
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def image(self) -> Image:
-        """What is committed, as far as this broker has heard."""
+        """The newest committed image that this broker knows."""
         return self.loader.image
 
     @property
     def applied_slot(self) -> int:
-        """The slot up to which this broker has acted."""
+        """The slot up to which this broker has applied the log."""
         return self.loader.applied_slot
 
     @property
@@ -76,47 +82,50 @@ class ClusterMember:
 
     @property
     def settings(self) -> Settings:
-        """What is in force here."""
+        """The settings in force on this broker."""
         return self._node.settings
 
     @property
     def session_ms(self) -> int:
-        """Silence after which a broker counts as gone, on both sides."""
+        """Session timeout: after this time without contact, broker and controller each count the other as gone."""
         return self._node.settings.broker_session_timeout_ms
 
     @property
     def is_controller(self) -> bool:
-        """Whether this broker is the controller."""
+        """True if this broker is the active controller."""
         return self.active_controller is not None
 
     @property
     def has_controller_contact(self) -> bool:
-        """Whether this broker is the controller, or has heard it within a session (rule R6)."""
+        """True if this broker is the controller, or had contact with it within a session timeout (R6)."""
         return self.active_controller is not None or self.standby.has_controller_contact
 
     @property
     def pending(self) -> int:
-        """Requests that this broker, as controller, has decided and the bucket has not confirmed."""
+        """Number of requests that this broker, as controller, has decided and the bucket has not confirmed."""
         return self.active_controller.runtime.pending if self.active_controller is not None else 0
 
     def address_of(self, node_id: int) -> str:
-        """HOST:PORT where a broker is reached by others; "" when it has not said so."""
+        """Returns HOST:PORT of a broker for other brokers; "" if the broker has not announced it."""
         known = self.image.brokers.get(node_id)
         return known.address(self._node.settings.inter_broker_listener_name) if known is not None else ""
 
     @property
     def controller_address(self) -> str:
-        """HOST:PORT of the controller; "" while it has not said so, and when it is this broker."""
+        """HOST:PORT of the controller; "" if it has not announced it, and if this broker is the controller."""
         image = self.image
         known = image.brokers.get(image.controller)
         if known is None or known.node_id == self.node_id or known.incarnation != image.controller_incarnation:
             return ""
         return self.address_of(image.controller)
 
-    # -- what others ask ----------------------------------------------------------------------------------------------
+    # -- requests of other brokers ------------------------------------------------------------------------------------
 
     async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply:
-        """Another broker wants what comes next. `Refused(NOT_CONTROLLER)`."""
+        """Returns the next entries for another broker.
+
+        Raises `Refused` (NOT_CONTROLLER) if this broker is not the controller.
+        """
         active = self._require_active()
         if metadata_fetch.controller_epoch > active.epoch:
             active.on_newer_controller()
@@ -126,24 +135,24 @@ class ClusterMember:
         with active.track_metadata_fetch(metadata_fetch):
             await self.loader.wait_for_slot(metadata_fetch.slot, metadata_fetch.wait_ms / 1000)
         if self._require_active() is not active:
-            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {active.epoch} is over")
+            raise Refused(Code.NOT_CONTROLLER, f"controller epoch {active.epoch} has ended")
         entries = self.loader.recent_entries.read(metadata_fetch.slot)
         return MetadataFetchReply(
             active.epoch, self.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms()
         )  # fmt: skip
 
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
-        """A request that another broker passes on. `Refused` as the controller refuses it."""
+        """Decides a request that another broker forwards. Raises `Refused` if the controller refuses the request."""
         reply = await self._decide(decode_request(request), timeout)
         return ForwardReply(encode_reply(reply), self.image.slot)
 
     def on_broker_unreachable(self, node_id: int) -> None:
-        """A broker answers this one no more; a controller looks whether it is gone."""
+        """Probes a broker that no longer answers this one, if this broker is the controller."""
         if self.active_controller is not None:
             self.active_controller.probe(node_id)
 
     def controller_view(self) -> ControllerView:
-        """What this broker knows of the controller."""
+        """Returns this broker's view of the controller, and who this broker is."""
         view = self.standby.controller_view()
         if self.active_controller is not None:
             self.active_controller.on_view_request()
@@ -153,22 +162,27 @@ class ClusterMember:
     # -- requests to the controller -----------------------------------------------------------------------------------
 
     async def submit(self, request: Request, timeout: float) -> Any:
-        """The controller's reply, once this broker has acted on what was committed. `Refused`: as the controller says;
-        NOT_CONTROLLER, when none was found in time and nothing was done; REQUEST_TIMED_OUT: it may have been done."""
+        """Returns the controller's reply, after this broker has applied the change.
+
+        Raises `Refused` with the controller's code. NOT_CONTROLLER means that no controller was found in time and
+        nothing was done. REQUEST_TIMED_OUT means that the request may have been carried out.
+        """
         deadline = self.clock.mono_ns() + int(timeout * 1e9)
         while True:
-            left = (deadline - self.clock.mono_ns()) / 1e9
+            left_seconds = (deadline - self.clock.mono_ns()) / 1e9
             try:
-                reply, slot = await self._submit_once(request, max(left, 0.001))
+                reply, slot = await self._submit_once(request, max(left_seconds, 0.001))
                 break
             except Refused as refused:
-                if refused.code is not Code.NOT_CONTROLLER or self._ended or left <= PAUSE_SECONDS[1]:
+                if refused.code is not Code.NOT_CONTROLLER or self._ended or left_seconds <= PAUSE_SECONDS[1]:
                     raise
             shortest, longest = PAUSE_SECONDS
             await self.clock.sleep(shortest + (longest - shortest) * self.rng.random())
         await self.loader.wait_until_applied(slot, (deadline - self.clock.mono_ns()) / 1e9)
         if self.applied_slot < slot and self._ended:
-            raise Refused(Code.REQUEST_TIMED_OUT, "this broker stopped before it acted on the change, which is in")
+            raise Refused(
+                Code.REQUEST_TIMED_OUT, "the change is committed, but this broker stopped before it applied it"
+            )
         return reply
 
     async def _submit_once(self, request: Request, timeout: float) -> tuple[Any, int]:
@@ -176,7 +190,7 @@ class ClusterMember:
             return await self._decide(request, timeout), self.image.slot
         address = self.controller_address
         if self.peers is None or not address:
-            raise Refused(Code.NOT_CONTROLLER, "no controller is known")
+            raise Refused(Code.NOT_CONTROLLER, "this broker knows no controller")
         sent = asyncio.Event()
         try:
             async with asyncio.timeout(None) as takeover_timeout:
@@ -186,14 +200,15 @@ class ClusterMember:
                 finally:
                     self._forwarded.pop(takeover_timeout, None)
         except TimeoutError:
-            why = "another controller took over before the last one confirmed the change"
+            why = "another controller took over before the previous one confirmed the change"
         except Unavailable as error:
             why = f"the controller did not confirm the change: {error}"
         else:
             return decode_reply(reply.reply), reply.slot
         if not sent.is_set():
-            raise Refused(Code.NOT_CONTROLLER, f"the controller is gone: {why}")
-        raise Refused(Code.REQUEST_TIMED_OUT, f"{why}; it may have been done")  # a controller that died later wrote it
+            raise Refused(Code.NOT_CONTROLLER, f"the request was not sent: {why}")
+        # The controller may have written the change before it died.
+        raise Refused(Code.REQUEST_TIMED_OUT, f"{why}; the change may have been made")
 
     async def _decide(self, request: Request, timeout: float) -> Any:
         active = self._require_active()
@@ -205,14 +220,17 @@ class ClusterMember:
         return reply
 
     async def _check_reachable(self, request: AnnounceBroker) -> None:
-        """BROKER_NOT_AVAILABLE for one that cannot be reached: it would lead what nobody could copy, read or write."""
+        """Raises `Refused` (BROKER_NOT_AVAILABLE) if the controller cannot connect to the broker that announces itself.
+
+        Such a broker would lead partitions that no other broker could copy and no client could use.
+        """
         address = inter_broker_address(request.listeners, self._node.settings.inter_broker_listener_name)
         if self.peers is None or request.node_id == self.node_id or not address:
             return
         try:
             await self.peers.check_listening(address, REACH_SECONDS)
         except Unavailable as error:
-            why = f"broker {request.node_id} cannot be reached where its advertised.listeners say, from the controller"
+            why = f"broker {request.node_id} cannot be reached at its advertised.listeners by the controller"
             raise Refused(Code.BROKER_NOT_AVAILABLE, f"{why} (broker {self.node_id}): {error}") from None
 
     def _current_controller(self) -> tuple[int, str]:
@@ -227,10 +245,13 @@ class ClusterMember:
         since = self._metadata.unconfirmed_since_ns
         return (self.clock.mono_ns() - since) // 1_000_000 if since >= 0 else 0
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start, run and take over -------------------------------------------------------------------------------------
 
     async def start(self, image: Image) -> None:
-        """Finds the controller of `image`, just read from the bucket, or becomes it. Does not end before."""
+        """Finds the controller of `image`, which was just read from the bucket, or becomes controller.
+
+        Waits until one is found.
+        """
         self.loader.cluster_id = self._metadata.cluster_id
         self.loader.load_image(image)
         while self.active_controller is None:
@@ -243,7 +264,7 @@ class ClusterMember:
         self.loader.start_from(image)
 
     async def run(self) -> None:
-        """Follows or reigns until it is cancelled."""
+        """Runs as controller or as standby until it is cancelled."""
         try:
             while True:
                 if self.active_controller is not None:
@@ -257,8 +278,11 @@ class ClusterMember:
             self.loader.end()
 
     async def check_store(self) -> None:
-        """Asks the bucket whether it still holds this cluster, and a controller whether another one has written since.
-        One request; `Unavailable`, `Corrupt`, `Refused` for another cluster."""
+        """Checks that the bucket still holds this cluster, and as controller that no other controller has written
+        since.
+
+        Makes one request. Raises `Unavailable`, `Corrupt`, or `Refused` if the bucket holds another cluster.
+        """
         if self.active_controller is None:
             await self._metadata.verify_cluster()
             return
@@ -269,26 +293,29 @@ class ClusterMember:
                 self.active_controller.on_newer_controller()
 
     async def try_take_over(self) -> None:
-        """Stands for controller, for a while. What is given up may still land: as the next entry, or nowhere."""
+        """Tries to become controller, for two session timeouts at most.
+
+        An attempt that is given up may still land: its entry is then the next one in the log, or it has no effect.
+        """
         try:
             async with asyncio.timeout(2 * self.session_ms / 1000):
                 await self._take_over()
         except TimeoutError:
-            log.warning("the bucket did not take a candidacy in time why=%s", self._metadata.last_error)
+            log.warning("candidacy ended: the bucket did not confirm it in time why=%s", self._metadata.last_error)
         except Fenced as error:
-            log.info("another broker is controller why=%s", error)
+            log.info("candidacy lost: another broker is controller why=%s", error)
             await self.standby.try_catch_up()
 
     async def _take_over(self) -> None:
         node, last_contact = self._node, LastContact(self.image.controller, self.standby.silent_ms)
         await self._metadata.take_over(self.image, self.node_id, self.incarnation)
-        self.loader.append_entries(self._metadata.takeover_entries)  # and so others need no bucket to follow
+        self.loader.append_entries(self._metadata.takeover_entries)  # standbys get these from memory
         image = self.image
         controller = Controller(image, node.startup_settings, lambda: encode_uuid(node.draw_uuid()))
         self.active_controller = ActiveController(self, controller, self._metadata, last_contact)
 
     async def _run_active(self, active: ActiveController) -> None:
-        """Until another one has a slot that this controller wanted."""
+        """Runs the controller until another controller has won a slot, then catches up as standby."""
         try:
             await active.run()
         except Fenced as error:
@@ -297,18 +324,18 @@ class ClusterMember:
             self.active_controller = None
             self.standby.reset(was_followed=active.was_followed)
             self.loader.wake_waiters()
-        with suppress(TimeoutError):  # where the bucket says nothing, others say who is controller now
+        with suppress(TimeoutError):  # if the bucket does not answer, other brokers name the new controller
             async with asyncio.timeout(self.session_ms / 1000):
                 await self.standby.try_catch_up()
 
     async def on_entry_committed(self, changes: Sequence[Change], slot: int) -> None:
-        """An entry of this controller is in the log."""
+        """Adds an entry that this controller has committed to the loader."""
         self.loader.append_own(changes, slot, self._metadata.newest_body)
 
     def _on_image(self) -> None:
-        for asked, who in list(self._forwarded.items()):
-            if who != self._current_controller():  # all that it wrote is known: it has answered, or will not
-                del self._forwarded[asked]
-                asked.reschedule(0)
+        for timeout, controller in list(self._forwarded.items()):
+            if controller != self._current_controller():  # all its entries are known: no reply follows any more
+                del self._forwarded[timeout]
+                timeout.reschedule(0)
         if self.active_controller is not None:
             self.active_controller.on_image()

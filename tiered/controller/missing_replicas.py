@@ -1,4 +1,7 @@
-"""Topics that were born with fewer replicas than topics have by default, for want of brokers: what they gain now."""
+"""The plan that adds missing replicas: a topic created with too few brokers has fewer replicas than its default.
+
+`replica_gains` submits the plan.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,16 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 
 def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
-    """More replicas for each partition that has fewer than its topic should have by now, where it has a leader to copy
-    from and is not on its way already; those that it has stay, the preferred leader first. Brokers that hold as many
-    replicas as they may gain none."""
+    """Returns more replicas for each partition that has fewer than its topic's target.
+
+    Skips partitions without a leader, which nothing could copy from, and those with a reassignment. Existing replicas
+    stay in their order, with the preferred leader first. Brokers at their replica limit get none.
+    """
     racks, limits = leaders.placement_racks(image), PartitionLimits(image, settings)
-    loads = Counter(
+    replica_counts = Counter(
         node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
     )
-    found: list[Move] = []
+    moves: list[Move] = []
     for topic in image.topics.values():
         target_count = min(_target_replication(topic, settings), len(racks))
         for p, partition in enumerate(topic.partitions):
@@ -31,32 +36,36 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
                 and partition.leader != NO_LEADER
                 and not partition.is_reassigning
             ):
-                added = _choose_brokers(partition, target_count, racks, loads, limits)
+                added = _choose_brokers(partition, target_count, racks, replica_counts, limits)
                 if not added:
                     continue
                 limits.add_replicas(added)
-                loads.update(added)
-                found.append(Move(topic.topic_id, p, (*partition.replicas, *added)))
-    return tuple(found)
+                replica_counts.update(added)
+                moves.append(Move(topic.topic_id, p, (*partition.replicas, *added)))
+    return tuple(moves)
 
 
 def _target_replication(topic: TopicImage, settings: Settings) -> int:
-    """0: as many as it has."""
+    """Returns the replication factor that a topic is to have; 0 means that its replicas stay."""
     if topic.name == OFFSETS_TOPIC:
         return settings.offsets_topic_replication_factor
     return topic.wanted
 
 
 def _choose_brokers(
-    partition: PartitionImage, target_count: int, racks: Mapping[int, str], loads: Counter[int], limits: PartitionLimits
+    partition: PartitionImage,
+    target_count: int,
+    racks: Mapping[int, str],
+    replica_counts: Counter[int],
+    limits: PartitionLimits,
 ) -> tuple[int, ...]:
-    """On racks that it does not stand in, and on brokers that hold the fewest replicas."""
-    made: list[int] = []
-    while len(partition.replicas) + len(made) < target_count:
-        has = {*partition.replicas, *made}
-        used = {racks[node] for node in has if racks.get(node)}
-        rest = [node for node in racks if node not in has and limits.has_room(node)]
-        if not rest:
+    """Returns brokers for new replicas: on racks that the partition does not use yet, then with the fewest replicas."""
+    chosen: list[int] = []
+    while len(partition.replicas) + len(chosen) < target_count:
+        replicas = {*partition.replicas, *chosen}
+        used = {racks[node] for node in replicas if racks.get(node)}
+        free = [node for node in racks if node not in replicas and limits.has_room(node)]
+        if not free:
             break
-        made.append(min(rest, key=lambda node: (racks[node] in used, loads[node], node)))
-    return tuple(made)
+        chosen.append(min(free, key=lambda node: (racks[node] in used, replica_counts[node], node)))
+    return tuple(chosen)

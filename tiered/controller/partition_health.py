@@ -1,7 +1,7 @@
-"""How the partitions of a cluster stand: which have no leader, too few in sync, or too few replicas.
+"""The health of the partitions of a cluster: leaderless, under-replicated and under `min.insync.replicas`.
 
-As Kafka counts: what lacks replicas is counted where it is led, what has no leader by everybody, and
-`min.insync.replicas` up to the number of replicas.
+Counts like Kafka. Under-replicated partitions count on their leader's broker, leaderless ones on every broker.
+`min.insync.replicas` counts up to the number of replicas.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from tiered.metadata.image import BrokerImage, Image, Loss, PartitionImage
 
 @dataclass(slots=True)
 class PartitionHealth:
-    """Of all partitions: how many there are, those without a leader, and those whose first replica does not lead. Of
-    those that `node_id` leads or holds: how many, and who lacks what."""
+    """Counts of partitions.
+
+    Over all partitions: `partition_count`, `leaderless` and `not_preferred_count`. Over those that `node_id` has a
+    replica of: `replica_count`. All other fields count only partitions that `node_id` leads.
+    """
 
     node_id: int
     partition_count: int = 0
@@ -35,7 +38,7 @@ class PartitionHealth:
 
 
 def assess_partitions(image: Image, node_id: int) -> PartitionHealth:
-    """As of an image, for one broker."""
+    """Returns the health of an image's partitions, as seen by one broker."""
     health = PartitionHealth(node_id)
     brokers = image.brokers
     default = cluster_min_isr(image)
@@ -57,10 +60,8 @@ def assess_partitions(image: Image, node_id: int) -> PartitionHealth:
 
 def _count_leader(health: PartitionHealth, tp: TopicPartition, each: PartitionImage, min_isr: int) -> None:
     health.leader_count += 1
-    in_sync, target_count = (
-        len(each.isr),
-        len(each.replicas) - len(each.adding),
-    )  # a move that is under way lacks nothing
+    # Replicas that a reassignment adds are not missing yet.
+    in_sync, target_count = len(each.isr), len(each.replicas) - len(each.adding)
     needed = min(min_isr, len(each.replicas))
     if in_sync < target_count:
         health.under_replicated[tp] = each
@@ -70,20 +71,22 @@ def _count_leader(health: PartitionHealth, tp: TopicPartition, each: PartitionIm
 
 
 def unacknowledged_losses(image: Image) -> dict[TopicPartition, Loss]:
-    """The losses that no operator has acknowledged, one for each partition, in order of their names. It reaches as far
-    back as any of them, was told when the first was, and is of the epoch of the last."""
-    found = {
+    """Returns the losses that no operator has acknowledged, one for each partition, in order of their names.
+
+    Several losses of a partition become one, with the lowest offset, the first time and the last leader epoch.
+    """
+    losses = {
         TopicPartition(topic.name, partition_id.partition): Loss(
-            each[-1].leader_epoch, min(one.from_offset for one in each), each[0].at_ms
+            each[-1].leader_epoch, min(loss.from_offset for loss in each), each[0].at_ms
         )
         for partition_id, each in image.losses.items()
         if (topic := image.topics_by_id.get(partition_id.topic_id)) is not None
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(losses.items()))
 
 
 def describe_leaderless(image: Image, each: PartitionImage) -> str:
-    """Whom the election of a partition waits for."""
+    """Returns in words which brokers the election of a partition waits for."""
     if each.leader != NO_LEADER:
         return f"its leader {each.leader} is {_broker_state(image, each.leader)}"
     eligible = [node for node in each.replicas if node in each.isr or node in each.elr]
@@ -97,25 +100,27 @@ def describe_leaderless(image: Image, each: PartitionImage) -> str:
 
 
 def describe_out_of_sync(image: Image, each: PartitionImage) -> str:
-    """Which replicas of a partition are not in sync."""
+    """Returns in words which replicas of a partition are not in sync."""
     return _format_brokers(image, [node for node in each.replicas if node not in each.isr], "and")
 
 
 def count_isr_changes(changes: Iterable[Change], before: Image, after: Image, node_id: int) -> tuple[int, int]:
-    """Of the partitions that `node_id` leads: how many in-sync sets have lost a member by these changes, and how many
-    have won one."""
+    """Returns how many ISRs shrank and how many expanded, over the partitions that `node_id` leads.
+
+    A partition that lost its leader by these changes counts for the broker that led it.
+    """
     shrunk = expanded = 0
-    for now, was in _changed_partitions(changes, before, after):
-        if node_id in (now.leader, was.leader if now.leader == NO_LEADER else NO_LEADER):
-            shrunk += any(node not in now.isr for node in was.isr)
-            expanded += any(node not in was.isr for node in now.isr)
+    for new, old in _changed_partitions(changes, before, after):
+        if node_id in (new.leader, old.leader if new.leader == NO_LEADER else NO_LEADER):
+            shrunk += any(node not in new.isr for node in old.isr)
+            expanded += any(node not in old.isr for node in new.isr)
     return shrunk, expanded
 
 
 def _changed_partitions(
     changes: Iterable[Change], before: Image, after: Image
 ) -> Iterator[tuple[PartitionImage, PartitionImage]]:
-    """Each partition that changes once, as it is and as it was; new ones and deleted ones are left out."""
+    """Yields each changed partition once, as it is and as it was. Leaves out new and deleted partitions."""
     seen: set[tuple[TopicId, int]] = set()
     for change in changes:
         if not isinstance(change, kinds.PartitionChanged) or (change.topic_id, change.partition) in seen:
@@ -127,12 +132,12 @@ def _changed_partitions(
 
 
 def broker_state(broker: BrokerImage) -> str:
-    """A word for it."""
+    """Returns the state of a broker as a word: live, fenced or stopped."""
     return "live" if broker.live else "fenced" if broker.alive else "stopped"
 
 
 def _format_brokers(image: Image, nodes: Sequence[int], word: str) -> str:
-    """Live ones by their numbers, others with their states."""
+    """Returns broker ids as text; those that are not live have their state in parentheses."""
     each = [f"{node}" if (now := _broker_state(image, node)) == "live" else f"{node} ({now})" for node in nodes]
     return f"broker{'s' if len(each) > 1 else ''} " + f" {word} ".join(each)
 

@@ -1,7 +1,7 @@
-"""How many partitions a cluster may have, and how many replicas a broker.
+"""Limits on the partitions of a cluster and on the replicas of a broker.
 
-Each replica takes some 7 KB of the broker's memory, a directory and files; each partition stands in the image of every
-broker. The limits hold where partitions or replicas come to be. What is there already stays, however low a limit is.
+Each replica takes some 7 KB of the broker's memory, a directory and files. Each partition is in the image of every
+broker. The limits apply when partitions or replicas are created; existing ones stay, however low a limit is set.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ BROKER_MAX = "tiered.partitions.max.per.broker"
 
 
 class PartitionLimits:
-    """What is there in an image, and what one decision adds to it so far. A replica that a partition gains or loses
-    counts until it is gone. `settings` are those that the controller was started with."""
+    """The partitions and replicas of an image, plus those that one decision has added so far.
+
+    A replica that a reassignment adds or removes counts until it is gone. `settings` are those that the controller was
+    started with.
+    """
 
     def __init__(self, image: Image, settings: Settings) -> None:
         in_force = broker_settings(image, settings, ALL_BROKERS)
@@ -32,7 +35,10 @@ class PartitionLimits:
         self._replicas = Counter(image.replica_counts)
 
     def add_partitions(self, assignments: Iterable[Sequence[int]]) -> None:
-        """Counts new partitions, given by their replicas. `Refused(POLICY_VIOLATION)` counts none of them."""
+        """Counts new partitions, given by their replicas.
+
+        Raises `Refused` (POLICY_VIOLATION) and counts none of them.
+        """
         added = list(assignments)
         total = self._partitions + len(added)
         if total > self._cluster_max:
@@ -44,7 +50,10 @@ class PartitionLimits:
         self._partitions = total
 
     def add_replicas(self, nodes: Iterable[int]) -> None:
-        """Counts a new replica on each of these brokers. `Refused(POLICY_VIOLATION)` counts none of them."""
+        """Counts a new replica on each of these brokers.
+
+        Raises `Refused` (POLICY_VIOLATION) and counts none of them.
+        """
         added = Counter(nodes)
         for node in sorted(added):
             total, limit = self._replicas[node] + added[node], self._limit(node)
@@ -60,5 +69,5 @@ class PartitionLimits:
         return self._replicas[node] < self._limit(node)
 
     def _limit(self, node: int) -> int:
-        said = self._broker_configs.get(node, {}).get(BROKER_MAX)
-        return self._broker_max if said is None else int(said)
+        limit = self._broker_configs.get(node, {}).get(BROKER_MAX)
+        return self._broker_max if limit is None else int(limit)

@@ -1,9 +1,9 @@
-"""Who is in sync with a partition, who left the set whole, and who leads: every way in which that changes.
+"""Every transition of one partition's leader, ISR and ELR (R1 to R4).
 
-Pure functions from one `PartitionImage` to the next; the same object where nothing changes. The rules are R1 to R4 of
-docs/INVARIANTS.md. What always holds is in `check`; what must never be lost is the eligible set: while |ISR| is below
-`min.insync.replicas` the high watermark stands still, so whoever left it since has all that was acknowledged (ELR,
-KIP-966); as soon as the ISR is large enough again, it alone does.
+Pure functions from one `PartitionImage` to the next. They return the same object if nothing changes. `check_invariants`
+holds after each transition. The eligible replicas must never be lost: while the ISR is below `min.insync.replicas`, the
+high watermark stands still. So a replica that left the ISR since then has all acknowledged records (ELR, KIP-966). Once
+the ISR is large enough again, only its members are certain to have them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from tiered.metadata.changes import NO_LEADER, Change, LossReported, PartitionCh
 from tiered.metadata.image import End, Loss, PartitionImage
 
 END_UNKNOWN = (NO_EPOCH, 1)
-"""What counts of a log of which nobody told the end: more than an empty one, and less than any that holds a record."""
+"""(epoch, end) that ranks a log without a reported end: above an empty log and below any log with a record."""
 UNKNOWN_OFFSET = 0
-"""Where a loss begins of which nobody knows; the leader that finds its log reports what it has."""
+"""First offset of a loss whose extent is unknown; the elected leader reports the true extent from its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What a change goes by: who may lead, who of them is about to stop, the topic's settings, and the time. Where
-    there are fewer replicas than `min_isr`, all of them are asked for, which leaves nobody else to be eligible."""
+    """Inputs of a transition: the live brokers, those that are stopping, the topic's settings and the time.
+
+    If a partition has fewer replicas than `min_isr`, all of them are required, which leaves no other replica eligible.
+    """
 
     live: frozenset[int]
     min_isr: int = 1
@@ -36,23 +38,29 @@ class PartitionContext:
 
 
 def new_partition(replicas: tuple[int, ...], context: PartitionContext) -> PartitionImage:
-    """A new partition: nothing is stored, so everybody who lives is in sync."""
+    """Returns a new partition: nothing is stored yet, so all live replicas are in sync."""
     isr = tuple(node for node in replicas if node in context.live)
     leader = _first_live(isr, replicas, context)
     return PartitionImage(replicas, NO_LEADER if leader is None else leader, 0, isr)
 
 
 def remove_broker(old: PartitionImage, node: int, context: PartitionContext) -> PartitionImage:
-    """`node` is fenced or has stopped; `terms.live` is without it. What its log holds is not in doubt."""
+    """Removes `node`, which is fenced or stopped, from the ISR; `context.live` no longer has it.
+
+    Its log is still trusted, so it can stay eligible (ELR).
+    """
     if node not in old.isr:
-        return reevaluate(old, context) if old.last_known else old  # an election may have waited for what it has
+        return reevaluate(old, context) if old.last_known else old  # an election may have waited for its log end
     isr = _without(old.isr, node)
     return _update_sets(old, isr, (*old.elr, node), old.last_known, old.ends, context)
 
 
 def register_broker(old: PartitionImage, node: int, end: End | None, context: PartitionContext) -> PartitionImage:
-    """A new incarnation of `node` is there, and in `terms.live` (rule R1). With an `end` its log is not proved whole:
-    it is no longer eligible, and while nobody leads, an election may have to wait for it (rule R4)."""
+    """Registers a new incarnation of `node`, which is in `context.live` (R1).
+
+    With an `end`, its log is not proved whole. It is then no longer eligible. If the partition has no leader, the
+    election may have to wait for it (R4).
+    """
     eligible = node in old.isr or node in old.elr
     if node not in old.replicas or not (eligible or old.leader == NO_LEADER):
         return old
@@ -63,35 +71,43 @@ def register_broker(old: PartitionImage, node: int, end: End | None, context: Pa
         last_known = (*_without(last_known, node), node)
         ends = (*(each for each in ends if each.node_id != node), end)
     elif node not in last_known:
-        ends = tuple(each for each in ends if each.node_id != node)  # of the incarnation before
+        ends = tuple(each for each in ends if each.node_id != node)  # the earlier incarnation's
         if end is not None and node in _replicas_without_end(old, last_known, ends, context.live):
             ends = (*ends, end)
     return _update_sets(old, isr, elr, last_known, ends, context)
 
 
 def awaited_replicas(image: PartitionImage, live: frozenset[int]) -> frozenset[int]:
-    """Returns the live replicas that have still to say how far their logs go. All last known members are back, and none
-    of them has all that was acknowledged: one that was not in sync may have more of it than they (rule R4)."""
+    """Returns the live replicas whose log ends a waiting election still needs (R4).
+
+    All last known members are then back and none of them is proved whole. A replica that was not in sync may have more
+    of the acknowledged records than they have.
+    """
     election_waits = image.leader == NO_LEADER and not (image.isr or image.elr)
     return _replicas_without_end(image, image.last_known, image.ends, live) if election_waits else frozenset()
 
 
 def report_end(old: PartitionImage, end: End, context: PartitionContext) -> PartitionImage:
-    """A replica says how far its log goes; the best of all leads once nobody else is awaited."""
+    """Records the log end of a replica. The most complete log leads once no other end is awaited."""
     if end.node_id not in awaited_replicas(old, context.live):
         return old
     return _update_sets(old, (), (), old.last_known, (*old.ends, end), context)
 
 
 def reevaluate(old: PartitionImage, context: PartitionContext) -> PartitionImage:
-    """The same incarnation lives again, or the topic's settings changed: somebody may lead now, and an ISR that is
-    large enough now is alone eligible."""
+    """Applies changed settings, or the return of the same incarnation.
+
+    A leader may be found now. If the ISR is large enough now, only its members stay eligible.
+    """
     return _update_sets(old, old.isr, old.elr, old.last_known, old.ends, context)
 
 
 def hand_over(old: PartitionImage, node: int, context: PartitionContext) -> PartitionImage:
-    """`node` is about to stop. Where enough others are in sync it is so no more: nobody waits for what it copies no
-    longer. Else it stays in sync until it has stopped, and another one leads, if there is one."""
+    """Prepares the stop of `node`.
+
+    If enough others are in sync, removes `node` from the ISR now, so that acks=all no longer waits for it. Otherwise
+    `node` stays in sync until it has stopped, and another ISR member leads if there is one.
+    """
     if node in old.isr and len(old.isr) > max(1, min(context.min_isr, len(old.replicas))):
         return remove_broker(old, node, replace(context, live=context.live - {node}))
     successor = _first_live(_without(old.isr, node), old.replicas, context)
@@ -99,7 +115,7 @@ def hand_over(old: PartitionImage, node: int, context: PartitionContext) -> Part
 
 
 def elect_preferred(old: PartitionImage, context: PartitionContext) -> PartitionImage | Code:
-    """The first replica leads, where it is in sync and is not about to stop."""
+    """Elects the preferred leader if it is in sync, live and not stopping."""
     preferred_leader = old.replicas[0]
     if old.leader == preferred_leader:
         return Code.ELECTION_NOT_NEEDED
@@ -109,18 +125,20 @@ def elect_preferred(old: PartitionImage, context: PartitionContext) -> Partition
 
 
 def elect_unclean(old: PartitionImage, context: PartitionContext) -> PartitionImage | Code:
-    """Somebody who lives leads, whatever it lacks: an operator's word ends the wait."""
+    """Elects a live replica even if it lacks records: an operator's command ends the wait (R4)."""
     if old.leader != NO_LEADER:
         return Code.ELECTION_NOT_NEEDED
-    found = reevaluate(old, replace(context, unclean=True))
-    return Code.ELIGIBLE_LEADERS_NOT_AVAILABLE if found is old else found
+    new = reevaluate(old, replace(context, unclean=True))
+    return Code.ELIGIBLE_LEADERS_NOT_AVAILABLE if new is old else new
 
 
 def alter_isr(
     old: PartitionImage, node: int, change: IsrWish, incarnations: Mapping[int, int], context: PartitionContext
 ) -> PartitionImage | Code:
-    """What `node` wishes as leader, granted or refused (KIP-497). `incarnations` are the numbers of live brokers. That
-    a member has all that is committed is for the leader to know (rule R2)."""
+    """Grants or refuses an ISR change of leader `node` (KIP-497). `incarnations` are the numbers of live brokers.
+
+    The leader ensures that each member has everything that is committed (R2).
+    """
     if change.leader_epoch != old.leader_epoch:
         return Code.FENCED_LEADER_EPOCH if change.leader_epoch < old.leader_epoch else Code.UNKNOWN_LEADER_EPOCH
     if old.leader != node:
@@ -134,18 +152,21 @@ def alter_isr(
         if each.node_id not in old.replicas or incarnations.get(each.node_id) != each.incarnation:
             return Code.INELIGIBLE_REPLICA
         if each.node_id in context.stopping and each.node_id not in old.isr:
-            return Code.INELIGIBLE_REPLICA  # or everybody would wait for it once more
+            return Code.INELIGIBLE_REPLICA  # acks=all would wait for a stopping broker again
     isr = tuple(each for each in old.replicas if each in new_isr)
     if set(isr) == set(old.isr):
-        return replace(old)  # a change all the same: with it the leader knows that no earlier wish is granted any more
+        # Still a change: its partition epoch tells the leader that no earlier request can be granted any more.
+        return replace(old)
     removed = tuple(each for each in old.isr if each not in new_isr)
     elr = (*(each for each in old.elr if each not in new_isr), *removed)
     return _update_sets(old, isr, elr, (), (), context)
 
 
 def start_reassignment(old: PartitionImage, target: tuple[int, ...], context: PartitionContext) -> PartitionImage:
-    """`target` are to be the replicas (KIP-455), of a partition that does not move yet. Whoever is in the way leaves
-    once all of them are in sync: till then there are more copies, never fewer."""
+    """Starts a reassignment to `target` (KIP-455) of a partition that has none in progress.
+
+    Replicas to remove stay until all of `target` are in sync: meanwhile there are more replicas, never fewer.
+    """
     if target == old.replicas:
         return old
     adding = tuple(node for node in target if node not in old.replicas)
@@ -154,7 +175,7 @@ def start_reassignment(old: PartitionImage, target: tuple[int, ...], context: Pa
 
 
 def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> PartitionImage | Code:
-    """The move is called off: who was added leaves, unless nobody else has what was acknowledged."""
+    """Cancels a reassignment: added replicas leave, unless no other replica has all acknowledged records."""
     if not old.is_reassigning:
         return Code.NO_REASSIGNMENT_IN_PROGRESS
     remaining = tuple(node for node in old.replicas if node not in old.adding)
@@ -169,7 +190,7 @@ def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> Parti
 def to_changes(
     topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext
 ) -> Iterator[Change]:
-    """What makes `new` of `old`. `Broken` rather than that something wrong is written."""
+    """Yields the changes that turn `old` into `new`. Raises `Broken` if `new` breaks an invariant."""
     if new is old:
         return
     check_invariants(new, context)
@@ -184,7 +205,7 @@ def to_changes(
 
 
 def check_invariants(image: PartitionImage, context: PartitionContext) -> None:
-    """What always holds."""
+    """Asserts what holds for every partition after every transition."""
     isr, elr = set(image.isr), set(image.elr)
     check_invariant(isr <= set(image.replicas) and elr <= set(image.replicas) and not isr & elr, image)
     check_invariant(isr <= context.live, image, context)
@@ -205,7 +226,10 @@ def _update_sets(
     ends: tuple[End, ...],
     context: PartitionContext,
 ) -> PartitionImage:
-    """`old` with these sets, led as follows from them; a move may be over by that, if nothing was lost by it."""
+    """Returns `old` with these sets and the leader that follows from them.
+
+    This can complete a reassignment, if no records were lost by it.
+    """
     new = _elect_leader(old, isr, elr, last_known, ends, context)
     return _finish_reassignment(new, context) if new.is_reassigning and new is not old and new.loss == old.loss else new
 
@@ -218,7 +242,7 @@ def _elect_leader(
     ends: tuple[End, ...],
     context: PartitionContext,
 ) -> PartitionImage:
-    """A leader who is not in `isr` is none."""
+    """Returns the partition with these sets and an elected leader. A leader outside `isr` counts as none."""
     if len(isr) >= context.min_isr:
         elr = ()
     if old.leader in isr:
@@ -231,20 +255,21 @@ def _elect_leader(
     if leader is not None:
         return _in_next_epoch(old, leader, (leader,), _without(elr, leader), context)
     candidates = old.replicas
-    if context.unclean or not last_known:  # not all of them say what they have, and who was just added may have nothing
+    if context.unclean or not last_known:  # not all have reported their ends, and a replica just added may be empty
         candidates = tuple(node for node in old.replicas if node not in old.adding or node in last_known)
     leader = _last_resort(candidates, elr, last_known, ends, context)
     if leader is None:
-        made = _in_same_epoch(old, NO_LEADER, (), elr, last_known, ends)
-        return old if old.leader == NO_LEADER and made == old else made
-    made = _in_next_epoch(old, leader, (leader,), (), context)
+        new = _in_same_epoch(old, NO_LEADER, (), elr, last_known, ends)
+        return old if old.leader == NO_LEADER and new == old else new
+    new = _in_next_epoch(old, leader, (leader,), (), context)
     if not elr and last_known in ((), (leader,)):
-        return made  # nothing was ever stored, or the only one that is waited for reports itself what it lacks
+        return new  # nothing was ever stored, or the only last known member reports its own loss
     end = next((each for each in ends if each.node_id == leader), None)
-    # Of who was not in sync to the last, an end of older records may lie beyond where later ones were acknowledged.
+    # The end of a replica that was not last known is certain only if its last record is of the last leader epoch:
+    # older records may reach beyond the offset at which later ones were acknowledged.
     end_is_certain = end is not None and (leader in last_known or end.leader_epoch == old.leader_epoch)
     offset = end.end_offset if end is not None and end_is_certain else UNKNOWN_OFFSET
-    return replace(made, loss=Loss(made.leader_epoch, offset, context.now_ms))
+    return replace(new, loss=Loss(new.leader_epoch, offset, context.now_ms))
 
 
 def _in_same_epoch(
@@ -255,7 +280,10 @@ def _in_same_epoch(
     last_known: tuple[int, ...] = (),
     ends: tuple[End, ...] = (),
 ) -> PartitionImage:
-    """Under the same epoch. (Written out: `replace` takes four times as long, and a broker has ten thousand.)"""
+    """Returns the partition with these sets, under the same leader epoch.
+
+    Written out because `replace` takes four times as long, and a broker has ten thousand partitions.
+    """
     return PartitionImage(
         old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends,
         old.adding, old.removing, old.stored_end,
@@ -265,7 +293,10 @@ def _in_same_epoch(
 def _in_next_epoch(
     old: PartitionImage, leader: int, isr: tuple[int, ...], elr: tuple[int, ...], context: PartitionContext
 ) -> PartitionImage:
-    """Under the next epoch, whoever led before; the election is over."""
+    """Returns the partition with this leader under the next leader epoch, even for the same leader.
+
+    Ends the election.
+    """
     elr = () if len(isr) >= context.min_isr else elr
     return PartitionImage(
         old.replicas, leader, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch, (), (),
@@ -274,15 +305,18 @@ def _in_next_epoch(
 
 
 def _finish_reassignment(image: PartitionImage, context: PartitionContext) -> PartitionImage:
-    """Who is to leave does, once somebody leads and all others are in sync."""
+    """Removes the replicas to remove, if the partition has a leader and all other replicas are in sync."""
     target = image.target_replicas
     is_complete = image.is_reassigning and image.leader != NO_LEADER and set(target) <= set(image.isr)
     return _keep_replicas(image, target, context) if is_complete else image
 
 
 def _keep_replicas(image: PartitionImage, replicas: tuple[int, ...], context: PartitionContext) -> PartitionImage:
-    """Only `replicas` are left, and nothing moves. When somebody leaves it is under the next epoch: nothing that a
-    leader knows of who was there counts for who is added again, with an empty log."""
+    """Keeps only `replicas` and ends the reassignment.
+
+    If a replica leaves, the leader epoch is raised. Nothing that a leader knows of the removed replica then counts if
+    that broker is added again with an empty log.
+    """
     isr = tuple(node for node in image.isr if node in replicas)
     elr = tuple(node for node in image.elr if node in replicas)
     last_known = tuple(node for node in image.last_known if node in replicas)
@@ -303,8 +337,10 @@ def _last_resort(
     ends: tuple[End, ...],
     context: PartitionContext,
 ) -> int | None:
-    """Who leads though nobody who lives is eligible: the best of all who live, once all of the last known are back and
-    all have said what they have (rule R4), anybody where nothing was ever stored, or where the topic prefers to serve.
+    """Returns the leader when no live replica is eligible, or None to wait (R4).
+
+    The live replica with the most complete log leads, once all last known members are back and all live replicas have
+    reported their ends. Any live replica may lead if nothing was ever stored, or if the topic allows unclean election.
     """
     if not context.unclean and (elr or not context.live.issuperset(last_known)):
         return None
@@ -314,7 +350,7 @@ def _last_resort(
     known_ends = {end.node_id: (end.leader_epoch, end.end_offset) for end in ends}
     if last_known and not context.unclean and not known_ends.keys() >= set(live):
         return None
-    return max(live, key=lambda node: known_ends.get(node, END_UNKNOWN))  # the first in the order of replicas
+    return max(live, key=lambda node: known_ends.get(node, END_UNKNOWN))  # of equal ends, the first replica
 
 
 def _replicas_without_end(
@@ -326,7 +362,7 @@ def _replicas_without_end(
 
 
 def _first_live(nodes: tuple[int, ...], replicas: tuple[int, ...], context: PartitionContext) -> int | None:
-    """Who lives, in the order of replicas. Who is about to stop serves nobody: only where there is no other."""
+    """Returns the first live node in the order of replicas. Takes a stopping broker only if there is no other."""
     live = [node for node in replicas if node in nodes and node in context.live]
     if not live:
         return None

@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go: evenly over brokers, each partition over as many racks as there are."""
+"""Replica placement for new partitions: even over brokers, and each partition over as many racks as possible."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tiered.errors import Code, Refused
 def place_replicas(
     racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0
 ) -> list[list[int]]:
-    """Replicas of the partitions [first, first + partitions); the first of each is its preferred leader.
+    """Returns the replicas of `partitions` partitions from `first_partition` on; the first replica is the preferred
+    leader.
 
-    Replica j of partition k is the broker `(start + j + k) mod n` of the brokers in an order that alternates racks; one
-    whose rack the partition has already is passed over while another is left. `racks`: broker -> rack, "" for none.
+    Brokers stand in an order that alternates racks. Replica j of partition k is the broker `(start + j + k) mod n` in
+    that order. A broker whose rack the partition already uses is skipped while a broker on another rack is left.
+    `racks`: node id -> rack, "" for none.
     """
     if not racks:
         raise Refused(Code.INVALID_REPLICATION_FACTOR, "no live broker takes new replicas: all are cordoned")
@@ -31,13 +33,13 @@ def place_replicas(
 
 
 def start_of(racks: Mapping[int, str], broker: int) -> int:
-    """The `start` with which the first replica of partition 0 is on `broker`; 0 when that broker is not there."""
+    """Returns the `start` that puts the first replica of partition 0 on `broker`; 0 if the broker takes no replicas."""
     order = _alternate_racks(racks)
     return order.index(broker) if broker in order else 0
 
 
 def check_assignments(assignments: Sequence[Sequence[int]], brokers: Sequence[int]) -> None:
-    """Refuses an assignment made by hand that is empty, uneven, repeats a broker or names one that is not there."""
+    """Refuses a manual assignment that is empty, uneven, repeats a broker or names an unknown broker."""
     known = set(brokers)
     for partition, replicas in enumerate(assignments):
         if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(assignments[0]):

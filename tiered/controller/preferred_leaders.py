@@ -1,7 +1,8 @@
-"""Gives leaderships back: the first replica of a partition leads it again a moment after it has caught up.
+"""The loop that returns leadership to preferred leaders two seconds after they have caught up.
 
-Which partitions those are is `leaders.misplaced`; here is when. Only who was in sync for a whole moment gets any, so
-that a broker that comes and goes moves nothing, and what comes back together is one entry of the metadata log.
+`leaders.plan_preferred_leaders` finds the partitions; this file decides the time. A partition must be in the plan
+twice, two seconds apart. So a broker that comes and goes moves no leadership, and leaderships that return together take
+few entries of the metadata log.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ TopicIdPartition = tuple[TopicId, int]
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 2.0
+"""Time for which a preferred leader must stay electable before it is elected."""
 BATCH_MAX = 1_000
-"""Leaderships in one request."""
+"""Partitions in one ElectLeaders request."""
 
 
 class PreferredLeaderBalancer:
-    """Of one controller. `submit` asks it; `image` is what is committed."""
+    """The loop of one active controller. `submit` sends it a request; `image` returns the committed image."""
 
     def __init__(
         self,
@@ -46,11 +48,11 @@ class PreferredLeaderBalancer:
         self._wake = asyncio.Event()
 
     def on_image(self) -> None:
-        """The image has."""
+        """Wakes the loop: the image has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs the loop until it is cancelled."""
         waiting: set[TopicIdPartition] = set()
         while True:
             if waiting:
@@ -60,11 +62,11 @@ class PreferredLeaderBalancer:
                     async with asyncio.timeout(self._settings().leader_imbalance_check_interval_seconds):
                         await self._wake.wait()
             self._wake.clear()
-            found = self._plan()
-            due = tuple(each for each in found if each in waiting)
+            plan = self._plan()
+            due = tuple(each for each in plan if each in waiting)
             for start in range(0, len(due), BATCH_MAX):
                 await self._elect_preferred(due[start : start + BATCH_MAX])
-            waiting = set(self._plan() if due else found)
+            waiting = set(self._plan() if due else plan)
 
     def _plan(self) -> tuple[TopicIdPartition, ...]:
         if not self._settings().auto_leader_rebalance_enable:
@@ -75,6 +77,6 @@ class PreferredLeaderBalancer:
         try:
             await self._submit(ElectLeaders(preferred=True, partitions=due))
         except Refused as refused:
-            log.warning("preferred leaders come later partitions=%d why=%s", len(due), refused)
+            log.warning("election of preferred leaders failed, is repeated partitions=%d why=%s", len(due), refused)
         else:
-            log.info("preferred leaders lead again partitions=%d", len(due))
+            log.info("preferred leaders elected partitions=%d", len(due))

@@ -1,5 +1,7 @@
-"""The controller's decisions about moves of partitions to other brokers (KIP-455): which may be, and which are called
-off. How a partition moves stands in `in_sync`; what should move where, in `balance`."""
+"""Decisions of the controller about partition reassignments (KIP-455): granted, refused or cancelled.
+
+The steps of one partition are in `partition_transitions`, plans for many in `reassignment_planner`.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ from tiered.metadata.image import Image, PartitionImage
 
 REASONS = {
     Code.NO_REASSIGNMENT_IN_PROGRESS: "No partition reassignment is in progress.",
-    Code.INVALID_REPLICA_ASSIGNMENT: "nobody of those who would stay has all that was acknowledged",
+    Code.INVALID_REPLICA_ASSIGNMENT: "none of the replicas that would stay has all acknowledged records",
 }
 
 
 def reassign(
     image: Image, settings: Settings, request: requests.Reassign, now_ms: int
 ) -> Decision[tuple[Refused | None, ...]]:
-    """Each move is judged alone; those that can be are made together."""
+    """Decides each move by itself and returns the changes of all that are granted."""
     contexts = PartitionContexts(image, settings, leaders.live_ids(image), now_ms)
     limits = PartitionLimits(image, settings)
-    made: list[Change] = []
+    changes: list[Change] = []
     results: list[Refused | None] = []
     decided: set[tuple[TopicId, int]] = set()
     for move in request.moves:
@@ -34,9 +36,9 @@ def reassign(
         try:
             topic = image.topics_by_id.get(move.topic_id)
             if topic is None or not 0 <= move.partition < len(topic.partitions):
-                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
             if key in decided:
-                raise Refused(Code.INVALID_REQUEST, "the partition is named twice")
+                raise Refused(Code.INVALID_REQUEST, "the request names the partition twice")
             decided.add(key)
             old = topic.partitions[move.partition]
             new = _reassign_partition(image, old, move.replicas, contexts(topic), other_counts=request.other_counts)
@@ -45,8 +47,8 @@ def reassign(
             results.append(refused)
             continue
         results.append(None)
-        made += partition_transitions.to_changes(*key, old, new, contexts(topic))
-    return Decision(tuple(made), tuple(results))
+        changes += partition_transitions.to_changes(*key, old, new, contexts(topic))
+    return Decision(tuple(changes), tuple(results))
 
 
 def _reassign_partition(
@@ -64,23 +66,26 @@ def _reassign_partition(
     if not old.is_reassigning:
         return partition_transitions.start_reassignment(old, target, context)
     if target != old.target_replicas:
-        why = f"the partition is on its way to {list(old.target_replicas)}; that must end, or be called off, before"
+        why = f"a reassignment to {list(old.target_replicas)} is in progress: wait for its end or cancel it first"
         raise Refused(Code.REASSIGNMENT_IN_PROGRESS, why)
     return old
 
 
 def _check_target(image: Image, old: PartitionImage, target: tuple[int, ...]) -> None:
-    """`Refused` with Kafka's words for what Kafka refuses too. Who is added must be there: else it never ends."""
+    """Raises `Refused`, with Kafka's words where Kafka refuses too.
+
+    New replicas must be live: otherwise the reassignment would never end.
+    """
     what = "The manual partition assignment includes"
     if not target:
         raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
-    for place, node in enumerate(target):
+    for index, node in enumerate(target):
         known = image.brokers.get(node)
         if known is None:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, but no such broker is registered.")
-        if node in target[:place]:
+        if node in target[:index]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {node} more than once.")
         if node not in old.replicas and not known.live:
-            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is away.")
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is not live.")
         if node not in old.replicas and leaders.is_cordoned(image, node):
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is cordoned.")

@@ -1,7 +1,7 @@
-"""What should move where, so that a broker is free to leave or all hold as much: as few replicas as possible move.
+"""Plans of partition reassignments that drain a broker or balance all brokers, with as few replica moves as possible.
 
-Pure, over the replicas of each partition, the preferred leader first. Loads are counted in replicas. Whether a move may
-be is for the controller to say (`moves`).
+Pure, over the replicas of each partition, the preferred leader first. The load of a broker is its number of replicas.
+The controller decides whether a move is allowed (`reassignment`).
 """
 
 from __future__ import annotations
@@ -30,50 +30,55 @@ Reassignments = dict[PartitionName, tuple[int, ...]]
 def plan_drain(
     assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()
 ) -> Reassignments:
-    """New replicas for all partitions that `leaving` has one of: another live broker takes its place in each. `racks`:
-    live broker -> rack. `Refused` where too few brokers are left, or nobody leads a partition that has to go: then
-    nothing can copy it, and `leaving` may have the last of it."""
+    """Returns new replicas for all partitions of broker `leaving`: another live broker replaces it in each.
+
+    `racks`: live broker -> rack. Raises `Refused` if too few brokers are left. Raises `Refused` too if one of the
+    partitions has no leader: then nothing can copy it, and `leaving` may have its last replica.
+    """
     others = {node: rack for node, rack in racks.items() if node != leaving}
-    held = {tp: replicas for tp, replicas in assignments.items() if leaving in replicas}
-    stuck = sorted(tp for tp in leaderless if tp in held)
+    affected = {tp: replicas for tp, replicas in assignments.items() if leaving in replicas}
+    stuck = sorted(tp for tp in leaderless if tp in affected)
     if stuck:
         why = f"{_format_names(stuck)} has no leader to copy from: broker {leaving} may have the last copy"
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
-    short = sorted(tp for tp, replicas in held.items() if not others.keys() - set(replicas))
+    short = sorted(tp for tp, replicas in affected.items() if not others.keys() - set(replicas))
     if short:
         why = f"{_format_names(short)} would have too few brokers: {len(others)} others are live and take new ones"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
-    made: Reassignments = {}
-    for tp in sorted(held):
-        replicas = held[tp]
+    planned: Reassignments = {}
+    for tp in sorted(affected):
+        replicas = affected[tp]
         used = {others[node] for node in replicas if others.get(node)}
         candidates = sorted(
             others.keys() - set(replicas),
             key=lambda node: (others[node] in used, replica_counts[node], leader_counts[node], node),
         )
-        made[tp] = _replace_replica(replicas, leaving, candidates[0])
+        planned[tp] = _replace_replica(replicas, leaving, candidates[0])
         replica_counts[candidates[0]] += 1
         leader_counts[candidates[0]] += replicas[0] == leaving
-    return made
+    return planned
 
 
 def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassignments:
-    """What to change so that no live broker has two replicas more than another, where racks allow it, and leaders are
-    spread as well. No partition comes to stand in fewer racks; one that has a replica elsewhere stays as it is."""
+    """Returns moves after which no live broker has two replicas more than another, as far as racks allow it.
+
+    Preferred leaders are spread too. No partition uses fewer racks than before. A partition with a replica on a broker
+    that is not in `racks` stays as it is.
+    """
     planned = {tp: replicas for tp, replicas in sorted(assignments.items()) if all(node in racks for node in replicas)}
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
-    held: dict[int, dict[PartitionName, None]] = {node: {} for node in racks}
+    hosted: dict[int, dict[PartitionName, None]] = {node: {} for node in racks}
     for tp, replicas in planned.items():
         for node in replicas:
-            held[node][tp] = None
-    while (found := _find_move(planned, held, replica_counts, racks)) is not None:
-        tp, crowded, free = found
+            hosted[node][tp] = None
+    while (move := _find_move(planned, hosted, replica_counts, racks)) is not None:
+        tp, crowded, free = move
         leader_counts[crowded] -= planned[tp][0] == crowded
         leader_counts[free] += planned[tp][0] == crowded
         planned[tp] = _replace_replica(planned[tp], crowded, free)
-        del held[crowded][tp]
-        held[free][tp] = None
+        del hosted[crowded][tp]
+        hosted[free][tp] = None
         replica_counts[crowded] -= 1
         replica_counts[free] += 1
     _balance_leaders(planned, leader_counts)
@@ -82,17 +87,17 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassign
 
 def _find_move(
     planned: Assignments,
-    held: Mapping[int, Iterable[PartitionName]],
+    hosted: Mapping[int, Iterable[PartitionName]],
     replica_counts: Counter[int],
     racks: Mapping[int, str],
 ) -> tuple[PartitionName, int, int] | None:
-    """A partition that can go from a broker with many to one with few."""
+    """Returns a partition, a broker with many replicas and one with few: the partition can move between them."""
     order = sorted(racks, key=lambda node: (replica_counts[node], node))
     for crowded in reversed(order):
         for free in order:
             if replica_counts[crowded] - replica_counts[free] < 2:
                 break
-            for tp in held[crowded]:
+            for tp in hosted[crowded]:
                 if free not in planned[tp] and _count_racks(
                     _replace_replica(planned[tp], crowded, free), racks
                 ) >= _count_racks(planned[tp], racks):
@@ -101,7 +106,7 @@ def _find_move(
 
 
 def _balance_leaders(planned: Reassignments, leader_counts: Counter[int]) -> None:
-    """Another order moves nothing but leaderships."""
+    """Spreads preferred leaders by the order of replicas alone; moves no replica."""
     changed = True
     while changed:
         changed = False

@@ -1,4 +1,7 @@
-"""Gives topics the replicas that they were born without, when brokers join: what they gain is `metadata.gaining`."""
+"""The loop that adds missing replicas after brokers join.
+
+A topic created while too few brokers were live has fewer replicas than its default (`missing_replicas`).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ from tiered.ports import Clock
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 2.0
-"""Brokers that start together are one look."""
+"""Pause after a broker joins: brokers that start together lead to one plan."""
 BATCH_MAX = 500
-"""Partitions in one request."""
+"""Partitions in one Reassign request."""
 
 
 class MissingReplicaBalancer:
-    """Of one controller. `submit` asks it; `image` is what is committed. It looks only when other brokers are there
-    than before: so a move that somebody calls off is not begun again at once."""
+    """The loop of one active controller. `submit` sends it a request; `image` returns the committed image.
+
+    The loop plans only after a broker joins. So a reassignment that an operator cancels does not start again at once.
+    """
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class MissingReplicaBalancer:
         self._known_brokers: frozenset[int] = frozenset()
 
     def on_image(self) -> None:
-        """The image has."""
+        """Wakes the loop if a broker has joined and replicas are missing."""
         image = self._image()
         placeable = frozenset(placement_racks(image))
         joined, self._known_brokers = placeable - self._known_brokers, placeable
@@ -50,17 +55,17 @@ class MissingReplicaBalancer:
             self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs the loop until it is cancelled."""
         while True:
             await self._wake.wait()
             await self._clock.sleep(SETTLE_SECONDS)
             self._wake.clear()
-            found = plan_missing_replicas(self._image(), self._settings())
-            for start in range(0, len(found), BATCH_MAX):
+            moves = plan_missing_replicas(self._image(), self._settings())
+            for start in range(0, len(moves), BATCH_MAX):
                 try:
-                    await self._submit(Reassign(found[start : start + BATCH_MAX]))
+                    await self._submit(Reassign(moves[start : start + BATCH_MAX]))
                 except Refused as refused:
-                    log.warning("partitions gain replicas later partitions=%d why=%s", len(found) - start, refused)
+                    log.warning("missing replicas not added yet partitions=%d why=%s", len(moves) - start, refused)
                     break
             else:
-                log.info("partitions gain replicas partitions=%d", len(found))
+                log.info("adding missing replicas partitions=%d", len(moves))

@@ -1,7 +1,8 @@
-"""Requests to the controller and its replies as bytes, for the way from one broker to another.
+"""Requests to the controller and its replies as bytes, sent from one broker to another.
 
-JSON; whatever is no plain value names its kind. Strict on both sides: an unknown kind, a field too few or too many,
-or a value of another type is `Corrupt`: what a broker of another version says is refused, and never half understood.
+JSON; every value that is not plain names its kind. Both sides are strict. An unknown kind, a missing or extra field or
+a value of another type is `Corrupt`. So a message of another version is refused as a whole and never understood in
+part.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Reques
 
 
 def encode_request(request: Request) -> bytes:
-    """A request as `decode_request` takes it."""
+    """Returns a request as bytes for `decode_request`."""
     return orjson.dumps(_to_plain(request))
 
 
 def decode_request(body: bytes) -> Request:
-    """The request in `body`; lists come out as tuples. `Corrupt` when there is none that this version knows."""
-    found = _decode(body)
-    if not isinstance(found, get_args(Request)):
-        raise Corrupt(f"{type(found).__name__} is no request")
-    known: Request = found
+    """Returns the request in `body`, with lists as tuples. Raises `Corrupt` if this version knows no such request."""
+    decoded = _decode(body)
+    if not isinstance(decoded, get_args(Request)):
+        raise Corrupt(f"{type(decoded).__name__} is no request")
+    known: Request = decoded
     return known
 
 
 def encode_reply(reply: object) -> bytes:
-    """What the controller answered, as `decode_reply` takes it."""
+    """Returns the controller's reply as bytes for `decode_reply`."""
     return orjson.dumps(_to_plain(reply))
 
 
 def decode_reply(body: bytes) -> Any:
-    """The reply in `body`, of the type that its request names. `Corrupt` when it is none."""
+    """Returns the reply in `body`, of the type that its request names. Raises `Corrupt` if it is no reply."""
     return _decode(body)
 
 
@@ -74,7 +75,7 @@ def _to_plain(value: object) -> Any:
         return {"kind": "map", "of": {name: _to_plain(each) for name, each in value.items()}}
     if isinstance(value, tuple | list):
         return [_to_plain(each) for each in value]
-    raise TypeError(f"{kind.__name__} is nothing that brokers say to each other")
+    raise TypeError(f"{kind.__name__} is not part of any message between brokers")
 
 
 def _decode(body: bytes) -> Any:
@@ -125,14 +126,14 @@ def _code(name: str) -> Code:
 
 @cache
 def _field_checks(kind: Any) -> dict[str, Callable[[Any], bool]]:
-    """The fields of a kind, each with what may stand in it."""
+    """Returns the fields of a kind, each with the check of its value."""
     names = [each.name for each in fields(kind)] if is_dataclass(kind) else list(kind._fields)
     hints = get_type_hints(kind)
     return {name: _type_check(hints[name]) for name in names}
 
 
 def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Whether a value is what an annotation says; of the annotations that occur here."""
+    """Returns the check that a value has the annotated type. Knows only the annotations that occur here."""
     hint = getattr(hint, "__supertype__", hint)  # TopicId is a str
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):

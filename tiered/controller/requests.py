@@ -1,4 +1,4 @@
-"""What may be asked of the controller: plain values, one per verb, with the type of the answer named."""
+"""Requests to the controller: plain values, one class per request, with the type of the reply after `->`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """-> tuple[TopicImage | Refused, ...], one for each. Those that can be made are made together."""
+    """-> tuple[TopicImage | Refused, ...], one for each topic. Topics that are granted are created together."""
 
     topics: tuple[CreateTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """-> DeletedTopic. With `topic_id` only when the name is still that topic's."""
+    """-> DeletedTopic. With a `topic_id`, deletes only if the name still belongs to that topic."""
 
     name: str
     topic_id: TopicId | None = None
@@ -38,14 +38,14 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopic:
-    """-> None. Its last object is gone; said by the collector."""
+    """-> None. Sent when the collector has deleted the topic's last object."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """-> TopicImage. `count` is the new total; `assignments` are the replicas of the new ones, when given."""
+    """-> TopicImage. `count` is the new total; `assignments`, if given, are the replicas of the new partitions."""
 
     name: str
     count: int
@@ -55,7 +55,7 @@ class CreatePartitions:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfigs:
-    """-> TopicImage. A value sets, None returns to the default; keys not named stay, unless `replace`."""
+    """-> TopicImage. A value sets, None returns to the default. Settings that are not named stay, unless `replace`."""
 
     name: str
     configs: Mapping[str, str | ListEdit | None]
@@ -65,7 +65,7 @@ class AlterTopicConfigs:
 
 @dataclass(frozen=True, slots=True)
 class AlterBrokerConfigs:
-    """-> dict[str, str], the settings now set. `node_id` -1 stands for all brokers."""
+    """-> dict[str, str], the settings after the change. `node_id` -1 stands for all brokers."""
 
     node_id: int
     configs: Mapping[str, str | ListEdit | None]
@@ -75,7 +75,7 @@ class AlterBrokerConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEnd:
-    """How far a log reaches that could not be proved whole, and the epoch of its last record (-1: none)."""
+    """End of a log that could not be proved whole, and the leader epoch of its last record (-1: none)."""
 
     topic_id: TopicId
     partition: int
@@ -85,8 +85,11 @@ class ReplicaEnd:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedEnd:
-    """How far the log of a replica goes, and the epoch of its last record (-1: none). `asked_in` is the leader epoch of
-    the partition while nobody leads it: an answer to an earlier election says nothing of now."""
+    """Log end of a replica, and the leader epoch of its last record (-1: none).
+
+    `asked_in` is the leader epoch of the partition while it has no leader: an end reported for an earlier election does
+    not count.
+    """
 
     topic_id: TopicId
     partition: int
@@ -97,10 +100,12 @@ class AwaitedEnd:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """-> None. A new incarnation takes its node id: it loses what the old one led, and stays eligible only when its
-    recovery proved `whole` (rule R1). `ends` are of the replicas that could not be proved, or whose
-    partition waits for them (rule R4); `proved` are those that are whole although the broker is not, at what they
-    synced."""
+    """-> None. A new incarnation takes its node id and loses the leaderships of the old one.
+
+    It stays eligible only if its recovery proved its logs `whole` (R1). `ends` are of replicas that could not be
+    proved, or whose partition waits for them (R4). `proved` are partitions whose logs are whole up to their last fsync
+    although the broker's are not.
+    """
 
     node_id: int
     incarnation: str
@@ -115,7 +120,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceBroker:
-    """-> None. The same incarnation answers at other addresses."""
+    """-> None. The same incarnation has other addresses."""
 
     node_id: int
     incarnation: str
@@ -126,8 +131,10 @@ class AnnounceBroker:
 
 @dataclass(frozen=True, slots=True)
 class NameDirectory:
-    """-> None. The next incarnation may believe what this directory says of itself; none when it is empty: the disk
-    failed, or what it lost is not told yet."""
+    """-> None. Names the data directory that the next incarnation may trust.
+
+    Empty if it may trust none: the disk failed, or a loss of its records is not reported yet.
+    """
 
     node_id: int
     incarnation: str
@@ -136,7 +143,7 @@ class NameDirectory:
 
 @dataclass(frozen=True, slots=True)
 class StopBroker:
-    """-> None. A clean stop: everything is on disk, nothing runs any more."""
+    """-> None. The broker has stopped cleanly: everything is on disk and nothing runs any more."""
 
     node_id: int
     incarnation: str
@@ -144,14 +151,14 @@ class StopBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """-> None. The broker has left for good. Refused while it is live or has replicas."""
+    """-> None. Removes a broker for good. Refused while it is live or has replicas."""
 
     node_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker:
-    """-> None. The controller does not hear this incarnation: others lead what it led."""
+    """-> None. The controller has lost contact with this incarnation: other brokers take over its leaderships."""
 
     node_id: int
     incarnation: str
@@ -159,7 +166,7 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class UnfenceBroker:
-    """-> None. It is heard again, and has applied everything that was committed."""
+    """-> None. This incarnation has contact again and has applied everything that was committed."""
 
     node_id: int
     incarnation: str
@@ -167,7 +174,7 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """-> int, how many leaderships stay because nobody else is in sync. Said by a broker before it stops cleanly."""
+    """-> int, the number of leaderships that stay because no other replica is in sync. Sent before a clean stop."""
 
     node_id: int
     incarnation: str
@@ -175,8 +182,10 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class LeavePartitions:
-    """-> None. What StopBroker does to these partitions. Said before it where they are many: one decision on all
-    of them would hold up the controller."""
+    """-> None. Does for these partitions the same as StopBroker.
+
+    Sent before StopBroker if the partitions are many: one decision about all of them would block the controller.
+    """
 
     node_id: int
     incarnation: str
@@ -185,7 +194,7 @@ class LeavePartitions:
 
 @dataclass(frozen=True, slots=True)
 class InSync:
-    """A member of a wished in-sync set; `incarnation` is the `incarnation_number` that fetches."""
+    """A member of a requested ISR; `incarnation` is the `incarnation_number` that its fetches name."""
 
     node_id: int
     incarnation: int
@@ -193,7 +202,7 @@ class InSync:
 
 @dataclass(frozen=True, slots=True)
 class IsrWish:
-    """What the leader of `leader_epoch` wants the in-sync set to be, itself included (KIP-497, KIP-903)."""
+    """An ISR change: the ISR that the leader of `leader_epoch` requests, itself included (KIP-497, KIP-903)."""
 
     topic_id: TopicId
     partition: int
@@ -204,7 +213,7 @@ class IsrWish:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitions:
-    """-> tuple[Code, ...], one for each wish: NONE, or why it is not granted. Said by the leader of all of them."""
+    """-> tuple[Code, ...], one for each change: NONE, or the reason for the refusal. Sent by their leader."""
 
     node_id: int
     incarnation: str
@@ -213,8 +222,11 @@ class AlterPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """-> tuple[tuple[TopicId, int, Code], ...], one for each partition. `preferred`: the first replica, where it is in
-    sync; else any replica that lives, where nobody leads, with the loss recorded (rule R4). None: all partitions."""
+    """-> tuple[tuple[TopicId, int, Code], ...], one for each partition; `partitions` None means all partitions.
+
+    `preferred` elects the first replica if it is in sync. Otherwise any live replica is elected where there is no
+    leader, and the loss is recorded (R4).
+    """
 
     preferred: bool
     partitions: tuple[tuple[TopicId, int], ...] | None = None
@@ -222,7 +234,7 @@ class ElectLeaders:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Where the replicas of a partition are to be, the preferred leader first; None: they stay where they were."""
+    """The target replicas of a partition, the preferred leader first; None cancels its reassignment."""
 
     topic_id: TopicId
     partition: int
@@ -231,8 +243,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """-> tuple[Refused | None, ...], one for each move: None where it is under way, or was nothing to do (KIP-455).
-    Without `other_counts` the number of replicas must stay (KIP-860)."""
+    """-> tuple[Refused | None, ...], one for each move; None if it was granted or nothing had to change (KIP-455).
+
+    Without `other_counts` the number of replicas must stay the same (KIP-860).
+    """
 
     moves: tuple[Move, ...]
     other_counts: bool = True
@@ -240,8 +254,10 @@ class Reassign:
 
 @dataclass(frozen=True, slots=True)
 class ReportLoss:
-    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone. All that
-    lay below `stored_to` when its epoch began is in the bucket, whatever was told before."""
+    """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone.
+
+    All records below `stored_to` at the start of its leader epoch are in the bucket, whatever was reported before.
+    """
 
     topic_id: TopicId
     partition: int
@@ -252,14 +268,14 @@ class ReportLoss:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeLosses:
-    """-> None. An operator has seen the losses of each (topic id, partition, leader epoch), up to that epoch."""
+    """-> None. An operator acknowledges losses, for each (topic id, partition, leader epoch) up to that epoch."""
 
     losses: tuple[tuple[TopicId, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEnd:
-    """All of a partition lies below `offset` and is in the bucket; -1: that is so no more."""
+    """All records of a partition are below `offset` and in the bucket; -1 means that this no longer holds."""
 
     topic_id: TopicId
     partition: int
@@ -269,7 +285,7 @@ class StoredEnd:
 
 @dataclass(frozen=True, slots=True)
 class NoteStoredEnds:
-    """-> None. Said by the leader of all of them. Partitions that another one leads by now are passed over."""
+    """-> None. Sent by the leader of all these partitions. Skips partitions that have another leader by now."""
 
     node_id: int
     incarnation: str
@@ -278,7 +294,10 @@ class NoteStoredEnds:
 
 @dataclass(frozen=True, slots=True)
 class ReportEnds:
-    """-> None. Said by a live broker for which elections wait (rule R4, `in_sync.awaited`)."""
+    """-> None.
+
+    Sent by a live broker whose log ends elections wait for (R4, `partition_transitions.awaited_replicas`).
+    """
 
     node_id: int
     incarnation: str
@@ -287,7 +306,7 @@ class ReportEnds:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
-    """-> ProducerIdsAllocated. A block of ids that no broker has had."""
+    """-> ProducerIdsAllocated, a block of producer ids that no broker had before."""
 
     node_id: int
 

@@ -1,7 +1,8 @@
-"""Runs a shard: decides one request at a time, appends its changes, answers once they are committed.
+"""The runtime of a shard: decides one request at a time, appends its changes, and replies once they are committed (M5).
 
-Decisions run ahead of the log: the shard holds what was decided, callers hear of it when it is committed. One append is
-in flight; what is decided meanwhile goes into the next entry (group commit). A lost log ends the shard for good.
+The shard runs ahead of the log: it has the decided changes at once, and callers get their replies after the commit. One
+append is in progress at a time; changes decided meanwhile go into the next entry (group commit). A lost slot ends the
+runtime for good (M2).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OnCommitted = Callable[[Sequence[Change], int], Awaitable[None]]
 
 
 class ChangeLog(Protocol):
-    """Where changes become facts. `append` returns the slot, or raises `Fenced` when another one writes there."""
+    """The log that commits changes. `append` returns the slot, or raises `Fenced` if another writer has taken it."""
 
     async def append(self, changes: Sequence[Change]) -> int: ...
 
@@ -41,7 +42,7 @@ class _ParkedRequest(NamedTuple):
 
 
 class Runtime(Generic[RequestT]):
-    """A shard, its log, and the callers that wait for a commit. `committed` runs before they are answered."""
+    """A shard, its log, and the callers that wait for a commit. `on_committed` runs before they get their replies."""
 
     def __init__(self, shard: Shard[RequestT], log: ChangeLog, clock: Clock, on_committed: OnCommitted) -> None:
         self._shard = shard
@@ -55,16 +56,18 @@ class Runtime(Generic[RequestT]):
 
     @property
     def pending(self) -> int:
-        """Requests that are decided and not yet committed."""
+        """Number of requests that are decided and not yet committed."""
         return len(self._parked) + len(self._in_flight)
 
     async def submit(self, request: RequestT, timeout: float) -> Any:
-        """The shard's reply, after its changes are committed. `Refused` with `REQUEST_TIMED_OUT` leaves the outcome
-        open: the changes may be committed later."""
+        """Returns the shard's reply after its changes are committed.
+
+        `Refused` with REQUEST_TIMED_OUT leaves the outcome open: the changes may still be committed later.
+        """
         if self._ended:
             raise Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
         if self.pending >= PENDING_MAX:
-            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PENDING_MAX} requests wait for the metadata log already")
+            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PENDING_MAX} requests already wait for the metadata log")
         decision = self._shard.decide(request, self._clock.wall_ms())
         if not decision.changes and not self.pending:
             return decision.reply
@@ -77,14 +80,16 @@ class Runtime(Generic[RequestT]):
                 return await reply
         except TimeoutError:
             raise Refused(
-                Code.REQUEST_TIMED_OUT, f"the metadata log did not confirm the change within {timeout:g} s; it may yet"
+                Code.REQUEST_TIMED_OUT,
+                f"the metadata log did not confirm the change within {timeout:g} s; it may still be made",
             ) from None
 
     async def run(self) -> None:
-        """Commits until it is cancelled or fenced; `Fenced` leaves it, after all callers are answered."""
+        """Commits entries until it is cancelled or fenced. Raises `Fenced` after all callers have a reply."""
         not_controller = Refused(Code.NOT_CONTROLLER, "this broker is no longer the controller")
         outcome_unknown = Refused(
-            Code.REQUEST_TIMED_OUT, "this broker stopped being the controller; the change may be in, or come to be"
+            Code.REQUEST_TIMED_OUT,
+            "this broker stopped being the controller; the change may have been made, or still be made",
         )
         try:
             while True:
@@ -93,8 +98,8 @@ class Runtime(Generic[RequestT]):
                 while self._parked:
                     await self._commit()
         except Fenced as error:
-            log.error("controller fenced why=%s", error)
-            outcome_unknown = not_controller  # the slot is another's: what was to be in it is nowhere
+            log.error("controller is fenced why=%s", error)
+            outcome_unknown = not_controller  # another writer took the slot: the changes are nowhere
             raise
         finally:
             self._ended = True

@@ -1,7 +1,8 @@
-"""A broker that is not the controller: it asks the controller for what comes next, and is heard by asking.
+"""A standby controller: fetches the metadata log from the active controller, which counts each fetch as a heartbeat.
 
-The bucket is read only when the controller is no more, or has forgotten what is asked for. Who misses the controller
-asks the other brokers before it stands for its place (rule M4, candidacy.py); the next slot decides (election.py).
+A standby reads the bucket only if the controller is gone or no longer has the entries that it needs (M3). A broker that
+loses the controller asks the other brokers before it becomes a candidate (M4, `metadata.candidacy`). The next slot
+decides the election (M2, `metadata.election`).
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_CONTACT = -1
+"""Contact time of a broker that has lost the controller."""
 QUERY_SECONDS = 1.0
-"""How long another broker may take to say what it knows of the controller."""
+"""Longest time for another broker to send its view of the controller."""
 JITTER_MS = 20
 PAUSE_SECONDS = 0.5
 APPLY_WAIT_SECONDS = 0.2
-"""How long a request waits until this broker has acted on the last answer, so that it can say so."""
+"""Longest time that a fetch waits until this broker has applied the last reply, so that the fetch can report that."""
 
 
 class StandbyController:
-    """Follows for one cluster object. Without `peers` there is nobody to follow: who starts takes the controller's
-    place at once."""
+    """The standby role of one `ClusterMember`. Without `peers` the broker is alone and takes over at once."""
 
     def __init__(self, cluster: ClusterMember, peers: Peers | None, store: ObjectStore) -> None:
         self._cluster = cluster
@@ -48,34 +49,42 @@ class StandbyController:
         self._unfollowed_epochs = 0
         self._read_failure_log = StateLogLimiter(self._clock)
         self._store_readable = True
-        """True if the bucket told the rest of the log when it was asked last."""
+        """True if the last read of the log from the bucket succeeded."""
         self._controller_lost = False
         self._awaits_successor = False
-        """Whether this broker was controller, and has not heard the next one yet."""
+        """True if this broker was controller and has had no contact with the next one yet."""
         self._is_behind = False
-        """Whether the controller that was heard last knows more than this broker, which could not read it yet."""
+        """True if the last controller reply named entries that this broker could not read yet."""
 
     @property
     def has_controller_contact(self) -> bool:
-        """Whether a controller was heard within a session, and with it all that it knew (rule R6): a broker that is
-        behind may have been fenced, and lead what another one leads."""
+        """True if this broker had contact with a controller within a session timeout and has all of its entries (R6).
+
+        A broker that is behind may have been fenced, and may still lead partitions that have a new leader.
+        """
         return not (self._awaits_successor or self._is_behind) and self.silent_ms < self._cluster.session_ms
 
     @property
     def silent_ms(self) -> int:
-        """Since when no controller was heard."""
+        """Time since the last contact with a controller."""
         return (self._clock.mono_ns() - self._contact_ns) // 1_000_000
 
     def controller_view(self) -> ControllerView:
-        """For another broker that misses the controller. One that does not answer us either is not heard."""
+        """Returns this broker's view of the controller for a broker that lost it.
+
+        A controller that is lost here too has no contact time.
+        """
         image = self._cluster.image
         return ControllerView(
             image.controller_epoch, image.controller, NO_CONTACT if self._controller_lost else self.silent_ms
         )
 
     def reset(self, *, was_followed: bool) -> None:
-        """This broker was controller until now, and others followed it, or nobody did. It stands for that place no
-        sooner than who has heard a controller just now; yet it has heard none."""
+        """Starts over as standby after this broker was controller. `was_followed`: any broker fetched from it.
+
+        It becomes a candidate no sooner than a broker that just had contact with a controller. It still has no contact
+        (R6).
+        """
         self._on_contact(0)
         self._awaits_successor = True
         self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
@@ -84,20 +93,20 @@ class StandbyController:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- following the controller -------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, wait_ms: int) -> bool:
-        """Whether the controller answered, and can do its work; what it sent is committed."""
+        """Fetches the next entries. Returns True if the controller replied and can write to the bucket."""
         if wait_ms:
             await self._cluster.loader.wait_until_applied(self._cluster.image.slot, APPLY_WAIT_SECONDS)
         return await self._fetch_metadata_from(self._cluster.controller_address, wait_ms)
 
     async def _fetch_metadata_from(self, address: str, wait_ms: int) -> bool:
         image = self._cluster.image
-        self._store_stalled_ms = 0  # what it said before says nothing of one that answers no more, nor of the next one
+        self._store_stalled_ms = 0  # known only for a controller that replies
         if self._peers is None or not address:
             return False
-        # Not much beyond its session: who waits longer misses it later.
+        # Ends soon after the session timeout: a longer wait would detect a lost controller later.
         left_ms = max(self._cluster.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
         timeout_ms = min((wait_ms + self._cluster.session_ms) // 2, left_ms)
         wait_ms = min(wait_ms, timeout_ms // 2)
@@ -112,7 +121,7 @@ class StandbyController:
             if not reply.too_old:
                 self._cluster.loader.append_entries(reply.entries)
         except (Unavailable, Refused, Corrupt) as error:
-            log.info("controller does not answer node_id=%d why=%s", image.controller, error)
+            log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
             return False
         self._on_contact(reply.store_age_ms)
         self._unfollowed_epochs = 0
@@ -122,25 +131,25 @@ class StandbyController:
         return decide_if_store_stalled(self._contact_loss(), self._cluster.session_ms) is None
 
     async def on_controller_lost(self) -> None:
-        """The controller does not answer, or cannot write: waits, or stands for its place."""
+        """Waits, or becomes a candidate: the controller does not reply or cannot write to the bucket."""
         image, session_ms = self._cluster.image, self._cluster.session_ms
         stalled_step = decide_if_store_stalled(self._contact_loss(), session_ms)
         self._controller_lost = stalled_step is None
-        # Named is an earlier incarnation of this broker, or a candidacy that it gave up: nobody else reigns.
-        gone = self._peers is None or image.controller in (self._cluster.node_id, NO_LEADER)
+        # The image names this broker: an earlier incarnation of it, or a candidacy that it gave up.
+        no_other = self._peers is None or image.controller in (self._cluster.node_id, NO_LEADER)
         addresses = self._other_addresses()
-        ended, views = await asyncio.gather(self._is_controller_gone(), self._query_others(addresses))
+        process_gone, views = await asyncio.gather(self._is_controller_gone(), self._query_others(addresses))
         newest = max(views, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
             if not await self._fetch_metadata_from(self._cluster.address_of(newest.controller), 0):
                 await self.try_catch_up()
             return
-        # Who hears an older controller says nothing of this one.
-        same = [each for each in views if each.controller_epoch == image.controller_epoch]
-        ages = [each.heard_ms_ago for each in same if each.heard_ms_ago >= 0]
+        # A broker that follows an older controller knows nothing of this one.
+        same_epoch = [each for each in views if each.controller_epoch == image.controller_epoch]
+        contact_ms = [each.heard_ms_ago for each in same_epoch if each.heard_ms_ago >= 0]
 
         def step() -> Wait | BecomeCandidate:
-            loss = self._contact_loss(gone or ended, ages)._replace(
+            loss = self._contact_loss(no_other or process_gone, contact_ms)._replace(
                 brokers_queried=len(addresses), brokers_replied=len(views)
             )
             return stalled_step or decide_candidacy(loss, session_ms)
@@ -149,35 +158,37 @@ class StandbyController:
             case Wait(ms):
                 await self._clock.sleep(ms / 1000 * (0.5 + self._rng.random() / 2))
                 await self.try_catch_up()
-            case BecomeCandidate(after_ms):
-                await self._become_candidate(after_ms, step)
+            case BecomeCandidate(delay_ms):
+                await self._become_candidate(delay_ms, step)
 
     async def _become_candidate(self, delay_ms: int, step: Callable[[], Wait | BecomeCandidate]) -> None:
-        """Unless the log says by then that a newer controller is there, or that the last one fenced this broker."""
+        """Takes over after a delay, unless the log then has a newer controller or shows that this broker was fenced."""
         last_epoch = self._cluster.image.controller_epoch
         await self._clock.sleep((delay_ms + JITTER_MS * self._rng.random()) / 1000)
         if not await self.try_catch_up():
             return
         if self._cluster.image.controller_epoch == last_epoch and isinstance(step(), BecomeCandidate):
-            log.warning("broker stands for controller node_id=%d after_epoch=%d", self._cluster.node_id, last_epoch)
+            log.warning(
+                "broker becomes candidate for controller node_id=%d after_epoch=%d", self._cluster.node_id, last_epoch
+            )
             await self._cluster.try_take_over()
 
     async def _is_controller_gone(self) -> bool:
-        """Whether the process of the controller has ended."""
+        """True if the process of the controller has ended."""
         address = self._cluster.controller_address
         return self._peers is not None and bool(address) and await self._peers.is_gone(address, QUERY_SECONDS)
 
     def _other_addresses(self) -> list[str]:
-        """Addresses of who else may know a controller; also of who is fenced."""
+        """Returns addresses of other brokers that may know a controller, fenced brokers included."""
         image = self._cluster.image
         skipped = (self._cluster.node_id, image.controller)
         others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
         return [address for address in map(self._cluster.address_of, others) if address]
 
     async def _query_others(self, addresses: Sequence[str]) -> list[ControllerView]:
-        """What those say that answer."""
-        found = await asyncio.gather(*(self._query_other(each) for each in addresses))
-        return [each for each in found if each is not None]
+        """Returns the controller views of the brokers that reply."""
+        views = await asyncio.gather(*(self._query_other(each) for each in addresses))
+        return [each for each in views if each is not None]
 
     async def _query_other(self, address: str) -> ControllerView | None:
         if self._peers is None:
@@ -185,13 +196,13 @@ class StandbyController:
         try:
             return await self._peers.get_controller_view(address, QUERY_SECONDS)
         except (Unavailable, Refused, Corrupt) as error:
-            log.info("broker does not say whom it hears address=%s why=%s", address, error)
+            log.info("broker sends no view of the controller address=%s why=%s", address, error)
             return None
 
     # -- reading the bucket -------------------------------------------------------------------------------------------
 
     async def try_catch_up(self) -> bool:
-        """Whether the bucket told the rest of the log; after a pause when it did not."""
+        """Reads the rest of the log from the bucket. Returns False after a pause if that failed."""
         try:
             await self.catch_up()
         except (Unavailable, Corrupt) as error:
@@ -205,7 +216,7 @@ class StandbyController:
         return True
 
     async def catch_up(self) -> None:
-        """Reads what the bucket has beyond the image, the boundary after the entries (rule M3)."""
+        """Applies the entries in the bucket beyond the image. Reads the boundary after the entries (M3)."""
         loader = self._cluster.loader
         entries, _ = await read_entries(self._store, loader.image.slot + 1)
         boundary, _ = await read_boundary(self._store)
@@ -217,10 +228,10 @@ class StandbyController:
         else:
             loader.append_from_bucket(entries)
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def is_alone(self) -> bool:
-        """Whether nobody else is there who could be controller, or become it just now."""
+        """True if no other broker is controller, or could just be becoming it."""
         image, own = self._cluster.image, self._cluster.node_id
         if any(each.live and each.node_id != own for each in image.brokers.values()):
             return False

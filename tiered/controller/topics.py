@@ -1,4 +1,7 @@
-"""The controller's decisions about topics: which may be made, where their partitions go, what is set for them."""
+"""Decisions of the controller about topics: create, delete, add partitions and configure.
+
+New topics are checked for name, settings, limits and replica placement.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from tiered.metadata.internal_topics import check_changeable, check_configs, int
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
 
 PARTITIONS_MAX = 10_000
-"""Partitions of one topic: bounds the entry that creates them."""
+"""Most partitions of one topic: bounds the size of the entry that creates them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics of an image, for one decision. `settings` gives the defaults; `draw_id` a fresh topic id per call."""
+    """The topics of an image, for one decision. `settings` are the defaults; `draw_id` returns new topic ids."""
 
     image: Image
     settings: Settings
@@ -36,7 +39,7 @@ class Topics:
     def create(
         self, topic_requests: Sequence[requests.CreateTopic], now_ms: int
     ) -> Decision[tuple[TopicImage | Refused, ...]]:
-        """Those that can be made are made together."""
+        """Creates the topics that can be created, all in one entry; the others are refused one by one."""
         defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
         names, number = TopicNames(self.image.topics), len(self.image.topics)
@@ -45,14 +48,14 @@ class Topics:
         validated_only: list[Change] = []
         for each in topic_requests:
             try:
-                made = self._topic_changes(each, now_ms, defaults, names, number, limits)
+                topic_changes = self._topic_changes(each, now_ms, defaults, names, number, limits)
             except Refused as why:
                 results.append(why)
             else:
-                results.append(made[0].topic_id)
+                results.append(topic_changes[0].topic_id)
                 names.add(each.name)
                 number += 1
-                (validated_only if each.validate_only else changes).extend(made)
+                (validated_only if each.validate_only else changes).extend(topic_changes)
         after = self.image.apply([*changes, *validated_only]).topics_by_id
         replies = (each if isinstance(each, Refused) else after[each] for each in results)
         return Decision(tuple(changes), tuple(replies))
@@ -66,7 +69,7 @@ class Topics:
         number: int,
         limits: PartitionLimits,
     ) -> tuple[kinds.TopicCreated, *tuple[Change, ...]]:
-        """The changes that make one topic, which is the `number`th; `names` are taken."""
+        """Returns the changes that create one topic. `names` are taken; `number` is the count of topics before it."""
         check_name(request.name)
         if request.name in names:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
@@ -78,14 +81,16 @@ class Topics:
         if not self._is_default_internal(request.name, len(assignments)):
             limits.add_partitions(assignments)
         topic_id = self.draw_id()
-        wanted = self.settings.default_replication_factor
+        default_factor = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
-        short = by_default and len(assignments[0]) < wanted
-        created = kinds.TopicCreated(request.name, topic_id, assignments, configs, now_ms, wanted if short else 0)
+        is_short = by_default and len(assignments[0]) < default_factor
+        created = kinds.TopicCreated(
+            request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0
+        )
         return created, *self._new_partition_changes(topic_id, 0, assignments)
 
     def _is_default_internal(self, name: str, partitions: int) -> bool:
-        """True if it is a topic that groups need, of the usual size: that one no limit refuses."""
+        """True if it is an internal topic that groups need, of the usual size: no limit refuses that one."""
         return name in INTERNAL and partitions <= self.settings.offsets_topic_num_partitions
 
     def _assignments(self, request: requests.CreateTopic, number: int) -> tuple[tuple[int, ...], ...]:
@@ -93,16 +98,18 @@ class Topics:
             if request.partitions != -1 or request.replication_factor != -1:
                 raise Refused(
                     Code.INVALID_REQUEST,
-                    "an assignment by hand excludes a partition count and a replication factor",
+                    "a manual assignment excludes a partition count and a replication factor",
                 )
             if not 1 <= len(request.assignments) <= PARTITIONS_MAX:
-                raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "an assignment names at least one partition")
+                raise Refused(
+                    Code.INVALID_REPLICA_ASSIGNMENT, f"an assignment must have 1 to {PARTITIONS_MAX} partitions"
+                )
             self._check_assignments(request.assignments)
             return tuple(tuple(replicas) for replicas in request.assignments)
         partitions = self.settings.num_partitions if request.partitions == -1 else request.partitions
         replication_factor = request.replication_factor
         if replication_factor == -1:
-            # With too few brokers for all of them it begins with some (`gaining`).
+            # With too few brokers it starts with fewer replicas; the rest follow (`missing_replicas`).
             replication_factor = min(
                 self.settings.default_replication_factor, max(1, len(leaders.placement_racks(self.image)))
             )
@@ -111,11 +118,11 @@ class Topics:
         return self._place_replicas(partitions, replication_factor, start=number, first_partition=0)
 
     def _check_assignments(self, assignments: Sequence[Sequence[int]], first: Sequence[int] | None = None) -> None:
-        """What was named by hand, of partitions behind one that has the replicas `first`."""
+        """Checks manual assignments, of new partitions behind one with the replicas `first` if that is given."""
         check_assignments(assignments if first is None else [first, *assignments], list(self.image.brokers))
         named = sorted({node for replicas in assignments for node in replicas})
-        if closed := [node for node in named if leaders.is_cordoned(self.image, node)]:
-            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {closed}")
+        if cordoned := [node for node in named if leaders.is_cordoned(self.image, node)]:
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {cordoned}")
 
     def _place_replicas(
         self, partitions: int, replication_factor: int, *, start: int, first_partition: int
@@ -137,16 +144,16 @@ class Topics:
             yield leaders.new_partition_change(topic_id, p, replicas, context)
 
     def delete(self, request: requests.DeleteTopic, now_ms: int) -> Decision[DeletedTopic]:
-        """The name is free at once."""
+        """Deletes a topic; its name is free at once."""
         topic = self._find_topic(request.name)
         check_changeable(topic.name)
         if request.topic_id not in (None, topic.topic_id):
-            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic of the id {request.topic_id}")
+            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with id {request.topic_id}")
         changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
         return Decision(changes, self.image.apply(changes).deleted_topics[topic.topic_id])
 
     def add_partitions(self, request: requests.CreatePartitions) -> Decision[TopicImage]:
-        """More partitions, at the end."""
+        """Adds partitions at the end of a topic."""
         topic = self._find_topic(request.name)
         check_changeable(topic.name)
         have = len(topic.partitions)
@@ -177,7 +184,7 @@ class Topics:
         return tuple(tuple(replicas) for replicas in request.assignments)
 
     def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> Decision[TopicImage]:
-        """Settings of a topic, and whoever is eligible or leads by them."""
+        """Changes settings of a topic, and the eligible replicas and leaders that follow from them."""
         topic = self._find_topic(request.name)
         defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
         in_force = {**defaults.to_strings(), **topic.configs}

@@ -89,7 +89,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     21472: (
         "a loss that was told while another leader was elected was told to nobody",
-        test_controller.test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays,
+        test_controller.test_loss_of_an_earlier_leader_counts_and_lowest_offset_stays,
     ),
     50083: (
         "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
@@ -117,7 +117,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     5011457: (
         "a replica that went elsewhere while its broker started left its log there, open",
-        test_loader.test_what_changed_while_a_start_opened_its_logs_is_acted_on,
+        test_loader.test_changes_during_a_start_are_applied,
     ),
     5021583: (
         "the model held a follower that had been put out, and heard a leader of before, to what was committed since",

@@ -37,8 +37,8 @@ def slow_reader_meets_old_slot() -> None:
 
 SCENARIOS: dict[str, Callable[[], None]] = {
     "recreated_slot": slow_reader_meets_old_slot,
-    "r4_first_leads": test_partition_transitions.test_several_are_waited_for_and_the_best_of_them_leads,
-    "unclean_election": test_partition_transitions.test_who_leaves_when_too_few_are_left_stays_eligible,
+    "r4_first_leads": test_partition_transitions.test_most_complete_log_of_several_last_known_leads,
+    "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_a_follower_joins_only_from_the_start_of_the_leaders_epoch,
     "sweep_too_early": test_uploader.test_an_undecided_manifest_change_keeps_its_object_from_the_sweep,
     "wrong_cold_epoch": test_ends_of_epochs.test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments,

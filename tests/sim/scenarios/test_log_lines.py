@@ -43,7 +43,7 @@ def test_a_restart_of_a_broker_is_a_few_lines_however_many_partitions_it_has(
     run_scenario(scenario, seed)
     joined = [re.search(r"joined=\d( left=\S+)? partitions=(\d+) first=", line) for line in lines]
     assert sum(int(found[2]) for found in joined if found) >= PARTITIONS // 2
-    assert sum("in-sync set" in line for line in lines) <= 10, "of two leaders, in one or two seconds"
+    assert sum("ISR changed" in line for line in lines) <= 10, "of two leaders, in one or two seconds"
 
 
 def test_a_bucket_that_is_away_for_an_hour_is_told_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The controller: what it decides, what it refuses, and what a restart does to leaderships."""
+"""The controller: its decisions, its refusals, and the effect of a restart on leaderships."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def controller(*brokers: int) -> Controller:
 
 
 def decide(shard: Controller, request: Request, now_ms: int = 1000) -> object:
-    """One request, decided and applied; returns the reply."""
+    """Decides and applies one request; returns the reply."""
     decision = shard.decide(request, now_ms)
     shard.apply(decision.changes)
     return decision.reply
@@ -179,13 +179,13 @@ def test_a_new_incarnation_loses_what_others_can_lead() -> None:
 
 
 @pytest.mark.parametrize(("min_isr", "elr"), [("1", ()), ("2", (1,))])
-def test_who_comes_back_whole_stays_eligible_while_too_few_are_in_sync(min_isr: str, elr: tuple[int, ...]) -> None:
+def test_whole_broker_stays_eligible_while_isr_is_too_small(min_isr: str, elr: tuple[int, ...]) -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs={"min.insync.replicas": min_isr}))
     assert register(shard, 1, whole=True) == PartitionImage((1, 2), 2, 1, (2,), elr, partition_epoch=2)
 
 
-def test_nobody_leads_before_who_has_all_is_back() -> None:
+def test_no_leader_before_the_eligible_replica_returns() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     register(shard, 1, whole=False)
@@ -201,7 +201,7 @@ def test_the_same_incarnation_registers_once() -> None:
     assert shard.decide(request, 1000).changes == ()
 
 
-def test_a_stop_hands_leadership_to_who_is_in_sync() -> None:
+def test_stop_hands_leadership_to_an_isr_member() -> None:
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     decide(shard, requests.StopBroker(1, "i1"))
@@ -209,15 +209,15 @@ def test_a_stop_hands_leadership_to_who_is_in_sync() -> None:
     assert not shard.image.brokers[1].alive
 
 
-def test_a_partition_placed_on_brokers_that_are_away_has_no_leader() -> None:
+def test_partition_on_brokers_not_live_has_no_leader() -> None:
     shard = controller(1, 2)
     decide(shard, requests.StopBroker(2, "i2"))
     decide(shard, requests.CreateTopic("t", assignments=[[2]]))
     assert shard.image.topics["t"].partitions[0] == PartitionImage((2,), NO_LEADER, 0, partition_epoch=1)
 
 
-def test_a_loss_is_heard_of_also_when_another_leads_by_then_and_the_lowest_offset_stays() -> None:
-    """Whoever joined the leader that lost it has no more than that one had."""
+def test_loss_of_an_earlier_leader_counts_and_lowest_offset_stays() -> None:
+    """A replica that joined the ISR of the leader that lost records has no more than that leader had."""
     shard = controller(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     topic_id = shard.image.topics["t"].topic_id

@@ -1,4 +1,4 @@
-"""Whom the controller hears, and when somebody stands for its place."""
+"""Contact times of brokers at the controller, and the time at which a broker becomes a candidate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sessions() -> BrokerHeartbeats:
     return made
 
 
-def test_who_is_silent_for_the_whole_timeout_has_expired() -> None:
+def test_broker_silent_for_the_whole_timeout_has_expired() -> None:
     heard = sessions()
     assert heard.begin_fetch(1, "i1", 7, TIMEOUT - 1)
     assert heard.expired_sessions(TIMEOUT - 1) == []
@@ -48,7 +48,7 @@ def test_an_answer_taken_is_a_sign_of_life_and_a_broken_connection_none() -> Non
     assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
-def test_another_incarnation_is_not_heard() -> None:
+def test_fetch_of_another_incarnation_is_no_contact() -> None:
     heard = sessions()
     assert not heard.begin_fetch(1, "later", 7, TIMEOUT - 1)
     assert heard.expired_sessions(TIMEOUT) == [(1, "i1"), (2, "i2")]
@@ -56,7 +56,7 @@ def test_another_incarnation_is_not_heard() -> None:
     assert heard.expired_sessions(TIMEOUT) == [(2, "i2")]
 
 
-def test_who_stops_asking_is_suspect_once_in_a_while() -> None:
+def test_broker_that_stops_fetching_is_probed_from_time_to_time() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 7, 0)
     assert heard.take_probes_due(PROBE_AFTER_NS) == [2]
@@ -65,7 +65,7 @@ def test_who_stops_asking_is_suspect_once_in_a_while() -> None:
     assert heard.take_probes_due(2 * PROBE_AFTER_NS) == [1, 2]
 
 
-def test_silence_before_counts_for_who_has_not_been_heard_since() -> None:
+def test_earlier_silence_counts_for_a_broker_without_contact_since() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 7, 0)
     heard.backdate_contact(1, TIMEOUT, 0)
@@ -74,7 +74,7 @@ def test_silence_before_counts_for_who_has_not_been_heard_since() -> None:
     assert heard.expired_sessions(0) == [(2, "i2")]
 
 
-def test_who_is_silent_for_half_of_it_may_be_heard_by_somebody_else() -> None:
+def test_broker_silent_for_half_the_timeout_may_follow_another() -> None:
     heard = sessions()
     heard.begin_fetch(1, "i1", 7, 0)
     heard.begin_fetch(2, "i2", 7, TIMEOUT // 2)

@@ -1,4 +1,4 @@
-"""A broker that joins or leaves many in-sync sets is one line of the log."""
+"""A broker that joins or leaves many ISRs is one line of the log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def test_partitions_that_the_same_brokers_joined_and_left_are_one_line() -> None
     changes.record(TopicPartition("u", 2), {1, 2, 3}, {1})
     changes.record(TopicPartition("u", 3), {1}, {1})
     assert [*changes.take_lines()] == [
-        "in-sync sets change joined=3 partitions=50 first=t-0,t-1,t-2,t-3,t-4",
-        "in-sync sets change left=2,3 partitions=u-0,u-2",
-        "in-sync sets change joined=3 left=2 partitions=u-1",
+        "ISR changed joined=3 partitions=50 first=t-0,t-1,t-2,t-3,t-4",
+        "ISR changed left=2,3 partitions=u-0,u-2",
+        "ISR changed joined=3 left=2 partitions=u-1",
     ]
     assert [*changes.take_lines()] == [], "told once"

@@ -1,4 +1,4 @@
-"""What the controller decides about brokers that go and come, wishes of leaders, elections, over all partitions."""
+"""Decisions over all partitions: brokers that stop and return, ISR changes, elections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_fenced_broker_leads_nothing_and_comes_back_as_a_follower() -> None:
 
 
 @pytest.mark.parametrize("kind", [requests.FenceBroker, requests.UnfenceBroker])
-def test_who_is_not_there_is_not_fenced(kind: type[requests.FenceBroker | requests.UnfenceBroker]) -> None:
+def test_broker_that_is_not_live_is_not_fenced(kind: type[requests.FenceBroker | requests.UnfenceBroker]) -> None:
     shard = cluster(1, 2)
     decide(shard, requests.StopBroker(2, incarnation(2)))
     for request in (kind(1, "other"), kind(9, "other"), kind(2, incarnation(2))):
@@ -90,7 +90,7 @@ def test_who_is_not_there_is_not_fenced(kind: type[requests.FenceBroker | reques
     assert shard.decide(requests.UnfenceBroker(1, incarnation(1)), 0).changes == ()
 
 
-def test_broker_is_unregistered_once_it_is_away_and_has_no_replicas() -> None:
+def test_broker_without_replicas_is_unregistered_once_it_is_not_live() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[2, 1]]))
     gone = requests.UnregisterBroker(2)
@@ -99,7 +99,7 @@ def test_broker_is_unregistered_once_it_is_away_and_has_no_replicas() -> None:
         Code.INVALID_REQUEST,
     )
     fence(shard, 2)
-    with pytest.raises(Refused, match="broker 2 has 1 replicas, t-0 for one"):
+    with pytest.raises(Refused, match="broker 2 has 1 replicas, such as t-0"):
         shard.decide(gone, 0)
     decide(shard, requests.AlterBrokerConfigs(2, {"cordoned.log.dirs": "*"}))
     decide(shard, requests.Reassign((requests.Move(topic_id(shard), 0, (1,)),)))
@@ -153,7 +153,7 @@ def test_partitions_left_in_shares_end_as_a_stop_alone_leaves_them() -> None:
     assert shares.image.topics == once.image.topics and shares.image.brokers == once.image.brokers
 
 
-def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
+def test_stopping_broker_stays_in_sync_while_isr_would_be_too_small() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 2, 2, configs={"min.insync.replicas": "2"}))
     assert decide(shard, requests.HandOver(1, incarnation(1))) == 0
@@ -161,7 +161,7 @@ def test_who_stops_stays_in_sync_until_then_where_too_few_others_are() -> None:
     assert all(set(partition(shard, p).isr) == {1, 2} for p in range(2))
 
 
-def test_who_is_about_to_stop_joins_no_in_sync_set_and_its_next_life_may() -> None:
+def test_stopping_broker_joins_no_isr_and_its_next_incarnation_may() -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     decide(shard, requests.HandOver(1, incarnation(1)))
@@ -175,7 +175,7 @@ def test_who_is_about_to_stop_joins_no_in_sync_set_and_its_next_life_may() -> No
     assert decide(shard, requests.AlterPartitions(2, incarnation(2), (later,))) == (Code.NONE,)
 
 
-def test_who_is_about_to_stop_is_given_nothing_to_lead_that_another_could() -> None:
+def test_stopping_broker_is_elected_only_if_no_other_can_be() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
     decide(shard, requests.HandOver(1, incarnation(1)))
@@ -195,7 +195,7 @@ def wish(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -
     return IsrWish(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
 
 
-def test_a_leader_has_its_wishes_judged_one_by_one() -> None:
+def test_isr_changes_of_a_leader_are_decided_one_by_one() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3], [1, 2, 3]]))
     wishes = (
@@ -220,7 +220,7 @@ def test_a_leader_has_its_wishes_judged_one_by_one() -> None:
     assert refusal(shard, requests.AlterPartitions(1, "other", ())) is Code.STALE_BROKER_EPOCH
 
 
-def test_who_is_fenced_or_new_does_not_join() -> None:
+def test_fenced_or_unknown_broker_does_not_join_the_isr() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
     fence(shard, 2)
@@ -235,7 +235,7 @@ def test_who_is_fenced_or_new_does_not_join() -> None:
     assert states(shard) == (1, (1, 2), (3,))
 
 
-def test_an_incarnation_that_cannot_be_named_in_a_fetch_is_never_in_a_wish() -> None:
+def test_incarnation_without_a_number_is_in_no_isr_change() -> None:
     shard = cluster(1)
     decide(shard, RegisterBroker(2, "no id", "d", ""))
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
@@ -245,7 +245,7 @@ def test_an_incarnation_that_cannot_be_named_in_a_fetch_is_never_in_a_wish() -> 
 
 
 def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
-    """Rule R4: both lost their unsynced records; the one that lost less leads, and the loss is on record."""
+    """R4: both lost their unsynced records; the one that lost less leads, and the loss is recorded."""
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
     fence(shard, 1)
@@ -260,7 +260,7 @@ def test_the_last_known_say_what_they_have_and_the_best_leads() -> None:
 
 @pytest.mark.parametrize("flush", ["ack", "none"])
 def test_the_broker_says_which_logs_are_whole_at_what_they_synced_and_no_setting_does(flush: str) -> None:
-    """Rule R1: on the disk that the cluster knows, unless the broker doubts the log itself."""
+    """R1: on the disk that the cluster knows, unless the broker distrusts the log itself."""
     shard = cluster(1, 2, settings=Settings(log_flush=flush))
     decide(shard, requests.CreateTopic("t", 1, 2, configs={"flush": flush, **TWO}))
     proved = ((topic_id(shard), 0),)
@@ -285,7 +285,7 @@ def test_a_log_that_is_proved_proves_no_other_one() -> None:
 
 
 def test_a_log_that_says_nothing_of_itself_is_not_whole_without_flush_ack() -> None:
-    """Rule R1: that the disk is the same proves what was fsynced, and nothing was."""
+    """R1: the same disk proves only what was fsynced, and nothing was."""
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2, configs=TWO))
     register(shard, 2, 1, whole=False)
@@ -310,8 +310,8 @@ def test_an_incarnation_that_is_gone_is_not_taken_back() -> None:
     assert not shard.image.brokers[2].fenced
 
 
-def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
-    """From then on the high watermark moves without those who left."""
+def test_smaller_min_isr_leaves_only_isr_members_eligible() -> None:
+    """From then on the high watermark moves without the replicas that left."""
     for lower in (
         requests.AlterTopicConfigs("t", {"min.insync.replicas": "1"}),
         requests.AlterTopicConfigs("t", {"min.insync.replicas": None}),
@@ -331,7 +331,7 @@ def test_a_smaller_min_isr_makes_the_in_sync_set_alone_eligible() -> None:
 
 
 def test_what_a_broker_was_started_with_is_agreed_on_before_it_counts() -> None:
-    """Else a controller and a leader with other files would not mean the same by `min.insync.replicas`."""
+    """Otherwise a controller and a leader with other files would use different values of `min.insync.replicas`."""
     shard = cluster(1, settings=Settings(min_insync_replicas=2))
     assert shard.image.broker_configs == {ALL_BROKERS: TWO}
     register(shard, 2)
@@ -354,7 +354,7 @@ def test_min_insync_replicas_of_all_brokers_is_changed_and_never_removed() -> No
 
 @pytest.mark.parametrize("said", [None, "1", "3"])
 def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | None) -> None:
-    """The metadata log says it, else the default does; never what either of the two was started with."""
+    """The metadata log or the default decides, never the value that one of the two was started with."""
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     if said is not None:
@@ -367,7 +367,7 @@ def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | 
 
 
 @pytest.mark.parametrize("wide", [True, False])
-def test_a_topic_that_prefers_to_serve_is_led_by_whoever_lives(wide: bool) -> None:
+def test_unclean_topic_is_led_by_any_live_replica(wide: bool) -> None:
     shard = cluster(1, 2)
     decide(shard, requests.CreateTopic("t", 1, 2))
     fence(shard, 2)
@@ -404,7 +404,7 @@ def test_elections_as_an_operator_asks_for_them() -> None:
     assert all(partition(shard, p).leader == 2 and partition(shard, p).loss is not None for p in range(3))
 
 
-def test_a_loss_is_not_heard_of_a_partition_that_is_not_there() -> None:
+def test_loss_of_a_missing_partition_is_ignored() -> None:
     shard = cluster(1)
     decide(shard, requests.CreateTopic("t"))
     for p in (-1, 1):
@@ -412,7 +412,7 @@ def test_a_loss_is_not_heard_of_a_partition_that_is_not_there() -> None:
 
 
 def test_ten_thousand_partitions_of_a_dead_broker_are_led_again_soon() -> None:
-    """No other decision is made meanwhile, and no request answered: 0.06 s here, with room for slower machines."""
+    """No other decision and no reply is made meanwhile: 0.06 s here, with room for slower machines."""
     shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
     for name in "abcd":
         decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))

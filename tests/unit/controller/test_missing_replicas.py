@@ -1,4 +1,4 @@
-"""Replicas that topics gain as brokers join."""
+"""Missing replicas that are added as brokers join."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_topics_of_the_default_begin_with_the_brokers_that_are_there_and_gain_th
     assert plan_missing_replicas(shard.image, SETTINGS) == (), "it is on its way"
 
 
-def test_what_somebody_said_stays_and_so_does_what_has_enough() -> None:
+def test_chosen_or_complete_replicas_stay() -> None:
     shard = controller(1)
     decide(shard, CreateTopic("said", 1, 1))
     decide(shard, CreateTopic("assigned", assignments=[[1]]))
@@ -53,7 +53,7 @@ def test_what_somebody_said_stays_and_so_does_what_has_enough() -> None:
     assert plan_missing_replicas(shard.image, SETTINGS) == ()
 
 
-def test_a_topic_that_somebody_made_smaller_is_let_be_and_one_that_was_only_called_off_is_not() -> None:
+def test_topic_made_smaller_stays_and_a_cancelled_one_does_not() -> None:
     shard = controller(1, 2)
     decide(shard, CreateTopic("t", 2))
     topic = shard.image.topics["t"]
@@ -67,7 +67,7 @@ def test_a_topic_that_somebody_made_smaller_is_let_be_and_one_that_was_only_call
     assert plan_missing_replicas(shard.image, SETTINGS) == ()
 
 
-def test_internal_topics_gain_up_to_their_own_number_on_brokers_that_live() -> None:
+def test_internal_topics_get_replicas_up_to_their_own_number() -> None:
     shard = controller(1)
     decide(shard, CreateTopic(OFFSETS_TOPIC, 2, 1))
     join(shard, 2, 3)

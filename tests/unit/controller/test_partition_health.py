@@ -1,4 +1,4 @@
-"""How partitions stand, as Kafka counts it, and the figures and sentences that come of it."""
+"""The health of partitions as Kafka counts it, with the counts and sentences about it."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def test_whom_an_election_waits_for_is_named(partition: PartitionImage, why: str
     assert describe_leaderless(cluster(partition), partition) == why
 
 
-def test_who_is_not_in_sync_is_named() -> None:
+def test_replicas_out_of_sync_are_named() -> None:
     assert describe_out_of_sync(cluster(ALONE), ALONE) == "brokers 2 and 3 (fenced)"
 
 
-def test_in_sync_sets_that_shrink_and_grow_are_counted_where_they_are_led() -> None:
+def test_isr_shrinks_and_expands_count_on_the_leader() -> None:
     before = cluster(WHOLE, LACKS, ELSEWHERE, NOBODY)
     changes: list[Change] = [
         kinds.PartitionChanged(T, 0, 1, 0, (1, 2), ()),

@@ -1,5 +1,7 @@
-"""Random histories of one partition: brokers write, copy, die, lose what was not synced, come back, go on while they
-are fenced; the controller decides by `in_sync`. Whoever may lead has all that was acknowledged, or a loss is on record.
+"""Random histories of one partition: every eligible replica has all acknowledged records, or a loss is recorded.
+
+Brokers write, copy, die, lose unsynced records, return, and go on while they are fenced. The controller decides by
+`partition_transitions`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ NODES = 4
 
 @dataclass(frozen=True)
 class Seen:
-    """What is committed, as of one slot."""
+    """The committed state as of one slot."""
 
     image: PartitionImage
     terms: PartitionContext
@@ -37,7 +39,7 @@ class Seen:
 
 @dataclass
 class Broker:
-    """A process and its log. `at` is the slot that it has applied; what it knows as leader dies with the leadership."""
+    """A process and its log. `at` is the slot that it has applied; its leader state ends with the leadership."""
 
     incarnation: int = 1
     up: bool = True
@@ -52,7 +54,7 @@ class Broker:
 
 
 class History:
-    """One partition, its replicas, and what was acknowledged so far: `truth`."""
+    """One partition, its replicas, and the records acknowledged so far: `truth`."""
 
     def __init__(self, copies: int, min_isr: int) -> None:
         self.nodes = tuple(range(1, NODES + 1))
@@ -85,7 +87,7 @@ class History:
             self._move(node)
 
     def fetch(self, node: int, count: int) -> None:
-        """One fetch of a follower: it cuts what its leader does not have, tells where it is, and copies some."""
+        """One fetch of a follower: truncates what its leader lacks, reports its end, and copies some records."""
         me = self.brokers[node]
         mine = self.slots[me.at]
         if not me.up or mine.incarnations[node] != me.incarnation or mine.image.leader in (node, -1):
@@ -105,7 +107,7 @@ class History:
         me.log += leader.log[same : same + count]
 
     def wish(self, node: int, choice: int) -> None:
-        """Who is close enough may join (rule R2), anybody may be put out."""
+        """An ISR change: a replica that is close enough may join (R2), any may be removed."""
         leader = self.brokers[node]
         if not self.leads(node) or leader.proposed is not None:
             return
@@ -141,7 +143,7 @@ class History:
     # -- what the controller does -------------------------------------------------------------------------------------
 
     def grant(self, choice: int, _: int) -> None:
-        """A wish arrives, perhaps late; its sender hears of a refusal at once."""
+        """An ISR change arrives, perhaps late; its sender learns of a refusal at once."""
         if self.asked:
             node, wish = self.asked.pop(choice % len(self.asked))
             numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
@@ -178,7 +180,7 @@ class History:
             self._begin(node)
 
     def tell(self, node: int, _: int) -> None:
-        """A broker that has acted on everything says how far its log goes, where an election waits for that."""
+        """A broker that has applied everything reports its log end if an election waits for it."""
         broker, now = self.brokers[node], self.now
         if (
             broker.up
@@ -203,7 +205,7 @@ class History:
         self._decided(found if isinstance(found, PartitionImage) else self.now.image, forced=True)
 
     def reassign(self, choice: int, number: int) -> None:
-        """To some of the brokers, the first of them by `number`. Who is added lives."""
+        """Starts a reassignment to some brokers, from broker `number` on. Added brokers are live."""
         old, terms = self.now.image, self.now.terms
         order = (*self.nodes[number % NODES :], *self.nodes[: number % NODES])
         target = tuple(each for each in order if choice >> each & 1 and (each in terms.live or each in old.replicas))
@@ -253,7 +255,7 @@ class History:
         self.check()
 
     def _has_most(self, leader: int) -> None:
-        """A leader that may lack something takes nothing from a live replica that has more: epoch first, then end."""
+        """A leader that may lack records has as much as every live replica: epoch first, then end."""
         for node in set(self.now.terms.live).intersection(self.now.image.replicas):
             if self.brokers[node].up:
                 assert self._reach(leader) >= self._reach(node), f"{node} lives and has more than {leader}"
@@ -276,7 +278,7 @@ class History:
             assert broker.cut or common(broker.log, self.truth) == len(self.truth), f"{node} is eligible and lacks some"
 
     def _begin(self, node: int) -> None:
-        """A broker acts on what it has applied."""
+        """A broker applies the changes up to its slot."""
         broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
         if node not in seen.image.replicas:
             broker.log.clear()
@@ -291,7 +293,7 @@ class History:
             self._move(node)
 
     def _move(self, node: int) -> None:
-        """Rule R3: what a leader acknowledges by what it has applied."""
+        """R3: a leader acknowledges by the state that it has applied."""
         broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
         if len(seen.image.isr) < min(seen.terms.min_isr, len(seen.image.replicas)):
             return
@@ -306,7 +308,7 @@ class History:
 
 
 def common(a: list[Record], b: list[Record]) -> int:
-    """How far two logs are the same."""
+    """Returns the length of the common prefix of two logs."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -340,12 +342,12 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), STEPS)
-def test_whoever_may_lead_has_all_that_was_acknowledged(copies: int, min_isr: int, steps: list[Step]) -> None:
+def test_eligible_replica_has_all_acknowledged_records(copies: int, min_isr: int, steps: list[Step]) -> None:
     play(copies, min_isr, steps)
 
 
 def drawn(seed: int) -> tuple[int, int, list[Step]]:
-    """Longer than Hypothesis makes them, and each with some kinds of rare events only."""
+    """Draws longer histories than Hypothesis does, each with some kinds of rare events only."""
     chance = Random(seed)
     verbs = USUAL.split() + [verb for verb in RARE.split() if chance.random() < 0.5]
     verbs += ["reassign", "call_off", "reassign"][: chance.randint(0, 3) if "reassign" in verbs else 0]

@@ -1,4 +1,4 @@
-"""How many partitions a cluster may have, and replicas a broker: enforced wherever they come to be."""
+"""Limits on the partitions of a cluster and the replicas of a broker, wherever they are created."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def join(shard: Controller, node: int) -> None:
 
 
 def refusal(shard: Controller, request: Request) -> str:
-    """The words of a refusal by policy."""
+    """Returns the text of a refusal by policy."""
     with pytest.raises(Refused) as refused:
         shard.decide(request, 1000)
     assert refused.value.code is Code.POLICY_VIOLATION
@@ -75,7 +75,7 @@ def test_validation_alone_is_refused_too() -> None:
 
 
 def test_offsets_topic_of_usual_size_is_made_on_a_full_broker() -> None:
-    """Groups need it. Clients may create it as well, so another size is refused as any topic is."""
+    """Groups need it. Clients may create it too, so another size is refused like any topic."""
     shard = controller(1)
     decide(shard, CreateTopic("t", 5))
     assert CLUSTER_MAX in refusal(shard, CreateTopic(OFFSETS_TOPIC, 5))

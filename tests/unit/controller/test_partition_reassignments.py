@@ -1,4 +1,4 @@
-"""How a partition moves to other brokers (KIP-455), and what may not be asked for."""
+"""Reassignments of a partition (KIP-455), and the requests that are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OLD = PartitionImage((1, 2), 1, 5, (1, 2))
 
 
 def joined(old: PartitionImage, *isr: int) -> PartitionImage:
-    """The leader's wish for this in-sync set, granted."""
+    """Grants the leader's change to this ISR."""
     members = tuple(InSync(node, node) for node in isr)
     wish = IsrWish(T, 0, old.leader_epoch, old.partition_epoch, members)
     new = partition_transitions.alter_isr(old, old.leader, wish, {node: node for node in (1, 2, 3, 4)}, LIVE)
@@ -43,7 +43,7 @@ def joined(old: PartitionImage, *isr: int) -> PartitionImage:
     return new
 
 
-def test_who_is_in_the_way_leaves_once_all_others_are_in_sync() -> None:
+def test_removed_replica_leaves_once_all_others_are_in_sync() -> None:
     moving = partition_transitions.start_reassignment(OLD, (3, 4), LIVE)
     assert moving == PartitionImage((3, 4, 1, 2), 1, 5, (1, 2), adding=(3, 4), removing=(1, 2))
     assert (moving.target_replicas, OLD.target_replicas, OLD.is_reassigning) == ((3, 4), (1, 2), False)
@@ -52,8 +52,8 @@ def test_who_is_in_the_way_leaves_once_all_others_are_in_sync() -> None:
     assert joined(one, 1, 2, 3, 4) == PartitionImage((3, 4), 3, 6, (3, 4))
 
 
-def test_who_leaves_does_so_under_the_next_epoch_whoever_leads() -> None:
-    """What the leader knew of them must not count when they are added again with empty logs."""
+def test_replica_leaves_under_the_next_leader_epoch() -> None:
+    """The leader's knowledge of removed replicas must not count when they are added again with empty logs."""
     moving = partition_transitions.start_reassignment(OLD, (1, 3), LIVE)
     assert joined(moving, 1, 2, 3) == PartitionImage((1, 3), 1, 6, (1, 3))
     assert partition_transitions.start_reassignment(OLD, (1,), LIVE) == PartitionImage((1,), 1, 6, (1,)), (
@@ -63,8 +63,8 @@ def test_who_leaves_does_so_under_the_next_epoch_whoever_leads() -> None:
     assert joined(more, 1, 2, 3) == PartitionImage((1, 2, 3), 1, 5, (1, 2, 3)), "nobody leaves"
 
 
-def test_a_move_that_is_called_off_forgets_what_those_who_leave_were_known_to_have() -> None:
-    """Broker 3 was added, led, and lost its disk while the eligible one was away."""
+def test_cancelled_reassignment_drops_ends_of_leaving_replicas() -> None:
+    """Broker 3 was added, led, and lost its disk while the eligible replica was not live."""
     ends = (End(3, 6, 0),)
     waiting = PartitionImage(
         (3, 1, 2), NO_LEADER, 7, (), (1,), last_known=(3,), ends=ends, adding=(3,), removing=(2,)
@@ -80,7 +80,7 @@ def test_another_order_is_no_move() -> None:
     assert partition_transitions.start_reassignment(OLD, (1, 2), LIVE) is OLD
 
 
-def test_nobody_leaves_while_one_who_stays_is_behind() -> None:
+def test_no_replica_leaves_while_one_that_stays_is_behind() -> None:
     behind = PartitionImage((1, 2), 2, 5, (2,), (1,))
     moving = partition_transitions.start_reassignment(behind, (1,), LIVE)
     assert moving == PartitionImage((1, 2), 2, 5, (2,), (1,), removing=(2,))
@@ -101,7 +101,7 @@ def test_an_election_on_the_way_takes_the_old_ones() -> None:
 
 
 def test_nothing_is_given_up_in_the_step_that_loses_something() -> None:
-    """Whoever has more may come back, and an operator may look first."""
+    """A replica with more records may return, and an operator may look first."""
     moving = PartitionImage((2, 1), NO_LEADER, 5, (), (1,), removing=(1,))
     forced = partition_transitions.elect_unclean(moving, terms(2))
     assert isinstance(forced, PartitionImage) and forced.loss is not None
@@ -125,7 +125,7 @@ def test_a_move_is_called_off() -> None:
         PartitionImage((3, 1), NO_LEADER, 6, (), (), last_known=(3,), adding=(3,)),
     ],
 )
-def test_it_is_not_called_off_when_who_was_added_has_the_last_copy(last: PartitionImage) -> None:
+def test_reassignment_is_not_cancelled_if_only_added_replica_is_whole(last: PartitionImage) -> None:
     assert partition_transitions.cancel_reassignment(last, LIVE) is Code.INVALID_REPLICA_ASSIGNMENT
 
 
@@ -193,7 +193,7 @@ def test_the_number_of_replicas_may_be_kept() -> None:
     assert moves(shard, (1, 3), other_counts=False) == [None]
 
 
-def test_who_stays_may_be_away() -> None:
+def test_replica_that_stays_need_not_be_live() -> None:
     shard = made()
     fence(shard, 2)
     assert moves(shard, (3, 2)) == [None]

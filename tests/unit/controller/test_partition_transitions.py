@@ -1,4 +1,4 @@
-"""Each way in which the in-sync set, the eligible ones and the leader of a partition change, by example."""
+"""Transitions of ISR, ELR and leader of a partition, by example."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def waiting(last_known: tuple[int, ...], *ends: End, elr: tuple[int, ...] = ()) 
     return PartitionImage(ALL, NO_LEADER, 4, (), elr, last_known=last_known, ends=ends)
 
 
-def test_all_who_live_are_in_sync_with_a_new_partition() -> None:
+def test_live_replicas_are_in_sync_with_a_new_partition() -> None:
     assert partition_transitions.new_partition(ALL, terms(2, 3)) == image(2, 0, (2, 3))
     assert partition_transitions.new_partition(ALL, terms()) == image(NO_LEADER, 0, ())
 
 
-def test_who_leaves_while_enough_are_left_is_not_eligible() -> None:
+def test_replica_that_leaves_a_large_isr_is_not_eligible() -> None:
     assert partition_transitions.remove_broker(image(1, 0, ALL), 3, terms(1, 2)) == image(1, 0, (1, 2))
     assert partition_transitions.remove_broker(image(1, 0, ALL), 1, terms(2, 3)) == image(2, 1, (2, 3))
 
 
-def test_who_leaves_when_too_few_are_left_stays_eligible() -> None:
+def test_replica_that_leaves_a_small_isr_stays_eligible() -> None:
     one = partition_transitions.remove_broker(image(1, 0, (1, 2)), 2, terms(1, 3))
     assert one == image(1, 0, (1,), (2,))
     none = partition_transitions.remove_broker(one, 1, terms(3))
@@ -48,7 +48,7 @@ def test_who_leaves_when_too_few_are_left_stays_eligible() -> None:
     assert partition_transitions.remove_broker(none, 3, terms()) is none
 
 
-def test_the_eligible_lead_when_nobody_of_the_in_sync_set_does() -> None:
+def test_eligible_replica_leads_if_no_isr_member_can() -> None:
     assert partition_transitions.remove_broker(image(1, 0, (1,), (2, 3)), 1, terms(3)) == image(3, 1, (3,), (2, 1))
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), terms(1)) == image(1, 1, (1,), (2,))
 
@@ -67,8 +67,8 @@ def test_a_set_that_is_large_enough_now_is_alone_eligible() -> None:
     assert partition_transitions.reevaluate(old, terms(1, 3)) is old
 
 
-def test_a_new_incarnation_is_out_of_the_in_sync_set() -> None:
-    """Rule R1; the epoch moves only where the leader does."""
+def test_new_incarnation_is_removed_from_the_isr() -> None:
+    """R1; the leader epoch moves only with the leader."""
     assert partition_transitions.register_broker(image(1, 0, ALL), 2, None, terms(*ALL)) == image(1, 0, (1, 3))
     assert partition_transitions.register_broker(image(1, 0, ALL), 1, None, terms(*ALL)) == image(2, 1, (2, 3))
     assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, None, terms(*ALL)) == image(2, 1, (2,), (1,))
@@ -83,16 +83,19 @@ def test_a_new_incarnation_is_out_of_the_in_sync_set() -> None:
         assert partition_transitions.register_broker(old, 2, None, terms(*ALL)) is old
 
 
-def test_the_only_one_who_is_waited_for_leads_at_once() -> None:
-    """It reports itself what its log lacks."""
+def test_only_last_known_member_leads_at_once() -> None:
+    """It reports the records that its own log lacks."""
     alone = image(NO_LEADER, 4, (), (2,))
     assert partition_transitions.register_broker(alone, 2, End(2, 3, 9), terms(2)) == image(2, 5, (2,))
     assert partition_transitions.register_broker(alone, 2, None, terms(1, 2)) == image(2, 5, (2,))
 
 
-def test_live_replicas_that_were_not_in_sync_are_asked_before_one_that_lost_something_leads() -> None:
-    """Two intact copies do not go for one lost disk. The loss is told from the end of the log that leads, where its
-    last record is of the last leader, else from the beginning: older records may lie where later ones were lost."""
+def test_ends_of_all_live_replicas_are_awaited_before_a_loss() -> None:
+    """Two intact logs must not be lost for one lost disk.
+
+    The loss begins at the end of the elected log if its last record is of the last leader epoch. Otherwise it begins at
+    0: older records may lie where later ones were lost.
+    """
     alone = image(NO_LEADER, 4, (), (2,))
     back = partition_transitions.register_broker(alone, 2, End(2, -1, 0), terms(*ALL))
     assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited_replicas(back, frozenset(ALL)) == {
@@ -114,7 +117,7 @@ def test_live_replicas_that_were_not_in_sync_are_asked_before_one_that_lost_some
     )
 
 
-def test_nobody_is_asked_while_the_last_known_are_not_back_or_somebody_is_eligible() -> None:
+def test_no_end_is_awaited_before_the_return_of_all_last_known() -> None:
     both = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert partition_transitions.awaited_replicas(both, frozenset({1, 3})) == frozenset()
     assert partition_transitions.report_end(both, End(3, 3, 10), terms(1, 3)) is both
@@ -139,8 +142,8 @@ def test_where_nothing_was_ever_stored_the_first_one_leads() -> None:
     )
 
 
-def test_several_are_waited_for_and_the_best_of_them_leads() -> None:
-    """Rule R4: the eligible one comes first; nobody who may have more is passed over; the loss is on record."""
+def test_most_complete_log_of_several_last_known_leads() -> None:
+    """R4: an eligible replica comes first, no replica that may have more is skipped, and the loss is recorded."""
     old = image(NO_LEADER, 4, (), (1, 2, 3))
     one = partition_transitions.register_broker(old, 1, End(1, 3, 9), replace(terms(1), min_isr=3))
     assert one == waiting((1,), End(1, 3, 9), elr=(2, 3))
@@ -160,7 +163,7 @@ def test_of_equal_ends_the_first_replica_leads() -> None:
     assert partition_transitions.reevaluate(waiting((2, 3), *ends), terms(2, 3)).leader == 2
 
 
-def test_who_comes_back_twice_has_what_it_has_now() -> None:
+def test_second_return_replaces_the_reported_end() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     again = partition_transitions.register_broker(old, 1, End(1, 3, 7), terms(1))
     assert again.ends == (End(2, 3, 8), End(1, 3, 7))
@@ -191,7 +194,7 @@ def test_the_first_replica_is_preferred_where_it_is_in_sync() -> None:
     assert partition_transitions.elect_preferred(image(2, 3, (2,)), terms(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_who_is_about_to_stop_hands_over_to_who_is_in_sync() -> None:
+def test_stopping_leader_hands_over_to_an_isr_member() -> None:
     assert partition_transitions.hand_over(image(1, 3, (1, 3)), 1, terms(*ALL)) == image(3, 4, (1, 3))
     for old in (image(1, 3, (1,), (2,)), image(2, 3, (1, 2))):
         assert partition_transitions.hand_over(old, 1, terms(*ALL)) is old
@@ -204,7 +207,7 @@ def wish(*isr: int, epoch: int = 5, partition_epoch: int = 7) -> IsrWish:
     return IsrWish(T, 0, epoch, partition_epoch, tuple(InSync(node, NUMBERS.get(node, 44)) for node in isr))
 
 
-def test_wishes_are_granted() -> None:
+def test_isr_changes_are_granted() -> None:
     old = replace(image(1, 5, (1,), (3,)), partition_epoch=7)
 
     def granted(old: PartitionImage, *isr: int) -> PartitionImage | Code:
@@ -237,7 +240,7 @@ def test_wishes_are_granted() -> None:
         (1, replace(wish(1), isr=(InSync(1, 11), InSync(2, 21))), Code.INELIGIBLE_REPLICA),
     ],
 )
-def test_wishes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
+def test_isr_changes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
     """Among them a member that is no replica, is not live, or is not the incarnation that fetched."""
     old = replace(image(1, 5, (1,)), partition_epoch=7)
     assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, terms(1, 2)) is code

@@ -1,4 +1,4 @@
-"""Where replicas go, and who may be elected."""
+"""Replica placement, and the epochs of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves when a broker leaves, and when all are to hold as much."""
+"""Plans that drain a broker or balance all brokers."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def loads(of: Assignments) -> Counter[int]:
     return Counter(node for each in of.values() for node in each)
 
 
-def test_only_replicas_of_who_leaves_move_and_to_who_has_least() -> None:
+def test_drain_moves_only_its_replicas_to_the_least_loaded_brokers() -> None:
     before = placed((1, 2), (2, 3), (4, 1), (2, 4))
     assert plan_drain(before, FLAT, 1) == {PartitionName("t", 0): (3, 2), PartitionName("t", 2): (4, 3)}
     assert plan_drain(before, FLAT, 9) == {}
 
 
-def test_who_takes_over_is_on_another_rack_where_there_is_one() -> None:
+def test_drain_chooses_an_unused_rack_if_there_is_one() -> None:
     racks = {1: "a", 2: "b", 3: "b", 4: "c"}
     assert plan_drain(placed((1, 2), (4,), (4,), (4,)), racks, 1) == {PartitionName("t", 0): (4, 2)}
 
 
-def test_what_goes_is_spread_over_all_who_stay() -> None:
+def test_drain_spreads_replicas_over_all_other_brokers() -> None:
     assert sorted(plan_drain(placed((1,), (1,), (1,)), FLAT, 1).values()) == [(2,), (3,), (4,)]
     assert sorted(plan_drain(placed((4, 1), (4, 1)), FLAT, 1).values()) == [(4, 2), (4, 3)]
 
 
-def test_who_has_left_already_can_be_replaced() -> None:
+def test_drain_works_for_a_broker_that_is_gone() -> None:
     assert plan_drain(placed((9, 1)), FLAT, 9) == {PartitionName("t", 0): (2, 1)}
 
 
@@ -48,7 +48,7 @@ def refusal(before: Assignments, racks: dict[int, str], leaderless: tuple[Partit
     return caught.value
 
 
-def test_nobody_leaves_where_too_few_are_left_or_the_last_copy_could_go() -> None:
+def test_drain_is_refused_with_too_few_brokers_or_without_leader() -> None:
     short = refusal(placed((1, 2), (1, 2)), {1: "", 2: ""})
     assert short.code is Code.INVALID_REPLICATION_FACTOR and "t/0 (and 1 more)" in short.why
     last = refusal(placed((1,), (2,)), FLAT, (PartitionName("t", 0), PartitionName("t", 1)))

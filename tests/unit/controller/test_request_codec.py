@@ -1,4 +1,4 @@
-"""What one broker forwards to another arrives as it was, or is refused."""
+"""A request that one broker forwards to another arrives unchanged, or is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime: order of answers, group commit, and the end of a shard that lost its log."""
+"""The runtime: order of replies, group commit, and the end of a shard that lost its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered.metadata.changes import Change, TopicForgotten
 
 
 class Numbers:
-    """A shard that gives out numbers: asked for n, it makes n changes and answers with the first number."""
+    """A shard that allocates numbers: a request for n makes n changes and gets the first number as reply."""
 
     def __init__(self) -> None:
         self.given = 0
@@ -34,7 +34,7 @@ class Numbers:
 
 
 class SlowLog:
-    """Takes one second for an entry; `fenced` makes the next one fail."""
+    """Takes one second per entry; `fenced` makes the next append fail."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -70,7 +70,7 @@ def run(scenario: Story) -> None:
     loop.run(main())
 
 
-def test_an_answer_follows_its_commit() -> None:
+def test_reply_follows_the_commit() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         asked = asyncio.ensure_future(runtime.submit(2, 10))
         await asyncio.sleep(0.5)
@@ -121,7 +121,7 @@ def test_a_refusal_is_immediate_and_changes_nothing() -> None:
     run(scenario)
 
 
-def test_who_cannot_wait_hears_that_the_outcome_is_open() -> None:
+def test_timeout_says_that_the_outcome_is_open() -> None:
     async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
         with pytest.raises(Refused) as refused:
             await runtime.submit(1, 0.5)
