@@ -113,7 +113,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
-        test_member_requests.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
+        test_member_requests.test_member_that_repeats_a_request_starts_a_new_session,
     ),
     5011457: (
         "a replica that went elsewhere while its broker started left its log there, open",
