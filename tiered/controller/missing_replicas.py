@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tiered.config.settings import Settings
-from tiered.controller import leaders
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.requests import Move
 from tiered.metadata.changes import NO_LEADER
@@ -23,7 +22,7 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
     Skips partitions without a leader, which nothing could copy from, and those with a reassignment. Existing replicas
     stay in their order, with the preferred leader first. Brokers at their replica limit get none.
     """
-    racks, limits = leaders.placement_racks(image), PartitionLimits(image, settings)
+    racks, limits = image.placement_racks(), PartitionLimits(image, settings)
     replica_counts = Counter(
         node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
     )

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.controller.leaders import placement_racks
 from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.requests import Reassign
 from tiered.errors import Refused
@@ -49,7 +48,7 @@ class MissingReplicaBalancer:
     def on_image(self) -> None:
         """Wakes the loop if a broker has joined and replicas are missing."""
         image = self._image()
-        placeable = frozenset(placement_racks(image))
+        placeable = frozenset(image.placement_racks())
         joined, self._known_brokers = placeable - self._known_brokers, placeable
         if joined and plan_missing_replicas(image, self._settings()):
             self._wake.set()
