@@ -201,17 +201,6 @@ def elect_leaders(
     return Decision(tuple(changes), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
 
 
-def plan_preferred_leaders(image: Image) -> tuple[tuple[TopicId, int], ...]:
-    """Returns partitions whose preferred leader is in sync, live and not stopping, but does not lead."""
-    electable = image.live_ids() - image.stopping_ids()
-    return tuple(
-        (topic.topic_id, p)
-        for topic in image.topics.values()
-        for p, each in enumerate(topic.partitions)
-        if each.leader != (first := each.replicas[0]) and first in each.isr and first in electable
-    )
-
-
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
     """Records a loss, also one reported by an earlier leader: its followers have no more than it had.
 
