@@ -119,7 +119,7 @@ def main(words: list[str]) -> int:
         return run(words).returncode
     load(folder)
     if words[0] == "probe":
-        exact = import_module("tests.fuzz.records").exact
+        exact = import_module("tests.fuzz.records").copy_exactly
         room = exact(b"x" * 20)
         print(ctypes.string_at(ctypes.addressof(ctypes.c_char.from_buffer(room)), len(room) + 1))
         return 0

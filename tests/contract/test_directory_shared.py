@@ -28,7 +28,7 @@ COMINGS = 100
 RACER = f"""
 import asyncio, sys
 from tiered.object_store.url import open_store
-from tiered.ports import Got, Ok
+from tiered.ports import GetResult, Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 async def main(url, name):
@@ -39,7 +39,7 @@ async def main(url, name):
     done = 0
     while done < {STEPS}:
         got = await store.get("counter")
-        assert isinstance(got, Got)
+        assert isinstance(got, GetResult)
         count = b"%d" % (int(got.data) + 1)
         done += isinstance(await store.put("counter", count, if_match=got.version), Ok)
     await store.close()

@@ -9,6 +9,7 @@ May import: controller, coordinator
 ~ duplicate_check     the check for another live incarnation of this broker (R6)
 ~ registration        registration of an incarnation, and report of lost records (R1, R6)
 ~ hosted_replicas     the leader and follower replicas of this broker (R6)
+~ replica_event_handlers  the parts that act on events of leader replicas
 ~ log_store           the open logs of this broker
 ~ isr_updater         ISR change requests of all led partitions (R3)
 ~ awaited_ends        log end offsets that leader elections wait for (R4)

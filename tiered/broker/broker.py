@@ -24,6 +24,7 @@ from tiered.broker.housekeeping import Housekeeping
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.producer_ids import ProducerIds
 from tiered.broker.registration import Registration
+from tiered.broker.replica_event_handlers import ReplicaEventHandlers
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.startup_retry import StartupRetry
 from tiered.broker.stored_ends import StoredEnds
@@ -55,10 +56,11 @@ from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
 from tiered.ports import World
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
@@ -122,11 +124,7 @@ class Broker:
         self.hosted_replicas = HostedReplicas(
             settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.data_directory, cold_tier=self.cold_tier,
-            snapshot_store=self.group_coordinators.snapshot_store, peers=peers, on_lead=self._on_lead,
-            on_segment_closed=lambda replica: self.tiering.on_segment_closed(replica),
-            on_config_changed=lambda replica: self.tiering.wake(replica),
-            on_resign=self._on_resign,
-            on_follower_caught_up=lambda replica: self.isr_updater.wake(replica),
+            snapshot_store=self.group_coordinators.snapshot_store, peers=peers,
             has_controller_contact=lambda: self.cluster.has_controller_contact, newest_image=lambda: self.image,
             suspected_brokers=self.suspected_brokers,
         )  # fmt: skip
@@ -148,6 +146,9 @@ class Broker:
             self.submit, self.hosted_replicas.list_leaders, lambda: self.hosted_replicas.unreported_losses,
             lambda: self.image, settings.node_id, self.incarnation, world.clock,
         )  # fmt: skip
+        self.hosted_replicas.subscribe(
+            ReplicaEventHandlers(self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators)
+        )
         self.awaited_ends = AwaitedEnds(
             self.submit, self.hosted_replicas.end_of, settings.node_id, self.incarnation, world.clock
         )
@@ -398,14 +399,6 @@ class Broker:
         was, self.settings = self.settings, broker_settings(image, self.startup_settings, self.settings.node_id)
         if self.settings.log_level != was.log_level:
             self._log_level(self.settings.log_level)
-
-    def _on_lead(self, replica: LeaderReplica) -> None:
-        self.stored_ends.on_lead(replica)
-        self.group_coordinators.on_lead(replica)
-
-    def _on_resign(self, replica: LeaderReplica) -> None:
-        self.tiering.forget(replica)
-        self.group_coordinators.on_resign(replica)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 

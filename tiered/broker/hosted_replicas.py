@@ -27,11 +27,13 @@ from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
+from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +42,14 @@ DROPPED_AT_ONCE = 100
 
 
 class HostedReplicas:
-    """`begun` hears of each replica that is led, `closed` of each closed segment, `configured` of each with other
-    settings, `forgotten` of each replica that is led no more, `joinable` of one with a follower that could be in sync.
-    Without `peers` nothing is followed. `heard` is the newest image, which runs ahead of the one that is followed.
+    """All replicas of one broker, by partition. The owner calls `subscribe` before the first start of a replica.
 
-    `unopened` names what should be led and cannot be, with the reason, `unopened_followers` what should be followed;
-    `unreported_losses` what is led from a log that may have lost records, `overstated_losses` that of which less is
-    lost than was told. `doubtful` are the partitions whose logs the start could not prove whole.
+    Without `peers` no partition is followed. `newest_image` returns the newest image, which is ahead of the applied
+    one.
+
+    `unopened_leaders` and `unopened_followers` name the partitions that cannot be opened, each with the reason.
+    `unreported_losses` are leaders of logs that may have lost records. Of `overstated_losses` less is lost than was
+    reported. `suspect_partitions` are those whose logs the start could not prove whole.
     """
 
     def __init__(
@@ -61,11 +64,6 @@ class HostedReplicas:
         cold_tier: ColdTier,
         snapshot_store: CoordinatorSnapshotStore,
         peers: Peers | None,
-        on_lead: Callable[[LeaderReplica], None],
-        on_segment_closed: Callable[[LeaderReplica], None],
-        on_config_changed: Callable[[LeaderReplica], None],
-        on_resign: Callable[[LeaderReplica], None],
-        on_follower_caught_up: Callable[[LeaderReplica], None],
         has_controller_contact: Callable[[], bool],
         newest_image: Callable[[], Image],
         suspected_brokers: SuspectedBrokers,
@@ -81,11 +79,7 @@ class HostedReplicas:
         self._disk = disk
         self._cold_tier = cold_tier
         self._snapshot_store = snapshot_store
-        self._on_lead = on_lead
-        self._on_segment_closed = on_segment_closed
-        self._on_config_changed = on_config_changed
-        self._on_resign = on_resign
-        self._on_follower_caught_up = on_follower_caught_up
+        self._events: ReplicaEvents
         self._has_controller_contact = has_controller_contact
         self._newest_image = newest_image
         self._image = Image()
@@ -123,6 +117,10 @@ class HostedReplicas:
         gauge.set_function(lambda: float(len(self._followers)))
         gauge = metrics.gauge("tiered_producer_ids", "Producers that the logs of this broker remember.")
         gauge.set_function(lambda: float(self.producer_limits.producer_count))
+
+    def subscribe(self, events: ReplicaEvents) -> None:
+        """Reports all events of leader replicas to `events`."""
+        self._events = events
 
     @property
     def producer_limits(self) -> ProducerLimits:
@@ -358,7 +356,7 @@ class HostedReplicas:
         elif is_loss_overstated(known.loss, replica):
             self.overstated_losses.append(replica)
         self._check_synced_entry(replica.log)
-        self._on_lead(replica)
+        self._events.on_lead(replica)
 
     def _handle_write_failure(self, tp: TopicPartition, final: bool, why: str) -> None:
         """A log that broke while it was changed: on a full disk it is opened anew, on a failing one nothing is."""
@@ -374,7 +372,7 @@ class HostedReplicas:
     async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
         known = topic.partitions[lead.tp.partition]
         hot = await self._log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
-        partition_id = LeaderReplica.id_of(lead.tp, lead.topic_id)
+        partition_id = PartitionId(lead.topic_id, lead.tp.partition)
         past = (
             PreviousLeader.STOPPED_CLEANLY
             if self.has_clean_predecessor(lead.tp, lead.leader_epoch)
@@ -398,9 +396,11 @@ class HostedReplicas:
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            cold=self._cold_tier, start=begun, clock=self._world.clock, disk=self._disk,
-            on_segment_closed=self._on_segment_closed, on_follower_caught_up=self._on_follower_caught_up,
-            has_controller_contact=self._has_controller_contact, save_offsets=self.save_offsets,
+            begun,
+            LeaderPorts(
+                self._cold_tier, self._world.clock, self._disk, self._events, self._has_controller_contact,
+                self.save_offsets,
+            ),
         )  # fmt: skip
 
     async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:
@@ -462,7 +462,7 @@ class HostedReplicas:
                 self._check_synced_entry(hot)
             if tp in self._leaders:
                 self._leaders[tp].on_config_changed()
-                self._on_config_changed(self._leaders[tp])
+                self._events.on_config_changed(self._leaders[tp])
 
     def _check_synced_entry(self, hot: DiskLog) -> None:
         """Has it noted soon whether the log is whole at what it syncs, also where nobody writes."""
@@ -477,7 +477,7 @@ class HostedReplicas:
             self._high_watermarks[tp] = replica.high_watermark
             replica.resign(why)
             self._cold_tier.uploader.forget(replica.partition_id)
-            self._on_resign(replica)
+            self._events.on_resign(replica)
 
     def on_fenced(self, replica: LeaderReplica, error: Fenced) -> None:
         """A newer leader wrote its epoch into the manifest. What comes late for a deleted topic is not meant for the
@@ -490,7 +490,7 @@ class HostedReplicas:
         self.resign(
             tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
         )
-        self._cold_tier.manifests.forget(LeaderReplica.id_of(tp, topic_id))
+        self._cold_tier.manifests.forget(PartitionId(topic_id, tp.partition))
         self._close_follower(tp)
         self._high_watermarks.pop(tp, None)
         self._never_tiered.discard(tp)

@@ -190,7 +190,7 @@ def cancel_reassignment(old: PartitionImage, context: PartitionContext) -> Parti
 def to_changes(
     topic_id: TopicId, p: int, old: PartitionImage, new: PartitionImage, context: PartitionContext
 ) -> Iterator[Change]:
-    """Yields the changes that turn `old` into `new`. Raises `Broken` if `new` breaks an invariant."""
+    """Yields the changes that turn `old` into `new`. Raises `InvariantViolation` if `new` breaks an invariant."""
     if new is old:
         return
     check_invariants(new, context)

@@ -78,7 +78,7 @@ async def _read_snapshot(
 
 async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: int, clock: Clock) -> None:
     while offset < end:
-        fetched = replica.read_now(offset, READ_BYTES)
+        fetched = replica.reads.read_now(offset, READ_BYTES)
         data = fetched.data if fetched is not None else b""
         if isinstance(data, FileSlice):
             data = data.file.pread(data.start, data.length)

@@ -298,11 +298,11 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
         fetches = again.slow.server.dispatch.fetch_handler
         asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
         before = fetches.find_source(version, asked, 0, "")
-        assert before is again.old_replica
+        assert before is again.old_replica.reads
         await again.recreate()
         new = await again.release_slow()
         if version < TOPIC_IDS_FROM:
-            assert fetches.find_source(version, asked, 0, "") is new
+            assert fetches.find_source(version, asked, 0, "") is new.reads
         with pytest.raises(Refused) as caught:
             fetches.find_same_topic(version, asked, 0, "", before)
         assert caught.value.code in GONE
@@ -310,19 +310,20 @@ def test_a_fetch_goes_on_with_its_topic_only(version: int) -> None:
     run_recreated(scenario)
 
 
-def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led() -> None:
+def test_what_is_opened_for_a_topic_that_is_deleted_meanwhile_is_not_led(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader leads again, and the bucket is slow to say what of the partition is cold."""
 
     async def scenario(again: RecreatedTopic) -> None:
         three, slow = again.three, again.slow
-        partitions, led = slow.node.hosted_replicas, list[str]()
-        begun = partitions._on_lead
+        led = list[str]()
 
         def note(replica: LeaderReplica) -> None:
             led.append(replica.topic_id)
-            begun(replica)
+            on_lead(replica)
 
-        partitions._on_lead = note
+        stored_ends = slow.node.stored_ends
+        on_lead = stored_ends.on_lead
+        monkeypatch.setattr(stored_ends, "on_lead", note)
         slow.machine.faults.first_byte_seconds = 3.0
         await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
         await three.wait_until(lambda: again.old_replica.is_stopped, SECONDS)

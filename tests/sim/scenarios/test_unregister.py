@@ -40,7 +40,7 @@ def test_stopped_broker_is_unregistered_once_it_has_no_replicas() -> None:
             with pytest.raises(Refused, match=f"broker {leaving.node_id} is live: stop it first"):
                 await unregister_broker(client, leaving.node_id)
             await leaving.stop()
-            with pytest.raises(Refused, match="has 1 replicas, t-0 for one"):
+            with pytest.raises(Refused, match="has 1 replicas, such as t-0"):
                 await unregister_broker(client, leaving.node_id)
             topic = one.image.topics["t"]
             await one.submit(Reassign((Move(topic.topic_id, 0, (rest[0].node_id,)),)))

@@ -1,7 +1,7 @@
-"""A cluster without a wire: roles, copies and in-sync sets of several brokers under the real controller's decisions.
+"""A cluster without a network: leaders, followers and ISRs of several brokers under the real controller's decisions.
 
-What the metadata log and the network do stands in for by calls: a decision is committed when it is made, and each
-broker hears of it a little later, in order.
+Calls stand in for the metadata log and the network: a decision is committed when it is made, and each broker gets it a
+little later, in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig
+from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.isr_updater import IsrUpdater
@@ -33,6 +33,17 @@ NODES = (1, 2, 3)
 CLUSTER = "cluster"
 
 
+class IsrEvents(RecordedEvents):
+    """Wakes the updater of ISRs, as in a broker."""
+
+    def __init__(self, isr_updater: IsrUpdater) -> None:
+        super().__init__()
+        self._isr_updater = isr_updater
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        self._isr_updater.wake(replica)
+
+
 class BrokerProcess:
     """One broker process after the other on one disk."""
 
@@ -46,7 +57,7 @@ class BrokerProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Registers a new incarnation, and runs."""
+        """Registers a new incarnation, and runs it."""
         cluster, broker = self._cluster, self.broker
         self.incarnation = encode_uuid(uuid.UUID(int=cluster.rng.getrandbits(128), version=4))
         self.settings = Settings(node_id=self.node_id, replica_lag_time_max_ms=3_000, replica_fetch_wait_max_ms=200)
@@ -58,9 +69,7 @@ class BrokerProcess:
         self.partitions = HostedReplicas(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
             cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
-            peers=cluster.peers, on_lead=lambda replica: None, on_segment_closed=lambda replica: None,
-            on_config_changed=lambda replica: None, on_resign=lambda replica: None,
-            on_follower_caught_up=lambda replica: self.isr_updater.wake(replica), has_controller_contact=lambda: True,
+            peers=cluster.peers, has_controller_contact=lambda: True,
             newest_image=lambda: cluster.controller.image,
             suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),
         )  # fmt: skip
@@ -68,6 +77,7 @@ class BrokerProcess:
             cluster.submit, self.partitions.list_leaders, lambda: (), lambda: self.image, lambda: self.settings,
             self.incarnation, broker.clock, self.metrics,
         )  # fmt: skip
+        self.partitions.subscribe(IsrEvents(self.isr_updater))
         found = await directory.open(CLUSTER, self.node_id, encode_uuid(uuid.UUID(int=self.node_id, version=4)))
         await self.partitions.recover(self.image, found)
         self._image_queue: asyncio.Queue[Image] = asyncio.Queue(maxsize=10_000)
@@ -87,7 +97,7 @@ class BrokerProcess:
         await directory.write_boot_mark()
 
     def receive_image(self, image: Image) -> None:
-        """What is committed, on its way."""
+        """Delivers a committed image."""
         if self.running:
             self._image_queue.put_nowait(image)
 
@@ -99,7 +109,7 @@ class BrokerProcess:
             await self.partitions.apply_image(old, image, self.settings)
 
     async def kill(self) -> None:
-        """The process dies; the page cache lives."""
+        """Kills the process; the page cache survives."""
         self.running = False
         self.broker.store.revoke()
         self.broker.disk.revoke()
@@ -113,7 +123,7 @@ class BrokerProcess:
 
 
 class RoutedPeers(DirectPeers):
-    """Finds the replica of a broker that runs, for an incarnation that it knows."""
+    """Finds the replica of a running broker, for an incarnation that it knows."""
 
     def __init__(self, cluster: ThreeBrokers) -> None:
         super().__init__(cluster.rig)
@@ -145,14 +155,14 @@ class ThreeBrokers:
         self.rig.loop.run(scenario())
 
     async def start(self, replication_factor: int = 3, **configs: str) -> None:
-        """All run, and the topic is there."""
+        """Starts all brokers and creates the topic."""
         for member in self.members.values():
             await member.start()
         given = {name.replace("_", "."): text for name, text in configs.items()}
         await self.submit(requests.CreateTopic("t", 1, replication_factor, configs=given))
 
     async def submit(self, request: Any, timeout: float = 10.0) -> Any:
-        """As `Broker.submit`."""
+        """Submits a request, like the broker's controller channel."""
         lost_message = self.lost_message()
         await asyncio.sleep(self.rng.uniform(0, 0.05))
         if lost_message == "ask":
@@ -170,7 +180,7 @@ class ThreeBrokers:
         return decision.reply
 
     async def fence(self, node: int) -> None:
-        """The controller misses it."""
+        """Fences a broker, as the controller does with a silent one."""
         known = self.controller.image.brokers[node]
         await self.submit(requests.FenceBroker(node, known.incarnation))
 
@@ -179,7 +189,7 @@ class ThreeBrokers:
         return self.controller.image.topics["t"].partitions[0]
 
     def leader(self) -> LeaderReplica | None:
-        """Who leads by the controller's word, and knows it."""
+        """Returns the replica that leads by the controller's image, once its broker knows."""
         member = self.members.get(self.partition.leader)
         replica = member.partitions.find_leader(TP) if member is not None and member.running else None
         return replica if replica is not None and replica.leader_epoch == self.partition.leader_epoch else None

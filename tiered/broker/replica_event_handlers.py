@@ -1,0 +1,38 @@
+"""The parts of a broker that act on the events of its leader replicas: wiring of `ReplicaEvents`, no rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered.broker.group_coordinators import GroupCoordinators
+from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.stored_ends import StoredEnds
+from tiered.broker.tiering import Tiering
+from tiered.replication.leader_replica import LeaderReplica
+
+
+@dataclass(frozen=True)
+class ReplicaEventHandlers:
+    """Passes each event to the parts of one broker that act on it, in a fixed order."""
+
+    tiering: Tiering
+    isr_updater: IsrUpdater
+    stored_ends: StoredEnds
+    group_coordinators: GroupCoordinators
+
+    def on_lead(self, replica: LeaderReplica) -> None:
+        self.stored_ends.on_lead(replica)
+        self.group_coordinators.on_lead(replica)
+
+    def on_resign(self, replica: LeaderReplica) -> None:
+        self.tiering.forget(replica)
+        self.group_coordinators.on_resign(replica)
+
+    def on_config_changed(self, replica: LeaderReplica) -> None:
+        self.tiering.wake(replica)
+
+    def on_segment_closed(self, replica: LeaderReplica) -> None:
+        self.tiering.on_segment_closed(replica)
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        self.isr_updater.wake(replica)

@@ -1,0 +1,31 @@
+"""The events that the replicas of a broker report to the rest of the broker: one protocol, instead of a callback each.
+
+Each method is called from the event loop, in the turn in which the event happens. It returns at once and raises
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tiered.replication.leader_replica import LeaderReplica
+
+
+class ReplicaEvents(Protocol):
+    """The receiver of all events of a broker's leader replicas."""
+
+    def on_lead(self, replica: LeaderReplica) -> None:
+        """This broker leads the partition from now on."""
+
+    def on_resign(self, replica: LeaderReplica) -> None:
+        """This broker no longer leads the partition."""
+
+    def on_config_changed(self, replica: LeaderReplica) -> None:
+        """Other settings of the topic are in force."""
+
+    def on_segment_closed(self, replica: LeaderReplica) -> None:
+        """The log has a closed segment more, which may be uploaded."""
+
+    def on_follower_caught_up(self, replica: LeaderReplica) -> None:
+        """A follower that is not in the ISR has enough of the log to join it."""
