@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tiered.controller.leaders import live_ids
 from tiered.controller.partition_transitions import awaited_replicas
 from tiered.controller.requests import AwaitedEnd, ReportEnds
 from tiered.errors import Refused, Unavailable
@@ -75,10 +74,10 @@ class AwaitedEnds:
 
     def find_due_ends(self, reported_image: Image, image: Image) -> list[AwaitedEnd]:
         """What is to be told as of `image`, where all that was to be told as of `before` is."""
-        own, live = image.brokers.get(self._node_id), live_ids(image)
+        own, live = image.brokers.get(self._node_id), image.live_ids()
         if own is None or own.incarnation != self._incarnation or not own.live:
             return []
-        same = live == live_ids(reported_image)
+        same = live == reported_image.live_ids()
         return [
             AwaitedEnd(topic.topic_id, p, each.leader_epoch, *self._end_of(TopicPartition(topic.name, p), topic_id))
             for topic_id, topic in image.topics_by_id.items()

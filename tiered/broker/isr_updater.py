@@ -14,7 +14,6 @@ from typing import Any
 
 from tiered.config.settings import Settings
 from tiered.controller.isr_changes import IsrChangeSummary
-from tiered.controller.leaders import stopping_ids
 from tiered.controller.requests import AlterPartitions, InSync, IsrWish
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
@@ -109,7 +108,7 @@ class IsrUpdater:
         found: dict[LeaderReplica, ProposedIsr] = {}
         now_ns = self._clock.mono_ns()
         lag_ns, live = self._settings().replica_lag_time_max_ms * 1_000_000, self._live_brokers()
-        stops = stopping_ids(self._image())
+        stops = self._image().stopping_ids()
         while self._due and len(found) < CHANGES_MAX:
             replica = next(iter(self._due))
             del self._due[replica]

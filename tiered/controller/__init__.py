@@ -18,8 +18,8 @@ May import: metadata
   reassignment           decisions about partition reassignments (KIP-455)
   reassignment_planner   the fewest replica moves that drain a broker or balance all
   missing_replicas       the plan that adds replicas to topics created with too few brokers
-~ replica_gains          the loop that adds missing replicas after brokers join
-~ preferred_leaders      the loop that returns leadership to preferred leaders
+  preferred_leaders      the plan that returns leadership to preferred leaders
+~ balancer               carries out these plans, each after a pause
   heartbeats             contact times of brokers, and session timeouts
 ~ active                 the active controller during one controller epoch
 ~ standby                a standby controller: fetches the metadata log (M3, M4, R6)

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tiered.controller.balancer import Balancer
 from tiered.controller.controller import Controller
 from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
-from tiered.controller.preferred_leaders import PreferredLeaderBalancer
-from tiered.controller.replica_gains import MissingReplicaBalancer
+from tiered.controller.missing_replicas import MissingReplicas
+from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
 from tiered.controller.runtime import Runtime
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
@@ -65,11 +66,11 @@ class ActiveController:
         self.runtime: Runtime[Request] = Runtime(
             controller, _SnapshottingLog(metadata, cluster), self._clock, cluster.on_entry_committed
         )
-        self._leader_balancer = PreferredLeaderBalancer(
-            self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
+        self._leader_balancer = Balancer(
+            PreferredLeaders(), self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
         )
-        self._replica_balancer = MissingReplicaBalancer(
-            self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
+        self._replica_balancer = Balancer(
+            MissingReplicas(), self._submit_balancing, lambda: cluster.image, lambda: cluster.settings, self._clock
         )
         self._newer_controller_seen = asyncio.Event()
         self._fenced_queried_ns = self._view_requested_ns = 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import Decision
-from tiered.controller.leaders import CORDONED, UNCLEAN, PartitionContexts
+from tiered.controller.leaders import UNCLEAN, PartitionContexts
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
@@ -18,7 +18,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
-from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
+from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionImage, TopicImage
 
 
 def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> Decision[None]:
@@ -46,7 +46,7 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
             else old
         )
 
-    contexts = PartitionContexts(image.apply(changes), settings, leaders.live_ids(image) | {node}, now_ms)
+    contexts = PartitionContexts(image.apply(changes), settings, image.live_ids() | {node}, now_ms)
     changes += leaders.change_partitions(image.topics.values(), contexts, register_replica)
     return Decision(tuple(changes), None)
 
@@ -74,7 +74,7 @@ class _ReportedEnds:
 
 def announce(image: Image, request: requests.AnnounceBroker, now_ms: int) -> Decision[None]:
     """Records the addresses of an incarnation. Raises `Refused` if another live broker already has one of them."""
-    known = leaders.check_incarnation(image, request.node_id, request.incarnation)
+    known = image.check_incarnation(request.node_id, request.incarnation)
     for other in image.brokers.values():
         taken = set(request.listeners.values()).intersection(other.listeners.values())
         if other.live and other.node_id != request.node_id and taken:
@@ -142,6 +142,6 @@ def alter_configs(
     for topic in after.topics.values():
         topic_config(topic, defaults)
     if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN}:
-        contexts = PartitionContexts(after, settings, leaders.live_ids(after), now_ms)
+        contexts = PartitionContexts(after, settings, after.live_ids(), now_ms)
         changes = (*changes, *leaders.reevaluate_partitions(after.topics.values(), contexts))
     return Decision(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))

@@ -51,7 +51,7 @@ class Controller:
             case requests.AnnounceBroker():
                 return brokers.announce(image, request, now_ms)
             case requests.NameDirectory():
-                known = leaders.check_incarnation(image, request.node_id, request.incarnation)
+                known = image.check_incarnation(request.node_id, request.incarnation)
                 return brokers.update_registration(image, replace(known, directory=request.directory), now_ms)
             case requests.StopBroker():
                 return leaders.stop_broker(image, settings, request, now_ms)

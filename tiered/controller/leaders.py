@@ -13,7 +13,7 @@ from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
 from tiered.controller.decision import Decision
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.ids import PartitionId, TopicId, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
@@ -21,7 +21,6 @@ from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
-CORDONED = "cordoned.log.dirs"
 
 PartitionTransition = Callable[[TopicImage, int, PartitionImage, PartitionContext], PartitionImage]
 
@@ -37,7 +36,7 @@ class PartitionContexts:
         configs = image.broker_configs.get(ALL_BROKERS, {})
         unclean = configs.get(UNCLEAN)
         unclean_default = settings.unclean_leader_election_enable if unclean is None else _is_true(unclean)
-        self._defaults = PartitionContext(live, cluster_min_isr(image), unclean_default, now_ms, stopping_ids(image))
+        self._defaults = PartitionContext(live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids())
 
     def __call__(self, topic: TopicImage) -> PartitionContext:
         """Returns the context of one topic."""
@@ -46,43 +45,6 @@ class PartitionContexts:
         if min_isr is not None:
             context = replace(context, min_isr=int(min_isr))
         return context if unclean is None else replace(context, unclean=_is_true(unclean))
-
-
-def live_brokers(image: Image) -> list[BrokerImage]:
-    """Returns the brokers that may lead and be in sync, in order of their first registration."""
-    return [broker for broker in image.brokers.values() if broker.live]
-
-
-def stopping_ids(image: Image) -> frozenset[int]:
-    """Returns ids of the brokers that announced a stop."""
-    return frozenset(broker.node_id for broker in image.brokers.values() if broker.stopping)
-
-
-def placement_racks(image: Image) -> dict[int, str]:
-    """Returns node id -> rack of the brokers that take new replicas: live and not cordoned."""
-    return {each.node_id: each.rack for each in live_brokers(image) if not is_cordoned(image, each.node_id)}
-
-
-def is_cordoned(image: Image, node_id: int) -> bool:
-    """True if the broker takes no new replicas (KIP-1066)."""
-    given = image.broker_configs.get(node_id, {}).get(CORDONED)
-    return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
-
-
-def live_ids(image: Image) -> frozenset[int]:
-    """Returns ids of the live brokers."""
-    return frozenset(broker.node_id for broker in image.brokers.values() if broker.live)
-
-
-def check_incarnation(image: Image, node_id: int, incarnation: str) -> BrokerImage:
-    """Returns the broker if `incarnation` is the last one that registered.
-
-    Raises `Refused` (STALE_BROKER_EPOCH) if not.
-    """
-    known = image.brokers.get(node_id)
-    if known is None or known.incarnation != incarnation:
-        raise Refused(Code.STALE_BROKER_EPOCH, f"another incarnation of broker {node_id} has registered")
-    return known
 
 
 def change_partitions(
@@ -112,7 +74,7 @@ def new_partition_change(
 
 def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> Decision[None]:
     """Moves leaderships of a stopped broker to live ISR members. A partition without one waits for its election."""
-    check_incarnation(image, request.node_id, request.incarnation)
+    image.check_incarnation(request.node_id, request.incarnation)
     stopped = kinds.BrokerStopped(request.node_id, request.incarnation)
     return Decision((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
 
@@ -136,14 +98,14 @@ def unfence_broker(image: Image, settings: Settings, request: requests.UnfenceBr
         waits = old.leader == NO_LEADER and node in old.replicas
         return partition_transitions.reevaluate(old, context) if waits else old
 
-    contexts = PartitionContexts(image, settings, live_ids(image) | {node}, now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids() | {node}, now_ms)
     unfenced = kinds.BrokerUnfenced(node, request.incarnation)
     return Decision((unfenced, *change_partitions(image.topics.values(), contexts, reevaluate_leaderless)), None)
 
 
 def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOver, now_ms: int) -> Decision[int]:
     """Hands over leaderships partition by partition; the reply is the number that the broker still leads."""
-    check_incarnation(image, request.node_id, request.incarnation)
+    image.check_incarnation(request.node_id, request.incarnation)
     node, still_led = request.node_id, 0
 
     def hand_over(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
@@ -153,9 +115,11 @@ def hand_over_leaders(image: Image, settings: Settings, request: requests.HandOv
         return new
 
     changes = tuple(
-        change_partitions(image.topics.values(), PartitionContexts(image, settings, live_ids(image), now_ms), hand_over)
+        change_partitions(
+            image.topics.values(), PartitionContexts(image, settings, image.live_ids(), now_ms), hand_over
+        )
     )
-    others = live_ids(image) - stopping_ids(image) - {node}
+    others = image.live_ids() - image.stopping_ids() - {node}
     stopping = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
     return Decision((*stopping, *changes), still_led)
 
@@ -164,9 +128,9 @@ def leave_partitions(
     image: Image, settings: Settings, request: requests.LeavePartitions, now_ms: int
 ) -> Decision[None]:
     """Does the same as a stop, for some partitions. Skips partitions that no longer exist."""
-    check_incarnation(image, request.node_id, request.incarnation)
+    image.check_incarnation(request.node_id, request.incarnation)
     node, changes = request.node_id, list[Change]()
-    contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids() - {node}, now_ms)
     for topic_id, p in dict.fromkeys(request.partitions):
         found = _find_partition(image, topic_id, p)
         if isinstance(found, Code):
@@ -182,11 +146,11 @@ def alter_isrs(
     image: Image, settings: Settings, request: requests.AlterPartitions, now_ms: int
 ) -> Decision[tuple[Code, ...]]:
     """Decides ISR changes of one leader. A second change for a partition is refused: its partition epoch has passed."""
-    check_incarnation(image, request.node_id, request.incarnation)
+    image.check_incarnation(request.node_id, request.incarnation)
     numbers = {
-        broker.node_id: number for broker in live_brokers(image) if (number := _incarnation_number(broker)) is not None
+        broker.node_id: number for broker in image.live_brokers() if (number := _incarnation_number(broker)) is not None
     }
-    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     changes: list[Change] = []
     codes: list[Code] = []
     decided: set[tuple[TopicId, int]] = set()
@@ -217,7 +181,7 @@ def elect_leaders(
     wanted: Iterable[tuple[TopicId, int]] = request.partitions or ()
     if request.partitions is None:
         wanted = ((topic.topic_id, p) for topic in image.topics.values() for p in range(len(topic.partitions)))
-    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     changes: list[Change] = []
     codes: dict[tuple[TopicId, int], Code] = {}
     for topic_id, p in wanted:
@@ -235,17 +199,6 @@ def elect_leaders(
         if isinstance(new, PartitionImage):
             changes += partition_transitions.to_changes(topic_id, p, old, new, contexts(topic))
     return Decision(tuple(changes), tuple((topic_id, p, code) for (topic_id, p), code in codes.items()))
-
-
-def plan_preferred_leaders(image: Image) -> tuple[tuple[TopicId, int], ...]:
-    """Returns partitions whose preferred leader is in sync, live and not stopping, but does not lead."""
-    electable = live_ids(image) - stopping_ids(image)
-    return tuple(
-        (topic.topic_id, p)
-        for topic in image.topics.values()
-        for p, each in enumerate(topic.partitions)
-        if each.leader != (first := each.replicas[0]) and first in each.isr and first in electable
-    )
 
 
 def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Decision[None]:
@@ -281,7 +234,7 @@ def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms
 
 def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision[None]:
     """Records stored ends for partitions that the broker still leads under the epoch that it names."""
-    check_incarnation(image, request.node_id, request.incarnation)
+    image.check_incarnation(request.node_id, request.incarnation)
     noted = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
         found = _find_partition(image, each.topic_id, each.partition)
@@ -295,8 +248,8 @@ def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Decision
 
 def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> Decision[None]:
     """Records log ends for which elections wait (R4). Skips partitions whose election no longer waits."""
-    check_incarnation(image, request.node_id, request.incarnation)
-    contexts = PartitionContexts(image, settings, live_ids(image), now_ms)
+    image.check_incarnation(request.node_id, request.incarnation)
+    contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     changes: list[Change] = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
         found = _find_partition(image, each.topic_id, each.partition)
@@ -311,7 +264,7 @@ def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, 
 
 
 def _remove_broker(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:
-    contexts = PartitionContexts(image, settings, live_ids(image) - {node}, now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids() - {node}, now_ms)
     return change_partitions(
         image.topics.values(), contexts, lambda _, __, old, ctx: partition_transitions.remove_broker(old, node, ctx)
     )

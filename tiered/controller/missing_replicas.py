@@ -1,6 +1,6 @@
-"""The plan that adds missing replicas: a topic created with too few brokers has fewer replicas than its default.
+"""The plan that adds missing replicas after brokers join. `balancer` carries it out.
 
-`replica_gains` submits the plan.
+A topic created while too few brokers were live has fewer replicas than its default.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from tiered.config.settings import Settings
-from tiered.controller import leaders
 from tiered.controller.partition_limits import PartitionLimits
-from tiered.controller.requests import Move
+from tiered.controller.requests import Move, Reassign
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -23,7 +22,7 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
     Skips partitions without a leader, which nothing could copy from, and those with a reassignment. Existing replicas
     stay in their order, with the preferred leader first. Brokers at their replica limit get none.
     """
-    racks, limits = leaders.placement_racks(image), PartitionLimits(image, settings)
+    racks, limits = image.placement_racks(), PartitionLimits(image, settings)
     replica_counts = Counter(
         node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
     )
@@ -69,3 +68,41 @@ def _choose_brokers(
             break
         chosen.append(min(free, key=lambda node: (racks[node] in used, replica_counts[node], node)))
     return tuple(chosen)
+
+
+class MissingReplicas:
+    """Missing replicas as a `BalancingPlan`: planned only after a broker joins.
+
+    So a reassignment that an operator cancels does not start again at once. Brokers that start together lead to one
+    plan, the one after the pause.
+    """
+
+    on_success = "adding missing replicas"
+    on_refusal = "missing replicas not added yet"
+    batch_max = 500
+    repeats = False
+
+    def __init__(self) -> None:
+        self._known_brokers: frozenset[int] = frozenset()
+
+    def is_needed(self, image: Image, settings: Settings) -> bool:
+        """True if a broker has joined since the last call and replicas are missing."""
+        placeable = frozenset(image.placement_racks())
+        joined, self._known_brokers = placeable - self._known_brokers, placeable
+        return bool(joined) and bool(plan_missing_replicas(image, settings))
+
+    def interval_seconds(self, settings: Settings) -> float | None:
+        """Returns None: time alone adds no replica."""
+        return None
+
+    def plan(self, image: Image, settings: Settings) -> tuple[Move, ...]:
+        """Returns the reassignments that add the replicas."""
+        return plan_missing_replicas(image, settings)
+
+    def confirm(self, before: tuple[Move, ...], after: tuple[Move, ...]) -> tuple[Move, ...]:
+        """Returns the later plan, which knows all brokers that joined meanwhile; nothing without a first plan."""
+        return after if before else ()
+
+    def to_request(self, steps: tuple[Move, ...]) -> Reassign:
+        """Returns the request that starts these reassignments."""
+        return Reassign(steps)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tiered.controller.leaders import live_ids
 from tiered.controller.partition_transitions import awaited_replicas
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
@@ -93,7 +92,7 @@ def describe_leaderless(image: Image, each: PartitionImage) -> str:
     if eligible:
         return f"waits for {_format_brokers(image, eligible, 'or')}"
     if each.last_known:
-        awaited_ids = awaited_replicas(each, live_ids(image))
+        awaited_ids = awaited_replicas(each, image.live_ids())
         nodes = [node for node in each.replicas if node in awaited_ids] or each.last_known
         return f"waits until {_format_brokers(image, nodes, 'and')} have said what is left of their logs"
     return "no broker is known that has its records"

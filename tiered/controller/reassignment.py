@@ -6,7 +6,7 @@ The steps of one partition are in `partition_transitions`, plans for many in `re
 from __future__ import annotations
 
 from tiered.config.settings import Settings
-from tiered.controller import leaders, partition_transitions, requests
+from tiered.controller import partition_transitions, requests
 from tiered.controller.decision import Decision
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
@@ -26,7 +26,7 @@ def reassign(
     image: Image, settings: Settings, request: requests.Reassign, now_ms: int
 ) -> Decision[tuple[Refused | None, ...]]:
     """Decides each move by itself and returns the changes of all that are granted."""
-    contexts = PartitionContexts(image, settings, leaders.live_ids(image), now_ms)
+    contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
     limits = PartitionLimits(image, settings)
     changes: list[Change] = []
     results: list[Refused | None] = []
@@ -87,5 +87,5 @@ def _check_target(image: Image, old: PartitionImage, target: tuple[int, ...]) ->
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {node} more than once.")
         if node not in old.replicas and not known.live:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is not live.")
-        if node not in old.replicas and leaders.is_cordoned(image, node):
+        if node not in old.replicas and image.is_cordoned(node):
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is cordoned.")

@@ -111,7 +111,7 @@ class Topics:
         if replication_factor == -1:
             # With too few brokers it starts with fewer replicas; the rest follow (`missing_replicas`).
             replication_factor = min(
-                self.settings.default_replication_factor, max(1, len(leaders.placement_racks(self.image)))
+                self.settings.default_replication_factor, max(1, len(self.image.placement_racks()))
             )
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
@@ -121,14 +121,14 @@ class Topics:
         """Checks manual assignments, of new partitions behind one with the replicas `first` if that is given."""
         check_assignments(assignments if first is None else [first, *assignments], list(self.image.brokers))
         named = sorted({node for replicas in assignments for node in replicas})
-        if cordoned := [node for node in named if leaders.is_cordoned(self.image, node)]:
+        if cordoned := [node for node in named if self.image.is_cordoned(node)]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {cordoned}")
 
     def _place_replicas(
         self, partitions: int, replication_factor: int, *, start: int, first_partition: int
     ) -> tuple[tuple[int, ...], ...]:
         placed = place_replicas(
-            leaders.placement_racks(self.image),
+            self.image.placement_racks(),
             partitions,
             replication_factor,
             start=start,
@@ -139,7 +139,7 @@ class Topics:
     def _new_partition_changes(
         self, topic_id: TopicId, first_partition: int, assignments: Sequence[tuple[int, ...]]
     ) -> Iterator[kinds.PartitionChanged]:
-        context = PartitionContext(leaders.live_ids(self.image), stopping=leaders.stopping_ids(self.image))
+        context = PartitionContext(self.image.live_ids(), stopping=self.image.stopping_ids())
         for p, replicas in enumerate(assignments, first_partition):
             yield leaders.new_partition_change(topic_id, p, replicas, context)
 
@@ -173,7 +173,7 @@ class Topics:
     def _added_assignments(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
         have, first = len(topic.partitions), topic.partitions[0].target_replicas
         if request.assignments is None:
-            start = start_of(leaders.placement_racks(self.image), first[0])
+            start = start_of(self.image.placement_racks(), first[0])
             return self._place_replicas(request.count - have, len(first), start=start, first_partition=have)
         if len(request.assignments) != request.count - have:
             raise Refused(
@@ -195,7 +195,7 @@ class Topics:
         check_configs(request.name, after.configs)
         if after.configs == topic.configs:
             return Decision((), after)
-        contexts = PartitionContexts(self.image, self.settings, leaders.live_ids(self.image), now_ms)
+        contexts = PartitionContexts(self.image, self.settings, self.image.live_ids(), now_ms)
         return self._topic_decision(
             request.name, (*changes, *leaders.reevaluate_partitions([after], contexts)), request.validate_only
         )

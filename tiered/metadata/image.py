@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from tiered.errors import Corrupt
+from tiered.config.settings import Settings
+from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
 
+CORDONED = "cordoned.log.dirs"
 LOSSES_MAX = 4
 """Most unacknowledged losses of one partition; with more, the two oldest are merged."""
 
@@ -162,6 +164,37 @@ class Image:
         for change in changes:
             builder.apply(change)
         return builder.finish(self.slot if slot is None else slot)
+
+    def live_brokers(self) -> list[BrokerImage]:
+        """Returns the brokers that may lead and be in sync, in order of their first registration."""
+        return [broker for broker in self.brokers.values() if broker.live]
+
+    def live_ids(self) -> frozenset[int]:
+        """Returns ids of the live brokers."""
+        return frozenset(broker.node_id for broker in self.brokers.values() if broker.live)
+
+    def stopping_ids(self) -> frozenset[int]:
+        """Returns ids of the brokers that announced a stop."""
+        return frozenset(broker.node_id for broker in self.brokers.values() if broker.stopping)
+
+    def placement_racks(self) -> dict[int, str]:
+        """Returns node id -> rack of the brokers that take new replicas: live and not cordoned."""
+        return {each.node_id: each.rack for each in self.live_brokers() if not self.is_cordoned(each.node_id)}
+
+    def is_cordoned(self, node_id: int) -> bool:
+        """True if the broker takes no new replicas (KIP-1066)."""
+        given = self.broker_configs.get(node_id, {}).get(CORDONED)
+        return given is not None and bool(Settings.from_strings({CORDONED: given}).cordoned_log_dirs)
+
+    def check_incarnation(self, node_id: int, incarnation: str) -> BrokerImage:
+        """Returns the broker if `incarnation` is the last one that registered.
+
+        Raises `Refused` (STALE_BROKER_EPOCH) if not.
+        """
+        known = self.brokers.get(node_id)
+        if known is None or known.incarnation != incarnation:
+            raise Refused(Code.STALE_BROKER_EPOCH, f"another incarnation of broker {node_id} has registered")
+        return known
 
 
 class _ImageBuilder:

@@ -13,6 +13,7 @@ from tests.unit.controller.test_controller import decide, refusal
 from tiered.config.settings import Settings
 from tiered.controller import leaders, requests
 from tiered.controller.controller import Controller
+from tiered.controller.preferred_leaders import plan_preferred_leaders
 from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, encode_uuid, incarnation_number
@@ -427,21 +428,21 @@ def test_misplaced_is_what_its_first_replica_could_lead_and_does_not() -> None:
     shard = cluster(1, 2, 3)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2], [2, 1], [3, 1], [1, 3]]))
     at = topic_id(shard)
-    assert leaders.plan_preferred_leaders(shard.image) == ()
+    assert plan_preferred_leaders(shard.image) == ()
     fence(shard, 1)
-    assert leaders.plan_preferred_leaders(shard.image) == (), "who is away cannot lead"
+    assert plan_preferred_leaders(shard.image) == (), "who is away cannot lead"
     unfence(shard, 1)
-    assert leaders.plan_preferred_leaders(shard.image) == (), "nor who is not in sync"
+    assert plan_preferred_leaders(shard.image) == (), "nor who is not in sync"
     for p, leader in ((0, 2), (3, 3)):
         old = partition(shard, p)
         isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
         wish = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
         assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wish,))) == (Code.NONE,)
-    assert leaders.plan_preferred_leaders(shard.image) == ((at, 0), (at, 3))
+    assert plan_preferred_leaders(shard.image) == ((at, 0), (at, 3))
     about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)
-    assert leaders.plan_preferred_leaders(about_to_stop) == ()
+    assert plan_preferred_leaders(about_to_stop) == ()
     decide(shard, requests.ElectLeaders(preferred=True, partitions=((at, 3),)))
-    assert leaders.plan_preferred_leaders(shard.image) == ((at, 0),)
+    assert plan_preferred_leaders(shard.image) == ((at, 0),)
 
 
 def test_what_its_leader_found_in_the_bucket_is_not_lost() -> None:

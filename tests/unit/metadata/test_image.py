@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.errors import Corrupt
+from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
@@ -260,3 +260,41 @@ def test_a_change_that_does_not_fit_names_its_entries() -> None:
 
 def test_newer_format_is_known_by_its_version_alone() -> None:
     assert layout.decode_format(seal({"version": 9, "uuid": "c"})).version == 9
+
+
+def brokers_image() -> Image:
+    """Returns four brokers: 1 live, 2 fenced, 3 about to stop, 4 stopped."""
+    return Image().apply(
+        [
+            *(kinds.BrokerRegistered(node, f"i{node}", f"d{node}", "", f"r{node}", 1) for node in (1, 2, 3, 4)),
+            kinds.BrokerFenced(2, "i2"),
+            kinds.BrokerStopping(3, "i3"),
+            kinds.BrokerStopped(4, "i4"),
+        ]
+    )
+
+
+def test_brokers_that_stop_are_live_and_fenced_ones_are_not() -> None:
+    image = brokers_image()
+    assert [each.node_id for each in image.live_brokers()] == [1, 3] and image.live_ids() == {1, 3}
+    assert image.stopping_ids() == {3}
+    image = image.apply([kinds.BrokerUnfenced(2, "i2")])
+    assert image.live_ids() == {1, 2, 3}
+
+
+def test_cordoned_broker_takes_no_new_replicas_and_stays_live() -> None:
+    image = brokers_image()
+    assert image.placement_racks() == {1: "r1", 3: "r3"} and not image.is_cordoned(1)
+    image = image.apply([kinds.BrokerConfigChanged(1, {"cordoned.log.dirs": "*"})])
+    assert image.is_cordoned(1) and image.placement_racks() == {3: "r3"} and image.live_ids() == {1, 3}
+    image = image.apply([kinds.BrokerConfigChanged(1, {"cordoned.log.dirs": ""})])
+    assert image.placement_racks() == {1: "r1", 3: "r3"}
+
+
+@pytest.mark.parametrize(("node", "incarnation"), [(1, "i0"), (5, "i5")])
+def test_earlier_incarnation_is_refused(node: int, incarnation: str) -> None:
+    image = brokers_image()
+    assert image.check_incarnation(1, "i1") is image.brokers[1]
+    with pytest.raises(Refused) as refused:
+        image.check_incarnation(node, incarnation)
+    assert refused.value.code is Code.STALE_BROKER_EPOCH
