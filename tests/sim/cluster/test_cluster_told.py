@@ -1,5 +1,5 @@
-"""What is judged when somebody is told: retries, log starts and records below them, offsets of groups; and what must go
-on while a broker is missing. Each is red for a broker that breaks it."""
+"""Checks of replies: retries, log starts and records below them, offsets of groups, and the service while a broker is
+missing. Each fails for a broker that breaks it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_i11_a_log_that_began_behind_the_bucket_knows_all_that_the_bucket_does()
 
 
 class ReplyRig:
-    """What is told of partition `t-0`, judged."""
+    """Judges replies about partition `t-0`."""
 
     def __init__(self, sole: int = 0) -> None:
         self.copies = make_committed()

@@ -1,7 +1,7 @@
-"""Seeds of clusters that once failed, what was wrong, and the test that shows it now.
+"""Seeds of clusters that once failed, the fault, and the test that shows it now.
 
-Each change of a broker or of the simulation gives a seed another story, so that a seed alone soon shows nothing: what
-it found is kept as a test of its own. The seeds are run all the same.
+Each change of a broker or of the simulation changes the run of a seed, so that a seed alone soon shows nothing: its
+fault is kept as a test of its own. The seeds run all the same.
 """
 
 from __future__ import annotations
