@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import random
 
+from tests.sim.cluster.kill_before_report import KillBeforeReport
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.rot import BitRot
-from tests.sim.cluster.untold import KillBeforeReport
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.store import draw_faults, tolerable_rules

@@ -9,25 +9,25 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 
-from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources
+from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
-from tests.sim.cluster.asking import GroupOffsetsReader
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
-from tests.sim.cluster.hearing import ReplyObserver
+from tests.sim.cluster.failover_checker import FailoverChecker
 from tests.sim.cluster.history import ClientHistory, PollResult, SendVerdict
-from tests.sim.cluster.lasting import FailoverChecker
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, read_disk_log
+from tests.sim.cluster.offsets_checker import OffsetsChecker
+from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
+from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.senders import SimProducer
-from tests.sim.cluster.served import TopicIdChecker
-from tests.sim.cluster.shown import OffsetsChecker
+from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -164,10 +164,10 @@ class ClusterRun:
         await self.nemesis.end()
         operator = self.loop.create_task(self.nemesis.act_as_operator(), name="operator")
         await self.wait_until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
-        await lasting.run_trial(self)
+        await failover_checker.run_trial(self)
         await self.wait_until(self.is_live, LIVE_SECONDS, "who was missing is back")
         operator.cancel()
-        await reaching.wait_until_read(self)
+        await read_progress.wait_until_read(self)
         await self._end_clients()
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new

@@ -18,7 +18,7 @@ from tests.sim.cluster import (
     test_cluster_cuts,
     test_cluster_model,
     test_cluster_rebuilding,
-    test_cluster_told,
+    test_cluster_replies,
     test_model_of_copies,
 )
 from tests.sim.scenarios import (
@@ -213,7 +213,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11500009: (
         "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",
-        test_cluster_told.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
+        test_cluster_replies.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, overload
 
-from tests.sim.cluster.made import new_broker
+from tests.sim.cluster.broker_factory import new_broker
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine

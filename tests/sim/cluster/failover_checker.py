@@ -83,7 +83,7 @@ class FailoverChecker:
             self.faults_outlasted += 1
 
     def _state(self) -> object:
-        """Returns the faults and working brokers now; None if nothing is promised."""
+        """Returns the state of all brokers and links; None if nothing is promised."""
         run = self._run
         hosts = run.operators.present_hosts()
         for host in hosts:

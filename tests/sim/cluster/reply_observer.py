@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.cluster import retries
 from tests.sim.cluster.deleting import CommittedRange, RecordDeleter
 from tests.sim.cluster.model import batches_of
+from tests.sim.cluster.reply_checker import ReplyChecker
 from tests.sim.cluster.senders import AckedBatch
-from tests.sim.cluster.told import ReplyChecker
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered_api.kafka.protocol.schema import Message
