@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.chaos.cluster import QUICK_SETTINGS
 from tests.chaos.faults import ALL_FAULTS, ChaosFault, faults_by_name
 from tests.chaos.run import run
-from tests.chaos.trio import QUICK_SETTINGS
 from tests.chaos.writers import has_java
 
 

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.trio import FOURTH, MOVE_SECONDS, NODES, ChaosCluster
+from tests.chaos.cluster import FOURTH, MOVE_SECONDS, NODES, ChaosCluster
+from tests.chaos.link_proxy import BUCKET, CLIENT, Link
 from tests.chaos.views import ClusterView
-from tests.chaos.wires import BUCKET, CLIENT, Link
 from tests.fakes3 import HttpFault
 from tiered.object_store.faulty import FaultKind
 

@@ -14,9 +14,9 @@ from statistics import median
 from unittest.mock import patch
 
 from tests.chaos.audit import AuditFindings, PartitionKey, check_records, read_all
+from tests.chaos.cluster import NODES, ChaosCluster, chaos_cluster
 from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
 from tests.chaos.faults import ChaosFault, FaultContext
-from tests.chaos.trio import NODES, ChaosCluster, chaos_cluster
 from tests.chaos.views import ClusterView
 from tests.chaos.writers import RATE, ConfluentWriter, VerifiableWriter, Writer
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.cluster import QUICK_SETTINGS
 from tests.chaos.faults import ALL_FAULTS, SHORT, faults_by_name
 from tests.chaos.run import run
-from tests.chaos.trio import QUICK_SETTINGS
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again"),

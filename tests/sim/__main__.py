@@ -21,7 +21,7 @@ from tests.sim.cluster import run as cluster
 from tests.sim.mutants.mutants import MUTANTS, failure_reason
 
 WORLDS = ("single", "cluster")
-"""Of a search that names none."""
+"""Default worlds of a search."""
 AnyRun = single.SingleRun | cluster.ClusterRun | group_run.GroupRun
 RUNS: dict[str, Callable[[int], AnyRun]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
 

@@ -1,7 +1,8 @@
-"""Whoever administers the cluster during a run: topics come and go, grow, change their settings, lose old records.
+"""Administration of the topics of a single-broker run: creates, deletes and grows topics, changes settings, deletes
+records.
 
-It keeps account of what it was told. An answer is a fact from then on; a request without one leaves two states possible
-until the next start of the broker, which has decided everything that was under way before it (rule M2).
+Records every reply. A reply is a fact from then on. A request without a reply leaves two states possible until the next
+start of the broker, which has decided every pending request before it (rule M2).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Clients:
         self._values = 0
         self._producers = 1000
         self._batch_sizes: dict[PartitionId, dict[int, int]] = {}
-        """Of batches that were read, by their last offset."""
+        """Sizes of the batches that were read, by last offset."""
 
     def _replica(self, tp: TopicPartition) -> LeaderReplica | None:
         """None while the broker is down or does not lead it yet."""
@@ -108,7 +108,7 @@ class Clients:
     async def send(
         self, tp: TopicPartition, partition_id: PartitionId, body: bytes, values: list[bytes], *, retry: bool
     ) -> bool:
-        """Whether it was acknowledged; an idempotent producer gives up only when the broker lost its sequence."""
+        """True if the send was acknowledged. An idempotent producer gives up only if the broker lost its sequence."""
         for _ in range(SENDS_MAX):
             replica = self._replica(tp)
             if replica is not None:

@@ -27,12 +27,12 @@ class OffsetHistory:
         self.acked: list[tuple[float, int]] = []
 
     def is_possible(self, value: int, safe_until: float) -> bool:
-        """Whether the group may be there when only what was asked for before `safe_until` is sure."""
+        """True if the group may have this offset when only commits acknowledged before `safe_until` are certain."""
         least = max((acked for at, acked in self.acked if at <= safe_until), default=-1)
         return value >= least and value in self.requested
 
     def reset_to(self, value: int, now: float) -> None:
-        """What is gone is gone: from now on this is the truth. (What was under way may still bring it back.)"""
+        """Accepts a loss: `value` is the truth from now on. (A pending commit may still restore a later one.)"""
         self.acked = [(now, value)]
 
 

@@ -40,7 +40,7 @@ _TIME_AT = 56
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """What a seed draws of the bucket; printed with a failing run."""
+    """Options of the bucket that a seed draws; printed with a failing run."""
 
     seed: int
     rules: tuple[FaultRule, ...] = ()
@@ -161,7 +161,7 @@ class GroupRun:
         self.node = fresh
 
     async def _start_until_up(self) -> Broker:
-        """As a supervisor does: again until it runs."""
+        """Starts the broker again until it runs, like a supervisor."""
         for _ in range(100):
             node = Broker(self._settings, self.machine.process(), Metrics())
             try:

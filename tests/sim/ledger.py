@@ -1,8 +1,8 @@
-"""What clients were told, and what may be missing from it: the durability predicates of a run.
+"""Ledger of replies to clients and of permitted losses: the durability checks of a run.
 
-I1 no acknowledged record is lost, I2 it stands at the offset that was answered, I3 offsets are dense, I4 one offset has
-one value for all readers, I13 nothing is read that nobody sent. A loss is allowed only where the run itself said so:
-`allow_loss` names the offsets whose only copies a power cut or a lost disk took away.
+I1 no acknowledged record is lost, I2 it stands at the acknowledged offset, I3 offsets are dense, I4 one offset has one
+value for all readers, I13 no reader gets a record that was not sent. A loss is permitted only where the run itself
+declared it: `allow_loss` names the offsets whose only copies a power cut or a lost disk took.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PartitionLedger:
     start: int = 0
     """Offsets below may be gone by retention or DeleteRecords."""
     has_losses: bool = False
-    """What is there now may be less than there was when retention counted it."""
+    """True if the log may now hold less than retention counted."""
 
 
 class Ledger:

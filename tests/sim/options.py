@@ -1,4 +1,4 @@
-"""What a seed draws of one run: shapes, sizes, and which troubles may come."""
+"""Options of one run that a seed draws: shapes, sizes, and permitted faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tiered.metadata.log_writer import SNAPSHOT_SLOTS
 
 @dataclass(frozen=True)
 class SingleOptions:
-    """What a seed draws; printed with a failing run."""
+    """Options that a seed draws; printed with a failing run."""
 
     seed: int
     topics: int

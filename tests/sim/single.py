@@ -61,7 +61,7 @@ class SingleRun:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the run did, so that a test can tell whether it proves anything."""
+        """Counts of events of the run, so that a test can tell if the run proves anything."""
         own = {"crashes": self.crashes, "disk_ends": self.disk_failures, "clean_stops": self.clean_stops}
         return {**self.clients.counts, **self.admin.counts, **self.rules.counts, **own}
 
@@ -164,7 +164,8 @@ class SingleRun:
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """As a supervisor does: again until it runs. What the bucket refuses for now, it refuses no longer later."""
+        """Starts the broker again until it runs, like a supervisor. A bucket that refuses requests for now accepts them
+        later."""
         for attempt in range(60):
             node = self._new_broker()
             try:
@@ -248,7 +249,7 @@ class SingleRun:
         await node.stop(clean=False)
 
     def _allow_losses(self, *, everything_local: bool) -> None:
-        """What neither an fsync nor the bucket holds may be gone."""
+        """Permits the loss of records that neither an fsync nor the bucket holds."""
         cold = {manifest.partition_id: manifest.cold_end_offset for manifest in self.rules.manifests()}
         for partition_id in self.ledger.partitions:
             kept = 0 if everything_local else self._flushed_ends.get(partition_id, 0)

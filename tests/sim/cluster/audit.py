@@ -217,8 +217,8 @@ def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]
 
 
 def _was_lost_with_log(run: ClusterRun, tp: TopicPartition, deleted_below: int) -> bool:
-    """Whether where a log starts was lost together with what is above, as only a topic can lose it that is not
-    tiered."""
+    """True if the log start may have been lost together with all records above it. Only a topic that is not tiered can
+    lose it."""
     partition_id = run.partition_id(tp)
     return partition_id is None or (
         run.model.copies_of(partition_id).cold_end == 0

@@ -26,7 +26,7 @@ ALL = -1
 LossPredicate = Callable[[TopicPartition, int, int], bool]
 """(partition, offset, since when): whether the record there may be lost."""
 PromisePredicate = Callable[[Send], bool]
-"""Whether the acknowledgement of a send is a promise at all."""
+"""True if the acknowledgement of a send is a promise."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ def check_one_value_per_offset(history: ClientHistory, dumps: Dumps, may_be_gone
 
 
 READ_DELAY_NS = 10_000_000_000
-"""What a reader got may have been committed and lost so long before it arrived."""
+"""Maximum time between the loss of a committed record and the arrival of that record at a reader."""
 
 
 def check_contiguous_reads(history: ClientHistory) -> Iterator[Finding]:
@@ -331,12 +331,12 @@ MAYBE_COMMITTED_CODES = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.COORDINATOR_NOT_AVAILABLE,
 )
-"""What a commit was told that may be in the log. One that waited for replicas is refused when its coordinator moves,
-when it loads its groups anew, and when replicas leave the in-sync set; it stays in the log, as with Kafka."""
+"""Codes of a commit that may be in the log. A commit that waits for replicas fails when its coordinator moves, when the
+coordinator loads its groups again, and when replicas leave the ISR. It stays in the log, as in Kafka."""
 
 
 def _may_be_cut_back(tp: TopicPartition, offset: int, found: int, may_be_gone: LossPredicate) -> bool:
-    """Whether a coordinator may have cut a committed offset back to the end of what is left of its partition."""
+    """True if a coordinator may have cut a committed offset back to the end of the remaining log of its partition."""
     return 0 <= found < offset and may_be_gone(tp, found, 0)
 
 

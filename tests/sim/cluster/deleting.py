@@ -48,8 +48,8 @@ class CommittedRange(NamedTuple):
 
 
 class RecordDeleter:
-    """Works until `working` is unset. `extent` is what is true of a partition, `asks` and `answered` hear of the
-    offsets below which records are to be deleted, and are."""
+    """Deletes records until `working` is unset. `committed_range` returns the true state of a partition. `on_request`
+    gets the offset below which records are to be deleted, `on_reply` the offset below which they are deleted."""
 
     def __init__(
         self,
@@ -108,7 +108,8 @@ class RecordDeleter:
                 await self._read_start(tp, node, start)
 
     async def _read_start(self, tp: TopicPartition, node: int, offset: int) -> None:
-        """Where it begins, and what is there from `offset` on. Whoever hears the answers judges them."""
+        """Requests the log start of a partition and its records from `offset` on. The observer of the client judges the
+        replies."""
         begins = ListOffsetsPartition(partition_index=tp.partition, timestamp=EARLIEST)
         topic = ListOffsetsTopic(name=tp.topic, partitions=[begins])
         wanted = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)

@@ -1,8 +1,9 @@
-"""What the administration was told, and what must therefore stand in the metadata log: I24 and M5 for its changes.
+"""Possible contents of the metadata log, derived from the replies to administration requests: I24 and M5 for its
+changes.
 
-An answer is a fact from then on: a completed write is seen by every later read. A request without one leaves both
-states possible, and may take effect at any later time (whoever froze with it goes on): what it could change is never
-sure again.
+A reply is a fact from then on: every later read sees a completed write. A request without a reply leaves both states
+possible. It may take effect at any later time, because a frozen broker may resume with it: the value that it could
+change is never certain again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ REFUSALS = {
 
 @dataclass
 class PossibleValues(Generic[T]):
-    """What one thing may be."""
+    """Possible values of one setting or topic."""
 
     possible: set[T]
     undecided: bool = False
-    """Whether a change without an answer may take effect yet."""
+    """True if a change without a reply may take effect later."""
 
     def on_reply(self, value: T, code: Code | None) -> None:
         """A change to `value`, and what was said of it."""
@@ -92,8 +93,8 @@ class ExpectedTopics:
         yield from self._check_if_done(name, code)
 
     def is_free(self, name: str) -> bool:
-        """Whether no topic has the name, and no request without an answer can change the next one; then nothing that
-        was said of earlier topics of that name counts for it."""
+        """True if no topic has the name and no request without a reply can change the next topic of that name. Replies
+        about earlier topics of that name then do not count for the next one."""
         known = self._topics[name]
         late = (
             known.exists.undecided
@@ -123,7 +124,7 @@ class ExpectedTopics:
         yield from self._check_if_done(name, code)
 
     def on_cluster_configs_altered(self, configs: Mapping[str, str | None], code: Code | None) -> Iterator[Finding]:
-        """As `altered`, of all brokers."""
+        """Records altered settings that apply to all brokers."""
         for key, value in configs.items():
             known = self._cluster_values.setdefault(key, PossibleValues({None, self._initial_configs.get(key)}))
             known.on_reply(value, code)
@@ -164,7 +165,7 @@ class ExpectedTopics:
                 yield Finding("I24", f"all brokers have {key}={said.get(key)}, told was {value}")
 
     def _check_refusal(self, name: str, verb: str, code: Code | None) -> Iterator[Finding]:
-        """Who is told that a topic is not there, or is, must not have been told otherwise before."""
+        """Reports a reply that a topic exists, or does not exist, if it contradicts an earlier reply."""
         if code is Code.UNKNOWN_TOPIC_OR_PARTITION and self._topics[name].exists.possible == {True}:
             yield Finding("M5", f"{verb} {name}: it is not known, though it was made and not deleted")
 

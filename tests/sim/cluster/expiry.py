@@ -23,7 +23,7 @@ class LogBatch(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """What a topic promises to keep, in bytes and ms (negative: all of it)."""
+    """Retention that a topic promises, in bytes and ms (negative: unlimited)."""
 
     retention_bytes: int = -1
     retention_ms: int = -1

@@ -1,7 +1,9 @@
-"""What clients did and were told, and what their errors mean: the observations that the predicates judge.
+"""History of requests and replies of the clients, and the meaning of error codes: the observations that the checkers
+judge.
 
-A send is `OK` (acknowledged), `FAILED` (surely not applied) or `UNKNOWN`; `verdict_of` reads that from the error code.
-One code is doubtful: who waited for acks=all when leadership went is told NOT_LEADER, and the record may live on.
+A send is `OK` (acknowledged), `FAILED` (surely not applied) or `UNKNOWN`; `verdict_of` derives that from the error
+code. One code is ambiguous: an acks=all request that is pending when leadership ends gets NOT_LEADER, and the record
+may survive.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tiered.ids import TopicPartition
 
 
 class SendVerdict(Enum):
-    """What became of a request, as far as its sender can tell."""
+    """Outcome of a request, as far as its sender can tell."""
 
     OK = "ok"
     FAILED = "failed"
@@ -47,7 +49,7 @@ NOT_APPLIED_IF_SENT_ONCE = {
 
 
 def verdict_of(code: Code, *, acks: int, attempts: int) -> SendVerdict:
-    """What an answer's code says of a send that was made for the `attempts`-th time."""
+    """Returns the verdict that an error code implies for the `attempts`-th attempt of a send."""
     if code in (Code.NONE, Code.DUPLICATE_SEQUENCE_NUMBER):
         return SendVerdict.OK
     if attempts > 1:
@@ -85,8 +87,8 @@ class ReadRecord(NamedTuple):
 
 
 class PollResult(NamedTuple):
-    """What one fetch gave a reader: `rows` from `position` on, and what the partition said of itself. `fresh`: the
-    position was chosen, it does not follow from the poll before."""
+    """Result of one fetch: `rows` from `position` on, and the offsets that the partition reported. `fresh` is true if
+    the reader chose the position, so that it does not follow from the previous poll."""
 
     reader: str
     tp: TopicPartition
@@ -99,8 +101,8 @@ class PollResult(NamedTuple):
 
 
 class EndOffsetReply(NamedTuple):
-    """What ListOffsets told a reader of the end of a partition. `sure`: one broker led it all the time, and nobody else
-    can have answered."""
+    """Log end that ListOffsets reported to a reader. `sure` is true if one broker led the partition all the time and no
+    other could have replied."""
 
     reader: str
     tp: TopicPartition
@@ -155,7 +157,8 @@ class ClientHistory:
     commits: list[CommitAttempt] = field(default_factory=list)
     group_offsets: list[GroupOffsets] = field(default_factory=list)
     offsets_shown: list[tuple[GroupOffsets, bool]] = field(default_factory=list)
-    """What any coordinator said to who asks on and on; whether nobody else could have answered for the group."""
+    """Replies of coordinators to the periodic offset reader; the flag is true if no other broker could have replied for
+    the group."""
     codes: dict[str, int] = field(default_factory=dict)
     """How often each error code was answered."""
 

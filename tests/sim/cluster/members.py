@@ -32,7 +32,8 @@ GROUP = "group"
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 SESSION_MS = 6_000
 REBALANCE_MS = 8_000
-"""Longer than a session: who misses a rebalance is put out at its end, though it commits until it hears of it."""
+"""Longer than a session: a member that misses a rebalance is removed at its end, though it commits until it learns of
+its removal."""
 HEARTBEAT_SECONDS = 1.0
 
 
@@ -81,7 +82,7 @@ class TimedMember(ConsumerGroupMember):
         self._loop = loop
 
     async def forget_identity(self) -> None:
-        """As its process does that was gone without a word: it knows nothing of who it was."""
+        """Forgets the member id and generation, like a new process after a crash."""
         await self._stop_heartbeats()
         self._id, self._generation = "", -1
 
@@ -101,7 +102,7 @@ class GroupMember:
         """How often it came back to the place that it had, as a static one does."""
         self.working = True
         self.stays = False
-        """Whether it stays, as long as the group lets it."""
+        """True if the member stays for as long as the group lets it."""
         self._group = group
         self._client = client
         self._loop = loop
@@ -111,9 +112,9 @@ class GroupMember:
         self._return_rng = random.Random(f"{loop.seed}/{name}/comes-back")
         self._last_reply_ns = 0
         self._previous: tuple[str, int] | None = None
-        """Who it was in the generation before."""
+        """Member id and generation id of the previous generation."""
         self._current: tuple[TimedMember, KafkaConsumer] | None = None
-        """Who it is in this generation."""
+        """Member and consumer of the current generation."""
         self._is_out_of_range = False
 
     def positions(self) -> dict[TopicPartition, int]:

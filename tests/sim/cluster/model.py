@@ -1,8 +1,8 @@
-"""What the cluster has agreed on, read from the bucket as it is written: the metadata log, and what is cold.
+"""Model of the metadata log and the cold data, read from the bucket at each write.
 
-Every slot is applied to one image in the order in which slots took effect, so that this is the only image that nobody
-can be wrong about. I24: slots are dense, each written once, and apply. I25: controller epochs never go back. Brokers'
-own images are held against it.
+Every slot is applied to one image in the order in which slots took effect, so this image is correct by definition. I24:
+slots are dense, each is written once, and each applies. I25: controller epochs never go back. The images of the brokers
+are compared with it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tiered.records.native import walk
 IMAGES_KEPT = 4_000
 NO_CONFIGS: Mapping[str, str] = {}
 DECISION_DELAY_NS = 40_000_000_000
-"""What is written of a log start may have been decided so long before: by a broker that acts late, for a bucket that
-answers late."""
+"""Maximum time between the decision of a log start and its write: the broker may act late, and the bucket may reply
+late."""
 _CRC = Struct(">I")
 _CRC_AT = 17
 
@@ -61,7 +61,7 @@ class LogStart(NamedTuple):
 
 
 class ConfigInForce(NamedTuple):
-    """What a topic goes by from then on."""
+    """Configuration of a topic from `at_ns` on."""
 
     at_ns: int
     config: TopicConfig
@@ -89,9 +89,9 @@ class ClusterModel(BucketRules):
         self.applied_slot: Callable[[int], int] = lambda node: self.image.slot
         """Up to which slot a broker has acted on the log."""
         self.is_controller: Callable[[int], bool] = lambda node: False
-        """Whether a broker takes itself for the controller."""
+        """True if a broker considers itself the active controller."""
         self.unclean_election_times: list[int] = []
-        """When somebody was elected who may lack what is committed, as a topic wished."""
+        """Times of unclean elections that a topic allowed: the elected leader may lack committed records."""
         self._configs: dict[TopicId, list[ConfigInForce]] = {}
         self._last_configs: dict[TopicId, tuple[Mapping[str, str], Mapping[str, str]]] = {}
         self._config_images: dict[TopicId, Image] = {}
@@ -114,12 +114,12 @@ class ClusterModel(BucketRules):
         return found
 
     def is_modelled(self, partition_id: PartitionId) -> bool:
-        """Whether the model speaks of this partition. Offsets of groups obey rules of their own."""
+        """True if the model covers this partition. Other rules apply to committed offsets of groups."""
         topic = self.image.topics_by_id.get(partition_id.topic_id)
         return topic is not None and topic.name != OFFSETS_TOPIC
 
     def config(self, topic_id: TopicId) -> TopicConfig:
-        """What a topic goes by, as the metadata log has it: for `min.insync.replicas` nothing else counts."""
+        """Returns the configuration of a topic in the metadata log: nothing else counts for `min.insync.replicas`."""
         return self._config_history(topic_id)[-1].config
 
     def configs_since(self, topic_id: TopicId, since_ns: int) -> list[TopicConfig]:
@@ -183,7 +183,7 @@ class ClusterModel(BucketRules):
         return broker.incarnation if broker is not None else ""
 
     def expiry_of(self, partition_id: PartitionId, base_offset: int, key: str) -> LogStart | None:
-        """What made a segment expire; None for one that never did, or that no manifest ever named."""
+        """Returns the log start that expired a segment; None if it never expired, or if no manifest ever named it."""
         next_offset, home = self._segment_objects.get((partition_id, base_offset), (0, ""))
         return next(
             (each for each in self._log_starts.get(partition_id, ()) if home == key and next_offset <= each.offset),

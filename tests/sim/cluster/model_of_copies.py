@@ -20,7 +20,7 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 
 ReportFinding = Callable[[str, str], None]
-"""Hears of a broken rule: its name, and what happened."""
+"""Reports a broken rule: its name and the event."""
 
 
 class ModelLoss(NamedTuple):
@@ -45,9 +45,9 @@ class ModelOfCopies:
         """So many bytes above what is committed may have counted for some leader, and are gone."""
         self.state: PartitionImage | None = None
         self.parted = -1
+        """The epoch of the last leader that was elected uncleanly, where the topic allows it."""
         self._diverged_reads: list[ModelLoss] = []
-        """What leaders committed after an unclean election that they had not heard of."""
-        """The epoch of the last leader who was elected uncleanly, as the topic wished."""
+        """Records that leaders committed after an unclean election that they had not yet learned of."""
         self._lost_from: int | None = None
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
@@ -110,8 +110,8 @@ class ModelOfCopies:
         self._update_losses()
 
     def _is_relied_on(self, node: int) -> bool:
-        """Whether anybody relies on its copy: not on that of one whom the metadata log took out, and who still obeys an
-        earlier leader. What is committed since may be there, and the earlier leader may lack it."""
+        """True if the copy of a broker counts. It does not count if the metadata log removed the broker and it still
+        follows an earlier leader: it may hold records that were committed since and that the earlier leader lacks."""
         now = self.state
         if now is None or node in (*now.isr, *now.elr, *now.last_known):
             return True
@@ -164,9 +164,10 @@ class ModelOfCopies:
         self._update_losses()
 
     def on_death_while_suspect(self, node: int, life: int, *, has_no_proof: bool) -> None:
-        """Its process is gone before it could believe the directory (`Registration.directory_trusted`). What its start
-        had doubted, the next one doubts again, though the copy may have joined meanwhile. `full`: nothing on its disk
-        speaks for the log, for there was no room for a note, or the log is new and not synced before it counts."""
+        """The process ended before it could trust the directory (`Registration.directory_trusted`). The next start
+        suspects again every log that this start suspected, though the copy may have joined the ISR meanwhile.
+        `has_no_proof`: nothing on its disk proves the log, because there was no room for a note, or because the log is
+        new and not synced before it counts."""
         copy = self.copy(node)
         if copy.suspect or has_no_proof:
             copy.suspect_after = life
@@ -264,7 +265,7 @@ class ModelOfCopies:
                 self._commit(copy, high_watermark)
 
     def has_leader_begun(self, epoch: int) -> bool:
-        """Whether who was elected for that epoch has acted on it."""
+        """True if the leader that was elected for that epoch has acted on it."""
         return epoch in self._leaders
 
     def on_follow(self, node: int, epoch: int) -> None:
@@ -278,7 +279,7 @@ class ModelOfCopies:
         return self.state is not None and self.state.leader_epoch > epoch
 
     def _lose_from(self, offset: int) -> None:
-        """What is committed ends here: the rest is lost, and its offsets are given again."""
+        """Ends the committed records at `offset`: the rest is lost, and its offsets are assigned again."""
         for base in [base for base, batch in self.committed.items() if batch.last >= offset]:
             self.lost_tail_bytes += self.committed.pop(base).size
         self.losses.append(ModelLoss(self._now(), offset))
@@ -296,11 +297,12 @@ class ModelOfCopies:
         *,
         is_controller: bool = False,
     ) -> None:
-        """A leader's high watermark moved. I6: never back within an epoch, only while enough are in sync, and only over
-        what all of them have; whom the metadata log has taken out since, the leader may still count, but need not be
-        right about. I5: what is committed once stays what it is. `controls`: it takes itself for the controller, so
-        that it need hear nobody (R6): what it commits after an unclean election that it has not heard of is lost. Any
-        other acknowledges nothing that all replicas have to have (R6), and still serves what it took with acks=1."""
+        """The high watermark of a leader moved. I6: it never goes back within an epoch, moves only while enough
+        replicas are in sync, and only over records that all of them have. The leader may still count a replica that the
+        metadata log has removed since, and need not be right about it. I5: a committed record stays as it is.
+        `is_controller`: the leader considers itself the active controller, so that it needs no contact with another one
+        (R6). Records that it commits after an unclean election that it does not know of are lost. Any other leader
+        acknowledges no acks=all record then (R6), and still serves records that it took with acks=1."""
         before = self._watermarks.get(epoch, 0)
         if high_watermark < before:
             self._report("I6", f"{self.name}: high watermark of epoch {epoch} goes from {before} to {high_watermark}")
@@ -418,7 +420,7 @@ class ModelOfCopies:
         self._update_losses()
 
     def _is_unclean(self, old: PartitionImage, new: PartitionImage, lives: Mapping[int, int]) -> bool:
-        """Whether one leads who was not eligible before, or was no longer when it came back unproved."""
+        """True if the new leader was not eligible before, or lost its eligibility when it came back without proof."""
         elected = new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch
         if not elected or new.loss == old.loss:
             return False
@@ -485,7 +487,7 @@ class ModelOfCopies:
                 self._report("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
     def has_all_committed(self, node: int) -> bool:
-        """Whether all that is committed is there, and can be shown to be."""
+        """True if the copy has all committed records and can prove it."""
         copy = self.copy(node)
         self._advance_agreed(copy)
         return copy.is_provable and copy.agreed_end >= self.committed_end
@@ -504,7 +506,7 @@ class ModelOfCopies:
             copy.agreed_end = batch.last + 1
 
     def _update_losses(self) -> None:
-        """Whether what is committed is still held by somebody who may lead."""
+        """Notes a loss if no replica that may lead holds all committed records."""
         if self.state is None or self.committed_end <= self.cold_end:
             return
         best = self.cold_end
@@ -517,10 +519,11 @@ class ModelOfCopies:
             self.losses.append(ModelLoss(self._now(), best))
 
     def may_have_diverged(self, offset: int, since_ns: int) -> bool:
-        """Whether a reader may have got this offset since then as another record, or as one that is lost by now."""
+        """True if, since then, a reader may have got this offset as another record, or as a record that is lost by
+        now."""
         apart = any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self._diverged_reads)
         return apart or self.may_be_gone(offset, since_ns)
 
     def may_be_gone(self, offset: int, since_ns: int) -> bool:
-        """Whether a record that was sent at `since_ns` and got this offset may be lost by now."""
+        """True if a record that was sent at `since_ns` and got this offset may be lost by now."""
         return any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self.losses)

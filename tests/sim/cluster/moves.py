@@ -48,8 +48,8 @@ class ExpectedReplicas:
             self._possible[tp].add(wanted)
 
     def find_misplaced(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
-        """What did not end up where it was asked to be, and is there still. Offsets of groups that have fewer replicas
-        than they should gain some, behind those that they have."""
+        """Yields partitions that still exist and are not on the replicas that were requested. Committed offsets of
+        groups that have fewer replicas than their replication factor gain some, after the existing ones."""
         for tp, ends in self._possible.items():
             now = replicas(tp)
             if (
@@ -72,7 +72,7 @@ class Reassignments:
     async def submit(
         self, client: KafkaClient, wanted: Mapping[TopicPartition, Replicas | None]
     ) -> dict[TopicPartition, Code | None]:
-        """What was answered of each; None where nothing was."""
+        """Sends the moves and returns the reply for each; None for each one without a reply."""
         self.requested.update(wanted)
         async with self._lock:
             codes = await _alter_reassignments(client, wanted)
@@ -165,7 +165,7 @@ class Reassigner:
             await self._submit({tp: None if rng.random() < 0.5 else self._target(places[tp], rng) for tp in again})
 
     def _target(self, shape: TopicShape, rng: random.Random) -> Replicas:
-        """As many replicas as the topic has, or one less where it can do with that."""
+        """Returns as many replicas as the topic has, or one fewer if the topic can do with that."""
         least = max(shape.min_isr, shape.replicas - 1)
         return tuple(rng.sample(self._brokers(), rng.randint(least, shape.replicas)))
 

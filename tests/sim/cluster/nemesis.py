@@ -1,16 +1,15 @@
-"""What goes wrong in a run: several troublemakers at a time, so that faults overlap, each of the kinds that the seed
-allows. Whatever one of them breaks it mends again after a while; `heal` mends everything at once.
-"""
+"""Faults of a run: several fault sources at a time, so that faults overlap. Each injects the kinds that the seed allows
+and repairs each of its faults after a while. `heal` repairs everything at once."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
+from tests.sim.cluster.kill_before_report import KillBeforeReport
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.rot import BitRot
-from tests.sim.cluster.untold import KillBeforeReport
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.store import draw_faults, tolerable_rules
@@ -203,7 +202,7 @@ class Nemesis:
         self._log_event(f"{process} goes on")
 
     async def _acts_late(self) -> None:
-        """One broker hears what the others agree on, and is busy with something else before it acts on it."""
+        """Delays one broker: it receives the metadata changes but acts on them late."""
         host = self._pick_host()
         if host is not None:
             async with host.acts_late():

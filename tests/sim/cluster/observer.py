@@ -50,7 +50,7 @@ class BrokenRules(AssertionError):
 
 
 class Findings:
-    """What is wrong so far."""
+    """Broken rules so far."""
 
     def __init__(self, log_event: Callable[[str], None]) -> None:
         self.found: list[Finding] = []

@@ -11,9 +11,9 @@ from tests.sim.cluster.expiry import LogBatch
 
 @dataclass
 class CopyModel:
-    """What one machine has. `agreed`: up to here it was found equal to what is committed. `proved`: its next start can
-    show that nothing is missing; else `damaged_life` is the life of the machine that suffered the damage (-1: none
-    did)."""
+    """Copy of one partition on one machine. `agreed_end`: the copy equals the committed records up to here.
+    `is_provable`: the next start can prove that nothing is missing. Otherwise `damaged_life` is the life of the machine
+    that suffered the damage (-1: none did)."""
 
     start: int = 0
     end: int = 0
@@ -31,7 +31,7 @@ class CopyModel:
     suspect: bool = False
     """It was hurt so that a start cannot prove it whole, and its broker does not believe its directory again yet."""
     suspect_after: int = -1
-    """The life that ended so: whoever starts after it doubts the log again. -1: none."""
+    """The life that ended in that state: every later start suspects the log again. -1: none."""
     open_count: int = 0
     """How often a start has looked at it."""
     is_removed: bool = False
@@ -40,7 +40,7 @@ class CopyModel:
     """It began behind what is cold, and nobody opened or cut it since: its broker knows of producers what the bucket
     does."""
     kept_synced: bool = False
-    """What hurt it last took nothing that was fsynced, and only that counts here: it has what it was said to have."""
+    """The last damage took no fsynced bytes, and only these count here: the copy has all that it reported."""
 
     def index_at(self, offset: int) -> int:
         """The index of the first batch at or above an offset."""

@@ -56,7 +56,7 @@ class Operators:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What they did."""
+        """Counts of the operations by kind."""
         found = {f"{kind}_{name}": count for kind, each in self._by_kind.items() for name, count in each.counts.items()}
         mover = self._by_kind.get("move")
         if isinstance(mover, Reassigner):

@@ -1,4 +1,4 @@
-"""What a seed draws of one run of a cluster: its shape, its clients, and which troubles may come how often."""
+"""Options of one cluster run that a seed draws: its shape, its clients, and the kinds and rates of its faults."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class TopicShape:
     flush: str
     tiered: bool = True
     own_min_isr: bool = True
-    """Whether it has a `min.insync.replicas` of its own; else it goes by that of all brokers."""
+    """True if the topic has its own `min.insync.replicas`; otherwise the value of all brokers applies."""
     unclean: bool = False
-    """Whether anybody may lead it."""
+    """True if any replica may lead the topic (unclean leader election)."""
 
     @property
     def configs(self) -> dict[str, str]:
-        """What it is created with, beside what all topics have in common."""
+        """Returns the settings that the topic is created with, beside those of all topics."""
         own = {"min.insync.replicas": str(self.min_isr)} if self.own_min_isr else {}
         if not self.tiered:
             own["remote.storage.enable"] = "false"
@@ -62,7 +62,7 @@ class TopicShape:
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What a seed draws; printed with a failing run."""
+    """Options that a seed draws; printed with a failing run."""
 
     seed: int
     brokers: int
@@ -81,12 +81,12 @@ class ClusterOptions:
     members: int
     admin: bool
     admin_deletes: bool
-    """Whether the administration deletes records."""
+    """True if the administration deletes records."""
     moves: bool
     troubles: tuple[str, ...]
     rot: bool
     fetch_bytes: int
-    """What a follower asks of a partition at once; a batch at least."""
+    """Bytes that a follower fetches from a partition in one request; at least one batch."""
     troublemakers: int
     pause_seconds: float
     """Mean time between two troubles of one maker."""
@@ -95,12 +95,12 @@ class ClusterOptions:
     bucket_rate: float
     """Calls per second that the bucket takes of all brokers before it throttles them; 0 means all."""
     list_keys: int
-    """Of one page of a list, at most; 0 means as many as are asked for."""
+    """Maximum number of keys in one page of a list; 0 means as many as requested."""
     latency_seconds: float
     skewed: bool
-    """Whether each way between two hosts has a latency of its own."""
+    """True if each direction between two hosts has its own latency."""
     small_chunk_share: float
-    """Of the connections whose pieces are of every scale down to a byte."""
+    """Share of the connections that deliver chunks of any size down to one byte."""
     session_ms: int
     drift_ppm: int
     manifest_fan: int
@@ -108,18 +108,18 @@ class ClusterOptions:
     chaos_seconds: float
     rebuild: bool
     joins: bool = False
-    """Whether a broker joins."""
+    """True if a broker joins."""
     leaves: bool = False
-    """Whether one is decommissioned after that."""
+    """True if a broker is decommissioned after that."""
     moves_at_once: int = 1
     static: bool = False
-    """Whether members of the group are static, all but one."""
+    """True if all members of the group but one are static."""
     deletes: bool = False
-    """Whether records are deleted all the time."""
+    """True if records are deleted all the time."""
     changes: tuple[str, ...] = ()
     """Which kinds of settings change, of topics in use and of all brokers."""
     min_isr: int = 1
-    """What each broker's own file says of `min.insync.replicas`."""
+    """`min.insync.replicas` in the configuration file of each broker."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS) -> ClusterOptions:
@@ -174,7 +174,7 @@ class ClusterOptions:
 
     @property
     def topic_configs(self) -> dict[str, str]:
-        """What all topics have in common."""
+        """Returns the settings that all topics have in common."""
         return {
             "segment.bytes": str(self.segment_bytes),
             "segment.ms": "5000",
@@ -208,7 +208,7 @@ def _draw_acts_late(seed: int) -> tuple[str, ...]:
 
 
 def _draw_operations(made: ClusterOptions) -> dict[str, Any]:
-    """What operators do in a run, and what groups are at work: each from streams of its own."""
+    """Draws the operators and groups of a run, each from its own random streams."""
     settings = random.Random(f"{made.seed}/settings")
     brokers, groups = random.Random(f"{made.seed}/brokers"), random.Random(f"{made.seed}/groups")
     changing, by_default = settings.random() < SETTINGS_CHANGE_SHARE, settings.random() < DEFAULT_MIN_ISR_SHARE
@@ -262,4 +262,5 @@ COMMON_SETTINGS = replace(
     offsets_topic_num_partitions=1,
     group_initial_rebalance_delay_ms=0,
 )
-"""What brokers of a run share: loops that turn often enough to matter within forty seconds, and no oftener."""
+"""Settings that all brokers of a run share: loops run often enough to matter within forty seconds, and not more
+often."""

@@ -19,8 +19,8 @@ JUMP_CHANCE = 0.1
 
 
 class StandaloneReader:
-    """One client that reads until `working` is unset. `heard` is told of every poll; `sole_epoch` says under which a
-    partition is led, while no broker but one may answer for it, else -1."""
+    """Client that reads until `working` is unset. It calls `on_poll` with every poll. `sole_epoch` returns the leader
+    epoch of a partition while only one broker can reply for it, else -1."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class StandaloneReader:
         self.name = name
         self.working = True
         self.stays = False
-        """Whether it goes on where it is, once it has all partitions."""
+        """True if the reader keeps its position once it has all partitions."""
         self._consumer: KafkaConsumer | None = None
         self._client = client
         self._loop = loop
@@ -89,7 +89,7 @@ class StandaloneReader:
             await asyncio.sleep(0.5)
 
     async def _list_end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of those of which a leader says it; into the history too."""
+        """Requests the log ends of partitions, and records those that a leader returned in the history."""
         asked_ns, before = self._loop.now_ns, {tp: self._sole_epoch(tp) for tp in partitions}
         told = await list_offsets(self._client, dict.fromkeys(partitions, LATEST))
         ends = {tp: answer[0] for tp, answer in told.items() if not isinstance(answer, Refused)}

@@ -74,7 +74,7 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
 
 
 async def _write_batches(run: ClusterRun, sender: SimProducer) -> None:
-    """As many batches to each partition as are kept of a producer, under one identity."""
+    """Writes as many batches to each partition as a broker keeps of one producer, all with one producer id."""
     end_ns = run.loop.now_ns + round(COLD_SECONDS * 1e9)
     partitions = run.own_partitions()
     while left := [tp for tp in partitions if sender.count_acked(tp) < BATCHES_RETAINED]:
@@ -101,7 +101,7 @@ def find_moved_offsets(
 
 
 def _topic_settings(image: Image) -> dict[str, tuple[TopicId, int, dict[str, str]]]:
-    """What makes a topic: id, number of partitions, settings."""
+    """Returns id, number of partitions and settings of each topic."""
     return {
         name: (topic.topic_id, len(topic.partitions), dict(topic.configs))
         for name, topic in sorted(image.topics.items())
@@ -127,8 +127,8 @@ def _unnamed_objects(run: ClusterRun) -> list[str]:
 
 
 def _roll_until_cold(run: ClusterRun) -> bool:
-    """Whether all that is tiered is in the bucket. Closes what stands open, at each look: a leader that takes over
-    meanwhile has an active segment of its own."""
+    """True if all tiered records are in the bucket. Each call rolls the active segments: a leader that took over
+    meanwhile has its own active segment."""
     cold = True
     for _, node in run.world.nodes():
         for replica in node.leader_replicas():

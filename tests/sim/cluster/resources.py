@@ -42,7 +42,7 @@ FILES_A_REPLICA = 2
 
 
 def measure_loads(run: ClusterRun) -> Iterator[tuple[SimHost, Broker, BrokerLoad]]:
-    """What each broker holds now."""
+    """Returns the resources that each broker holds now."""
     tasks, streams = run.loop.count_tasks(), run.world.network.open_streams()
     for host, node in run.world.nodes():
         held = {"tasks": tasks[host.process], "streams": streams[host.name], "files": host.machine.disk.open_files}
@@ -56,7 +56,7 @@ def measure_loads(run: ClusterRun) -> Iterator[tuple[SimHost, Broker, BrokerLoad
 
 
 def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
-    """What a broker may hold while nobody but brokers asks."""
+    """Returns the limits of a broker that serves only other brokers."""
     logs = [held.log for held in node.hosted_replicas.list_replicas()]
     segments = sum(len(log.closed_segments()) + 1 for log in logs)
     return {
@@ -91,7 +91,7 @@ def is_idle(run: ClusterRun) -> bool:
 
 
 def find_excess(run: ClusterRun) -> list[str]:
-    """What they hold beyond that, in words."""
+    """Describes each resource above its limit."""
     found = []
     for host, node, load in measure_loads(run):
         allowed = idle_limits(run, node)

@@ -1,13 +1,16 @@
-"""Bit rot: a bit of one log flips while its machine is on and its broker is not: as if it were read wrong from then on.
+"""Bit rot: one bit of a log flips while its machine is on and its broker is down. Every later read sees the flipped
+bit.
 
-Demanded is what the design can keep: nothing that was acknowledged is lost as long as one other replica that may lead
-has it, nobody is told of a loss then, and all are in sync again in the end. So a bit flips only where another member of
-ISR or ELR has everything and no other copy of that partition has rotted; and only in what a start reads, which after a
-mere death is the log from its last index entry on. Any bit but those of a leader epoch may: that is covered by no CRC
-and by nothing around it. The machine keeps its power until a start has looked: after a power cut one looks only above
-what was fsynced, and there what rotted looks like what was torn. (With `flush=ack` until that start is over: only other
-topics' logs are in doubt after a power cut.) What rots where no start looks is found by who copies or consumes it
-(GUARANTEES.md); a run would have to play the operator there.
+The run demands what the design can promise. No acknowledged record is lost while one other replica that may lead has
+it. No loss is reported then, and all replicas are in sync again in the end. So a bit flips only if another member of
+ISR or ELR has all records and no other copy of that partition has rotted. It flips only in bytes that a start reads:
+after a process death, the log from its last index entry on. Any bit may flip except those of a leader epoch, which
+neither a CRC nor the neighbouring bytes cover.
+
+The machine keeps its power until a start has read the log: after a power cut a start checks only bytes above the
+fsynced end, where rot looks like a torn write. (With `flush=ack` the power stays until that start is over: after a
+power cut it suspects only logs of other topics.) A replica or consumer that copies the bytes finds rot that no start
+reads (GUARANTEES.md); a run would have to act as the operator there.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ MEAN_SECONDS = 4.0
 LOOK_SECONDS = 0.1
 DOWN_SECONDS = (0.01, 0.3, 2.0, 6.0)
 EPOCH_BYTES = range(12, 16)
-"""Of a batch: where its leader epoch stands."""
+"""Position of the leader epoch in a batch."""
 
 
 class RotTarget(NamedTuple):
@@ -75,7 +78,7 @@ class BitRot:
                 await self._hold_until_opened(host, place, looked)
 
     async def _hold_until_opened(self, host: SimHost, place: RotTarget, looked: int) -> None:
-        """Until a start has looked; where that has to be told too, until it is."""
+        """Protects the machine until a start has read the log; where `synced` is set, until that start is over."""
         copies = place.copies
         copy = copies.copy(host.node_id)
         try:
@@ -134,6 +137,6 @@ class BitRot:
 
 
 def _is_page_cache_trusted(host: SimHost) -> bool:
-    """Whether its next start after a death believes what the page cache holds."""
+    """True if the next start after a process death trusts the page cache."""
     node = host.node
     return host.idle and not host.frozen and host.up and node is not None and node.registration.directory_trusted

@@ -9,25 +9,25 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 
-from tests.sim.cluster import audit, lasting, reaching, rebuilding, resources
+from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
-from tests.sim.cluster.asking import GroupOffsetsReader
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
-from tests.sim.cluster.hearing import ReplyObserver
+from tests.sim.cluster.failover_checker import FailoverChecker
 from tests.sim.cluster.history import ClientHistory, PollResult, SendVerdict
-from tests.sim.cluster.lasting import FailoverChecker
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
 from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, read_disk_log
+from tests.sim.cluster.offsets_checker import OffsetsChecker
+from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
+from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.senders import SimProducer
-from tests.sim.cluster.served import TopicIdChecker
-from tests.sim.cluster.shown import OffsetsChecker
+from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -39,12 +39,12 @@ from tiered.replication.follower_replica import FollowerReplica
 TICK_SECONDS = 0.2
 SYNC_NOTE_NS = 2_000_000_000
 SAMPLE_NS = 1_000_000_000
-"""What brokers hold is looked at so often; all else at each look."""
+"""Interval at which resources of brokers are sampled; everything else is checked at each look."""
 START_SECONDS = 30.0
 LIVE_SECONDS = 30.0
 COLD_SECONDS = 120.0
 RESEND_SHARE = 0.6
-"""Of the senders: they repeat what they had acknowledged, if they are idempotent."""
+"""Share of the idempotent senders that repeat acknowledged batches."""
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 Clients = list[
     SimProducer | StandaloneReader | GroupMember | GroupOffsetsReader | RecordDeleter | Administration | Operator
@@ -106,7 +106,7 @@ class ClusterRun:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What the run did, so that a test can tell whether it proves anything."""
+        """Counts of events of the run, so that a test can tell if the run proves anything."""
         sends = self.history.sends
         own = {
             "acked": sum(send.verdict is SendVerdict.OK for send in sends),
@@ -164,10 +164,10 @@ class ClusterRun:
         await self.nemesis.end()
         operator = self.loop.create_task(self.nemesis.act_as_operator(), name="operator")
         await self.wait_until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
-        await lasting.run_trial(self)
+        await failover_checker.run_trial(self)
         await self.wait_until(self.is_live, LIVE_SECONDS, "who was missing is back")
         operator.cancel()
-        await reaching.wait_until_read(self)
+        await read_progress.wait_until_read(self)
         await self._end_clients()
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new
@@ -257,7 +257,7 @@ class ClusterRun:
         )  # fmt: skip
 
     def _on_poll(self, poll: PollResult) -> None:
-        """What a reader gets is committed by then, as far as anybody can know."""
+        """Checks that records that a reader got are committed, as far as that can be known."""
         partition_id = self.partition_id(poll.tp)
         copies = self.model.copies.get(partition_id) if partition_id is not None else None
         last = poll.rows[-1].offset
@@ -324,8 +324,8 @@ class ClusterRun:
             )
 
     def _on_process_death(self, host: SimHost) -> None:
-        """Whether the next start may go by what this process made of its directory. Which logs are whole at what they
-        synced it notes a moment later."""
+        """Tells the model if the next start may trust the directory that this process left. The process notes a moment
+        later which logs are whole up to their fsynced end."""
         believed = host.latest_node is not None and host.latest_node.registration.directory_trusted
         if believed and self.loop.now_ns - self._trusted_since.get(host.process, self.loop.now_ns) < SYNC_NOTE_NS:
             for copies in self.model.copies.values():
@@ -347,12 +347,12 @@ class ClusterRun:
         return known.cluster.loader.applied_slot if known is not None else -1
 
     def _is_controller(self, node: int) -> bool:
-        """Whether a broker takes itself for the controller."""
+        """True if a broker considers itself the active controller."""
         known = self.world.hosts[node].node if node in self.world.hosts else None
         return known is not None and known.cluster.is_controller
 
     def is_live(self) -> bool:
-        """Whether everything works again."""
+        """True if everything works again."""
         image = self.model.image
         if not all(host.up and not host.frozen for host in self.operators.present_hosts()):
             return False
@@ -389,7 +389,7 @@ class ClusterRun:
             self.check()
 
     def check(self) -> None:
-        """What must hold at any moment."""
+        """Checks the rules that hold at any moment."""
         self.findings.raise_if_any()
         for failed in (self.nemesis.failure(), *(host.failure() for host in self.world.hosts.values())):
             if failed is not None:
@@ -418,7 +418,7 @@ class ClusterRun:
         return self.world.hosts.get(topic.partitions[0].leader) if topic is not None else None
 
     def _image_of(self, node: int) -> Image | None:
-        """What the broker of a machine has heard."""
+        """Returns the metadata image that the broker of a machine has received."""
         host = self.world.hosts.get(node)
         return host.node.image if host is not None and host.node is not None else None
 

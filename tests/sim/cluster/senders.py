@@ -1,9 +1,10 @@
-"""Senders over the wire: unique values, in batches, with every kind of acks; idempotent ones repeat until they know.
+"""Senders over the wire: unique values, in batches, with every kind of acks; idempotent senders retry until they know
+the outcome.
 
-An idempotent sender has one batch under way, or up to `in_flight` of one partition behind each other; it sends again
-(the same bytes, in the same order) what is not known to be written, and takes a new identity when it gives that up:
-what became of it stays unknown, and its sequence cannot go on. With somebody to hear of it, it sends the last batches
-of a partition again now and then, though they were acknowledged.
+An idempotent sender has one batch in flight, or up to `in_flight` of one partition after each other. It sends batches
+with unknown outcome again (the same bytes, in the same order). When it gives up, it takes a new producer id: the
+outcome stays unknown, and its sequence cannot go on. If a callback for resends is set, it sometimes sends the last
+acknowledged batches of a partition again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class AckedBatch(NamedTuple):
 
 
 OnResend = Callable[[AckedBatch, int, Code, int], None]
-"""Hears of a batch that was sent again: which one, the node that answered, its code and its offset."""
+"""Callback for a batch that was sent again: the batch, the node that replied, its code and its offset."""
 
 
 @dataclass
@@ -68,8 +69,8 @@ def is_refused(send: Send) -> bool:
 
 
 def can_continue(sends: Sequence[Send]) -> bool:
-    """Whether an identity can go on behind these batches, which follow each other: some were written, and all behind
-    them refused."""
+    """True if a producer id can go on after these consecutive batches: some were written, and all later ones
+    refused."""
     written = next((number for number, send in enumerate(sends) if send.verdict is not SendVerdict.OK), len(sends))
     return all(map(is_refused, sends[written:]))
 

@@ -1,5 +1,5 @@
-"""What is stored at the end, read past all brokers: every replica's log on its disk, and every object that a manifest
-names, held against the model of what is committed (I3, I5, I20, I21, I23)."""
+"""Stored bytes at the end, read past all brokers: every replica's log on its disk, and every object that a manifest
+names, compared with the model of committed records (I3, I5, I20, I21, I23)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVERDUE_NS = round((COLLECT_SECONDS + 5) * 1e9)
 """The interval at which it is looked at, the grace time of a run, and some."""
 
 SWEEP_NS = (UPLOAD_IN_FLIGHT_MS + 60_000) * 1_000_000
-"""Until a sweep that is due after a lost reply has passed, with the pauses between tries."""
+"""Time until a sweep that is due after a lost reply has passed, with the pauses between tries."""
 
 
 def check_stored(run: ClusterRun) -> Iterator[Finding]:

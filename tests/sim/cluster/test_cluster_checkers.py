@@ -1,4 +1,5 @@
-"""The predicates over what clients saw: each red for the story that breaks it, silent for one that does not."""
+"""The checkers of client histories: each reports a history that breaks its rule, and is silent for one that does
+not."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def test_i6_nothing_is_served_above_the_high_watermark() -> None:
     ],
 )
 def test_i6_an_end_that_is_named_does_not_go_back(seen: int, end: EndOffsetReply, red: list[str]) -> None:
-    """Of what its reader saw before it asked, in a fetch or named likewise."""
+    """A reported end is not below an offset that its reader saw before the request, in a fetch or in an earlier
+    report."""
     poll = make_poll((0, b"a"), at_ns=1)._replace(high_watermark=seen)
     assert rules(checkers.check_end_offsets(ClientHistory(polls=[poll], end_offsets=[end]), never)) == red
     assert rules(checkers.check_end_offsets(ClientHistory(polls=[poll], end_offsets=[end]), always)) == []

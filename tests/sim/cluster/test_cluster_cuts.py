@@ -15,7 +15,8 @@ def test_i7_what_is_committed_is_not_cut() -> None:
 
 
 def test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before() -> None:
-    """Broker 1 was cut off, and put 2 and 3 out; then 3 led, and 1 followed it. What 2 hears is of before."""
+    """Broker 1 was cut off, and removed 2 and 3 from the ISR; then 3 led, and 1 followed it. Broker 2 only has older
+    news."""
     told = make_three_copies(1)
     told.write(2, 3, base=10)
     told.change_partition(3, 2, (1, 3))

@@ -1,4 +1,4 @@
-"""What the administration may rely on: each answer a fact, no answer two possible states."""
+"""Expectations of the administration: each reply is a fact, no reply leaves two possible states."""
 
 from __future__ import annotations
 

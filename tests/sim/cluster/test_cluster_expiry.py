@@ -1,4 +1,4 @@
-"""What may leave the front of a log by retention (I22), batch by batch."""
+"""Retention at the front of a log (I22), batch by batch."""
 
 from __future__ import annotations
 

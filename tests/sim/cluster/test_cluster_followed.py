@@ -1,4 +1,4 @@
-"""What followers take for committed, and serve to consumers near by (KIP-392)."""
+"""Records that followers consider committed and serve to consumers nearby (KIP-392)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class ModelledBucket:
         self.put(BOUNDARY_KEY, encode_boundary(Boundary(snapshots, collected, sequence)))
 
     def put_manifest(self, made: Manifest) -> None:
-        """What the partition's manifest says from now on."""
+        """Sets the manifest of the partition from now on."""
         self.put(manifest_key(PID), encode(made))
 
     def write(self, base: int, *, records: int = 10, epoch: int = 1) -> SegmentEntry:

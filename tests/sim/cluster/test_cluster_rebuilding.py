@@ -1,4 +1,4 @@
-"""What comes back after all disks are lost, and what may be left in the bucket by then."""
+"""Recovery after the loss of all disks, and the objects that may be left in the bucket by then."""
 
 from __future__ import annotations
 

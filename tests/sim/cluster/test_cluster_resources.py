@@ -1,4 +1,4 @@
-"""What brokers may hold in mid-run: each bound, once just kept and once just broken."""
+"""Resource limits of brokers during a run: each bound, once just kept and once just broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored at the end is looked at past all brokers: a run that ends well ends badly when it is spoilt there."""
+"""Checks of the stored bytes at the end: a run that would pass fails if the bytes are damaged there."""
 
 from __future__ import annotations
 

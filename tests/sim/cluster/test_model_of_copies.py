@@ -214,8 +214,8 @@ def test_i10_the_last_whole_copy_does_not_leave_for_one_that_is_known_to_lack() 
 
 
 def test_i10_who_died_before_it_believed_its_directory_is_doubted_again() -> None:
-    """A power cut took nothing of the last member's log. It led of last resort, told the loss or not, and was killed.
-    Its next start has to doubt the log again, unless the broker had believed its directory by then."""
+    """A power cut took nothing of the last member's log. It led as last resort, with or without a loss report, and was
+    killed. Its next start has to suspect the log again, unless the broker had trusted its directory by then."""
     for loss in (None, Loss(2, 20, 0)):
         for believed, full, proved, red in (
             (False, False, False, []), (True, False, False, ["I10"]),

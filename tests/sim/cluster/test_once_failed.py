@@ -1,7 +1,7 @@
-"""Seeds of clusters that once failed, what was wrong, and the test that shows it now.
+"""Seeds of clusters that once failed, the fault, and the test that shows it now.
 
-Each change of a broker or of the simulation gives a seed another story, so that a seed alone soon shows nothing: what
-it found is kept as a test of its own. The seeds are run all the same.
+Each change of a broker or of the simulation changes the run of a seed, so that a seed alone soon shows nothing: its
+fault is kept as a test of its own. The seeds run all the same.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.sim.cluster import (
     test_cluster_cuts,
     test_cluster_model,
     test_cluster_rebuilding,
+    test_cluster_replies,
     test_cluster_rot,
-    test_cluster_told,
     test_model_of_copies,
 )
 from tests.sim.scenarios import (
@@ -218,7 +218,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11500009: (
         "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",
-        test_cluster_told.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
+        test_cluster_replies.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",

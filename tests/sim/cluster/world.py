@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, overload
 
-from tests.sim.cluster.made import new_broker
+from tests.sim.cluster.broker_factory import new_broker
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine
@@ -104,7 +104,7 @@ class SimHost:
 
     @property
     def up(self) -> bool:
-        """Whether a broker has started here and has not ended."""
+        """True if a broker has started here and has not ended."""
         return self.node is not None and not self.node.ended.is_set()
 
     @property
@@ -113,7 +113,7 @@ class SimHost:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody takes it down or up just now."""
+        """True if no fault is taking the machine down or up."""
         return self._supervisor is not None and not self._ending and not self.is_protected
 
     def power_on(self) -> None:
@@ -153,7 +153,7 @@ class SimHost:
 
     @asynccontextmanager
     async def acts_late(self) -> AsyncIterator[None]:
-        """The broker hears what the others agree on, and is busy with something else before it acts on it."""
+        """Delays the broker: it receives the metadata changes but acts on them late."""
         busy = self.node.hosted_replicas._role_change_lock if self.node is not None else asyncio.Lock()
         try:
             async with asyncio.timeout(BUSY_SECONDS):
@@ -197,7 +197,7 @@ class SimHost:
         await self._clear_tasks()
 
     async def _clear_tasks(self) -> None:
-        """What is left of a process whose ports are revoked."""
+        """Clears the tasks of a process whose ports are revoked."""
         process, self.process = self.process, ""
         if not process:
             return
@@ -264,12 +264,12 @@ async def _stop(node: Broker, server: KafkaServer | None) -> None:
 
 
 OnReply = Callable[[Message, Message, int | None, Any, int], None]
-"""Hears of an answer: what was asked for, the answer, the broker that was asked (None: any), what `asks` gave when it
-was, and when that was."""
+"""Callback for a reply: request, reply, requested broker (None: any), result of `on_request`, and time of the
+request."""
 
 
 class ObservedClient(KafkaClient):
-    """A client of which somebody hears what it is told."""
+    """Client with observers of its requests and replies."""
 
     on_request: Callable[[Message], Any] = staticmethod(lambda request: None)
     on_reply: OnReply = staticmethod(lambda *told: None)
@@ -306,7 +306,7 @@ class SimWorld:
     def client(self, name: str, of: type[C]) -> C: ...
 
     def client(self, name: str, of: type[ObservedClient] = ObservedClient) -> ObservedClient:
-        """A client on a host of its own, with little patience."""
+        """Returns a client on its own host, with a short timeout."""
         self.clients.append(name)
         clock = SimClock(self.loop)
         client = of(

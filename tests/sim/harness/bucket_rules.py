@@ -1,9 +1,9 @@
-"""What must hold of the bucket at every moment, checked on each write that takes effect, and on each delete.
+"""Rules of the bucket that hold at every moment, checked on each write that takes effect, and on each delete.
 
-I20 an object never changes, I21 what is cold has no hole and no overlap and never becomes less, I22/I23 a manifest
-names only objects that are there, and nothing that is named is deleted, I24 a metadata slot is written once, I25
-controller epochs never go back, M3 the boundary only grows and names snapshots that are there; and, beyond them: an
-offset that a manifest names stays in the same object for as long as it is named (I20).
+I20 an object never changes, I21 cold data has no hole and no overlap and never shrinks, I22/I23 a manifest names only
+existing objects, and no named object is deleted, I24 a metadata slot is written once, I25 controller epochs never go
+back, M3 the boundary only grows and names existing snapshots; and, beyond them: an offset that a manifest names stays
+in the same object for as long as it is named (I20).
 """
 
 from __future__ import annotations

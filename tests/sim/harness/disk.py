@@ -69,7 +69,7 @@ class SimDisk:
 
     @property
     def failed(self) -> bool:
-        """Whether an I/O error ended all writing by this process."""
+        """True if an I/O error ended all writing by this process."""
         return bool(self._failed) and self._failed != DEAD
 
     # -- the port -----------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class SimDisk:
             raise self._error(verb, path, "Too many open files")
 
     def bytes_that_fit(self, path: str, wanted: int) -> int:
-        """Of `wanted` bytes, how many still fit."""
+        """Returns how many of `wanted` bytes still fit."""
         if any(fault.error == "ENOSPC" and fault.matches("append", path) for fault in self.faults):
             return self._rng.randint(0, max(0, wanted - 1))
         return wanted if self.capacity is None else min(wanted, self.space().free)

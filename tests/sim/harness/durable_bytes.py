@@ -1,9 +1,9 @@
-"""What a simulated disk is made of: bytes and names that are seen, those that are durable, and what lies between.
+"""Contents of a simulated disk: visible bytes and names, durable bytes and names, and the changes between them.
 
 A file keeps its durable bytes and the ordered changes since the last sync; the names of all folders keep theirs in one
-journal. Losing power draws an image: of each file's changes a prefix survives, the next one may be torn, blocks of what
-survived may be missing, the size may run ahead of the data; of each folder's changes a prefix survives. A name is
-durable only when its folder was synced, however often the file was: POSIX promises no more.
+journal. A power cut draws an image. For each file a prefix of its changes survives, the next one may be torn, blocks of
+the surviving ones may be missing, and the size may run ahead of the data. For each folder a prefix of its changes
+survives. A name is durable only when its folder was synced, however often the file was: POSIX promises no more.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _set_name(names: dict[str, Inode | Folder], name: str, node: Inode | Folder 
 
 @dataclass
 class DurableBytes:
-    """What outlives a process: the tree, its journal of names, and how many changes there were."""
+    """Disk contents that outlive a process: the tree, its journal of names, and the number of changes."""
 
     root: Folder = field(default_factory=Folder)
     journal: list[NameChange] = field(default_factory=list)
@@ -143,7 +143,7 @@ class DurableBytes:
         self.journal = waiting[::-1]
 
     def crash_image(self, rng: random.Random) -> DurableBytes:
-        """As after a power cut at this moment; this one goes on, apart."""
+        """Returns a separate copy as after a power cut at this moment; this disk goes on."""
         dead: list[Folder] = []
         lasting: DurableNames = {}
         for naming in self.journal:

@@ -53,8 +53,8 @@ else:
 
 
 class OrderedTasks(dict[asyncio.Task[Any], None]):
-    """What `asyncio.TaskGroup` needs of a set, in the order of insertion: a set of tasks iterates by their addresses,
-    and a group that ends cancels its tasks in that order."""
+    """Set operations that `asyncio.TaskGroup` needs, in the order of insertion. A set of tasks iterates by address, and
+    a group that ends cancels its tasks in that order."""
 
     def add(self, task: asyncio.Task[Any]) -> None:
         self[task] = None
@@ -82,7 +82,7 @@ def ordered_task_groups() -> Iterator[None]:
 
 
 def do_nothing() -> None:
-    """What a cancelled timer would call."""
+    """Callback of a cancelled timer."""
 
 
 class SimHandle(asyncio.Handle):
@@ -230,7 +230,8 @@ class SimLoop(Loop):
         self._halted.setdefault(process, [])
 
     def resume(self, process: str) -> None:
-        """What waited runs now, in the order in which it fell due. Nothing when it was not frozen."""
+        """Runs the waiting callbacks of a process in the order in which they fell due. Does nothing if it was not
+        frozen."""
         waiting = self._halted.get(process)
         if waiting is not None:
             del self._halted[process]

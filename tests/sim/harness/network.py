@@ -34,10 +34,10 @@ class SimNetwork:
         self._rng = rng
         self.latency_seconds = (0.0001, 0.002)
         self.is_asymmetric = False
-        """Whether each way from one host to another has a latency of its own: there and back differ."""
+        """True if each direction between two hosts has its own latency."""
         self.chunk_bytes_max = CHUNK_BYTES
         self.small_chunk_share = 0.0
-        """Of the connections whose pieces are of every scale down to a byte."""
+        """Share of the connections that deliver chunks of any size down to one byte."""
         self._listeners: dict[tuple[str, int], SimListener] = {}
         self._cuts: dict[tuple[str, str], None] = {}
         self._powered_off: set[str] = set()
@@ -82,7 +82,8 @@ class SimNetwork:
         self._close_listeners(host)
 
     def power_off(self, host: str) -> None:
-        """The power is gone: nobody is told. Until `back` nothing is heard of the host, nobody connects to it."""
+        """Cuts the power: no peer is notified. Until `back` the host sends nothing, and no connection to it
+        succeeds."""
         self._powered_off.add(host)
         for stream in [stream for stream in self._streams if stream.host == host]:
             stream.forget()
@@ -125,13 +126,13 @@ class SimNetwork:
         return known
 
     def chunk_size(self, is_small: bool) -> int:
-        """Of how many bytes the next piece is, at most. Fine ones are log-uniform: some hundred bytes come in half a
-        dozen, cut anywhere, instead of each byte for itself."""
+        """Returns the maximum size of the next chunk in bytes. Small chunks are log-uniform: a few hundred bytes arrive
+        in about six chunks, cut anywhere, instead of byte by byte."""
         drawn = self._rng.random()
         return int(self.chunk_bytes_max**drawn) if is_small else 1 + int(self.chunk_bytes_max * drawn)
 
     def next_has_small_chunks(self) -> bool:
-        """Whether a new connection has such pieces."""
+        """True if a new connection delivers small chunks."""
         return self.small_chunk_share > 0 and self._small_chunk_rng.random() < self.small_chunk_share
 
     def allocate_port(self) -> int:

@@ -34,7 +34,7 @@ class SimBucket:
 
     @property
     def objects(self) -> Mapping[str, StoredObject]:
-        """What is in the bucket now."""
+        """Returns the objects in the bucket now."""
         return self.memory._objects
 
     def store(self, faults: Faults, clock: Clock) -> SimStore:
@@ -83,7 +83,7 @@ class RecordingStore(MemoryStore):
 
 
 DRAWN_KINDS = tuple(kind for kind in FaultKind if kind is not FaultKind.THROTTLE)
-"""Of a swarm. What throttles counts calls and is no matter of chance."""
+"""Fault kinds that a swarm draws. Throttling counts calls and is not random."""
 LISTED_PREFIXES = ("data/", "meta/")
 """Where a list finds what can go, and a later one finds the rest. Images of groups are found by a list alone: one that
 hides the newest is beyond what stores promise, and what groups rest on."""

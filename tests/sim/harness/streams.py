@@ -18,7 +18,7 @@ SEND_FILE_BYTES = 64 * 1024
 
 
 class StreamSignal(Enum):
-    """What travels a connection besides bytes."""
+    """Signals on a connection besides bytes."""
 
     END = "nothing follows"
     RESET = "the connection is unknown here"
@@ -130,7 +130,7 @@ class SimStream:
 
     @property
     def half_open(self) -> bool:
-        """Whether one end knows nothing of it any more."""
+        """True if one end no longer knows the connection."""
         return self._is_forgotten or self.far._is_forgotten
 
     def forget(self) -> None:

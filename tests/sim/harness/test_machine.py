@@ -66,7 +66,7 @@ def test_a_crash_is_not_a_cancel(how: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(("how", "told"), [("kill", True), ("power_cut", False), ("lose_disk", False)])
 def test_peers_hear_of_a_dead_process_and_not_of_a_dead_machine(how: str, told: bool) -> None:
-    """Until it is back: a new process listens nowhere yet."""
+    """Peers of a dead machine learn of its death when it is back: the new process listens nowhere yet."""
     loop = SimLoop(1)
     network = SimNetwork(loop, random.Random(1))
     host = SimMachine(loop, "m", SimBucket(loop), network)

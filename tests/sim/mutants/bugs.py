@@ -39,7 +39,7 @@ LEAKED: list[Any] = []
 
 
 class NoStream:
-    """Takes the close that the true stream never hears of."""
+    """Swallows the close, so that the real stream never gets it."""
 
     def close(self) -> None:
         """Closes nothing."""

@@ -45,8 +45,8 @@ Wrap = Callable[[Any], Any]
 
 
 def failure_reason(report: str) -> str:
-    """What a run failed for, from the story of its failure: the rule that was broken first, or what did not come to
-    pass in time; "" for a run that is green."""
+    """Returns the cause of a failed run, from the text of its failure: the first broken rule, or the state that was not
+    reached in time; "" for a run that passed."""
     return (_ERROR.findall(report) or report.splitlines() or [""])[-1]
 
 
@@ -63,7 +63,7 @@ class SimMutant:
     seeds: int = 200
 
     def explains(self, failure: str) -> bool:
-        """Whether what a run failed for (`failure_reason`) is one of its rules."""
+        """True if the cause of a failed run (`failure_reason`) is one of its rules."""
         return any(re.match(rf"{rule}\b", failure) for rule in self.rules)
 
     @contextmanager

@@ -1,5 +1,5 @@
-"""Planted bugs, each at a seed that shows it: red with the bug and by a rule of its own, green without it. Those that
-seeds seldom showed have a story. (`make sim-mutants` searches for all.)"""
+"""Mutants, each at a seed that shows it: the run fails with the mutant and by its own rule, and passes without it.
+Mutants that seeds seldom show have a scenario. (`make sim-mutants` searches for all.)"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sim.mutants.scenarios import SCENARIOS
 
 EVENT = re.compile(r" *\d+\.\d{3} ")
 TRIES = 30
-"""A change of the code moves every story a little: one of these shows the bug."""
+"""A change of the code changes every run a little: one of these tries shows the bug."""
 
 
 @pytest.mark.slow

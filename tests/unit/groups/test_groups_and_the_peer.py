@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer.group_stories import STORIES, assign, join, pair, sync, told
+from tests.peer.group_scripts import STORIES, assign, join, pair, sync, told
 from tests.peer.group_worlds import InMemory, OverWire, Recorded, World
 from tests.peer.kafka import Peer, tool
 from tests.peer.wire import Wire

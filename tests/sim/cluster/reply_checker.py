@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsRequest, 
 from tiered_api.kafka.protocol.schema import Message
 
 _BASE, _DELTA = slice(0, 8), slice(23, 27)
-"""Of a batch: where its base offset and the distance to its last offset stand."""
+"""Positions of the base offset and of the last offset delta in a batch."""
 
 
 @dataclass
@@ -81,8 +81,8 @@ class ReplyChecker:
         )  # a manifest keeps where a log starts
 
     def note_request(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
-        """What is to be kept of the moment in which a client asks, for `heard`: of each partition that it asks for at
-        an offset, under which epoch alone it is led and from where on it may be read."""
+        """Returns the state at the time of a request, for `check_reply`: for each fetched partition, its sole leader
+        epoch and the fetch offset."""
         if type(request) is not FetchRequest:
             return {}
         known = {}
@@ -100,7 +100,7 @@ class ReplyChecker:
         before: dict[TopicPartition, tuple[int, int]],
         requested_ns: int,
     ) -> Iterator[Finding]:
-        """What a client was told by `node` that had asked at `asked_ns`."""
+        """Checks the reply of `node` to a request that was sent at `requested_ns`."""
         if type(answer) is FetchResponse:
             for topic in answer.responses:
                 for part in topic.partitions:
@@ -158,7 +158,7 @@ class ReplyChecker:
 
 
 def _is_earliest(request: Message) -> bool:
-    """Whether it asks where partitions begin: of all of them, or of none."""
+    """True if the request asks for the earliest offset: of all its partitions, or of none."""
     asked = (
         [each for topic in request.topics for each in topic.partitions] if type(request) is ListOffsetsRequest else []
     )

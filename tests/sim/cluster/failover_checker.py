@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 WORKING, MISSING, PARTLY_CUT = "works", "gone", "else"
 TRIAL_CHANCE = 0.25
-"""Of the runs: those in which one broker goes missing once more when all has healed, for as long as it takes to see."""
+"""Share of the runs in which one broker goes missing once more after all has healed, long enough to check the
+bounds."""
 FAULT_KINDS = ("kill", "power", "freeze", "cut")
 COMMIT_SECONDS = 7.0
 """How long a record may wait for replicas that are in sync: who does not ask for it for `replica.lag.time.max.ms` (5 s)
@@ -50,7 +51,7 @@ class FailoverChecker:
     def __init__(self, run: ClusterRun) -> None:
         self.faults_outlasted = 0
         self.healed = False
-        """Whether nobody else makes trouble any more."""
+        """True if no other fault source is active any more."""
         self.latest_seconds: dict[str, float] = {}
         """How late each of the things came, at most, that were still in time."""
         self._run = run
@@ -64,7 +65,7 @@ class FailoverChecker:
         """When a leader was seen to have something that is not committed, and up to where."""
 
     def check(self) -> None:
-        """What must have come to pass by now."""
+        """Reports every bound that has passed without the promised state."""
         run = self._run
         state = self._state()
         if state != self._before:
@@ -82,7 +83,7 @@ class FailoverChecker:
             self.faults_outlasted += 1
 
     def _state(self) -> object:
-        """What is wrong now; None where nothing is promised."""
+        """Returns the state of all brokers and links; None if nothing is promised."""
         run = self._run
         hosts = run.operators.present_hosts()
         for host in hosts:
@@ -147,7 +148,8 @@ class FailoverChecker:
             self.latest_seconds[what] = max(seconds, self.latest_seconds.get(what, 0.0))
 
     def _is_leading(self, node: int, partition_id: PartitionId, epoch: int) -> bool:
-        """Whether it leads this very topic: it may have yet to act on a topic that was made again under its name."""
+        """True if the broker leads this topic id: it may not yet have acted on a topic that was recreated under its
+        name."""
         known = self._run.world.hosts[node].node
         return known is not None and any(
             each.partition_id == partition_id and each.leader_epoch == epoch for each in known.leader_replicas()
@@ -163,8 +165,8 @@ class FailoverChecker:
     def _check_commits(
         self, tp: TopicPartition, partition_id: PartitionId, leader: int, in_sync: int
     ) -> Iterator[Finding]:
-        """What its leader has is committed in time, where enough replicas are in sync. (With `flush=ack` what nobody
-        waits for may stay unsynced, and so uncommitted, for long.)"""
+        """Reports records of the leader that are not committed in time although enough replicas are in sync. (With
+        `flush=ack` a record that no request waits for may stay unsynced, and so uncommitted, for long.)"""
         run = self._run
         node = run.world.hosts[leader].node
         replica = (

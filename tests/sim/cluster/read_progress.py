@@ -50,12 +50,12 @@ async def wait_until_read(run: ClusterRun) -> None:
 
 
 def find_unowned(owned: list[dict[TopicPartition, int]], wanted: list[TopicPartition]) -> Iterator[TopicPartition]:
-    """What not exactly one has."""
+    """Yields the partitions that do not have exactly one owner."""
     return (tp for tp in wanted if sum(tp in each for each in owned) != 1)
 
 
 def find_behind(positions: Ends, ends: Ends) -> Iterator[TopicPartition]:
-    """What is not read to the end."""
+    """Yields the partitions that are not read to the end."""
     return (tp for tp, end in ends.items() if positions.get(tp, -1) < end)
 
 

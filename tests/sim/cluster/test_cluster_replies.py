@@ -1,5 +1,5 @@
-"""What is judged when somebody is told: retries, log starts and records below them, offsets of groups; and what must go
-on while a broker is missing. Each is red for a broker that breaks it."""
+"""Checks of replies: retries, log starts and records below them, offsets of groups, and the service while a broker is
+missing. Each fails for a broker that breaks it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.sim.cluster import lasting, retries
+from tests.sim.cluster import failover_checker, retries
 from tests.sim.cluster.expiry import LogBatch
-from tests.sim.cluster.lasting import FAULT_KINDS, TRIAL_CHANCE, FailoverBounds
+from tests.sim.cluster.failover_checker import FAULT_KINDS, TRIAL_CHANCE, FailoverBounds
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import BrokenRules
 from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.reply_checker import ReplyChecker
 from tests.sim.cluster.run import run
 from tests.sim.cluster.test_cluster_stored import without_faults
-from tests.sim.cluster.told import ReplyChecker
 from tiered.controller.heartbeats import BrokerHeartbeats
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.errors import Code
@@ -95,7 +95,7 @@ def test_i11_a_log_that_began_behind_the_bucket_knows_all_that_the_bucket_does()
 
 
 class ReplyRig:
-    """What is told of partition `t-0`, judged."""
+    """Judges replies about partition `t-0`."""
 
     def __init__(self, sole: int = 0) -> None:
         self.copies = make_committed()
@@ -226,4 +226,4 @@ def test_a_broker_that_breaks_it_is_found(
 def test_bounds_leave_room_for_a_session_and_for_another_controllers() -> None:
     bounds = FailoverBounds.for_session(3.0)
     assert 3.0 < bounds.replaced < bounds.fenced - 3.0 < bounds.led
-    assert lasting.COMMIT_SECONDS > 5.0
+    assert failover_checker.COMMIT_SECONDS > 5.0

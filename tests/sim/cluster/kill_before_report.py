@@ -1,5 +1,5 @@
-"""A death between a start that found something missing and the telling of it: the next start must doubt the same logs
-again, and tell it. Such moments are short, so they are looked for."""
+"""Kills a broker between a start that found missing records and its report of them: the next start must suspect the
+same logs again, and report the loss. Such moments are short, so the run looks for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 from tests.sim.cluster.world import SimHost, SimWorld
 
 ENABLED_SHARE = 0.25
-"""Of the runs."""
+"""Share of the runs in which this happens."""
 MEAN_SECONDS = 5.0
 LOOK_SECONDS = 0.005
 LOOKS_MAX = 600
@@ -49,7 +49,7 @@ class KillBeforeReport:
                 host.machine.disk.capacity = None
 
     async def _has_losses_to_report(self, host: SimHost, *, full: bool) -> bool:
-        """Whether it comes to that soon; where the disk is full, once it serves."""
+        """True if the broker soon has losses to report; with a full disk, once it serves."""
         for _ in range(LOOKS_MAX):
             await asyncio.sleep(LOOK_SECONDS)
             if not host.idle or host.frozen:

@@ -1,4 +1,4 @@
-"""What clients of a run are told, handed to who judges it with what is true in that moment."""
+"""Passes the replies of all clients of a run to the checkers, together with the true state at that moment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.cluster import retries
 from tests.sim.cluster.deleting import CommittedRange, RecordDeleter
 from tests.sim.cluster.model import batches_of
+from tests.sim.cluster.reply_checker import ReplyChecker
 from tests.sim.cluster.senders import AckedBatch
-from tests.sim.cluster.told import ReplyChecker
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered_api.kafka.protocol.schema import Message
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class ReplyObserver:
-    """Hears all clients of a run. `retries` counts batches that were sent again, and answered."""
+    """Observes the requests and replies of all clients of a run. `retries` counts batches that were sent again, and
+    acknowledged."""
 
     def __init__(self, run: ClusterRun) -> None:
         self.retries = 0
@@ -27,7 +28,7 @@ class ReplyObserver:
         run.world.on_request, run.world.on_reply = self.reply_checker.note_request, self._on_reply
 
     def make_deleter(self) -> RecordDeleter:
-        """A client that deletes records, and is heard."""
+        """Returns an observed client that deletes records."""
         run = self._run
         client, asks = run.world.client("c-deletes"), run.expected.on_delete_requested
         return RecordDeleter(
@@ -46,7 +47,7 @@ class ReplyObserver:
                 run.findings.report(*finding)
 
     def is_coordinator(self, node: int) -> bool:
-        """Whether a broker takes itself for a coordinator, ready or not."""
+        """True if a broker considers itself the coordinator, ready or not."""
         known = self._run.world.hosts[node].node
         return known is not None and bool(known.group_coordinators._led_partitions)
 
@@ -63,7 +64,7 @@ class ReplyObserver:
             run.findings.report(*finding)
 
     def _committed_range(self, tp: TopicPartition) -> CommittedRange:
-        """What is committed of a partition, and who leads it or believes so."""
+        """Returns the committed range of a partition, its leader, and brokers that still believe that they lead it."""
         run = self._run
         partition_id = run.partition_id(tp)
         if partition_id is None:

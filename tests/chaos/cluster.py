@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.chaos.link_proxy import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.chaos.views import ClusterView, fetch_views
-from tests.chaos.wires import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
 from tests.ports import held_port
@@ -114,7 +114,7 @@ class ChaosBroker:
 
 
 class ChaosCluster:
-    """The three, a fourth at times, their links, and their bucket when it is the one with faults. Made by `trio`."""
+    """The three brokers, a fourth at times, their links, and their bucket if it injects faults. See `chaos_cluster`."""
 
     def __init__(self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
         self.links = links

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, run
-from tests.peer.group_stories import STORIES
+from tests.peer.group_scripts import STORIES
 from tests.peer.group_worlds import InMemory, OverWire, Recorded, Story
 from tests.unit.groups.rig import Rig
 from tiered.groups.limits import GroupSettings

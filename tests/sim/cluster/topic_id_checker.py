@@ -1,5 +1,5 @@
-"""Who is served from which topic. ID: a broker serves nothing of a topic that is not in the image that it has heard,
-whoever has its name there. Hooks as in `observer`."""
+"""Topic id of each read and write. ID: a broker serves only topics whose id is in its metadata image, even if another
+topic has the same name. Hooks as in `observer`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ READ_AND_WRITE_METHODS: tuple[tuple[type[Any], str], ...] = (
     (LeaderReads, "read_now"),
     (FollowerReads, "read_now"),
 )
-"""What answers somebody from a log."""
+"""Methods that serve reads and writes from a log."""
 
 
 class TopicIdChecker:
-    """Looks at each answer as it is given. `image_of` is what a broker has heard; None where none runs."""
+    """Checks each reply when a broker gives it. `image_of` returns the metadata image of a broker; None if it does not
+    run."""
 
     def __init__(self, image_of: Callable[[int], Image | None], report: ReportFinding) -> None:
         self.count = 0

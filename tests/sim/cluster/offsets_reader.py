@@ -1,5 +1,5 @@
-"""Who asks the coordinators of the group where it is: each broker that takes itself for one, often, and so also right
-after a move."""
+"""Polls committed offsets of the group from every broker that considers itself its coordinator. It polls often, so that
+it also reads right after a move of the coordinator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The HTTP side of a broker that has heard that a topic was made again, and has acted on nothing.
 
-Its own calls, with one replica and two; `tests/e2e/test_http_topics_made_again.py` asks over sockets."""
+Its own calls, with one replica and two; `tests/e2e/test_http_recreated_topics.py` asks over sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from tests.e2e.site import batch
-from tests.sim.scenarios.made_again import OLD, RecreatedTopic, run_recreated
+from tests.sim.scenarios.recreated_topic import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered_api.http.partitions.produce import append_locally, append_many, find_partition

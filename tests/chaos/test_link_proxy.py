@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.chaos.wires import LinkProxy, link_proxy
+from tests.chaos.link_proxy import LinkProxy, link_proxy
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again")
 SECONDS = 10.0
