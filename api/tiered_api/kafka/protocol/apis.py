@@ -1,11 +1,11 @@
-"""Which APIs there are, in which versions: what ApiVersions answers, and what every request is looked up in.
+"""The supported APIs and their versions: the source of ApiVersions responses and of the lookup for every request.
 
-The versions are those of Kafka 4.2. A request of a key or version that is not here ends its connection, as in Kafka;
-ApiVersions alone is answered (KIP-511), so that a client of any age learns what there is. The messages' tables are
-loaded when they are first needed: a broker's start loads none.
+The versions are those of Kafka 4.2. A request with an unsupported key or version ends its connection, as in Kafka.
+ApiVersions is the exception (KIP-511): it always gets a response, so that a client of any age learns the versions. The
+message tables are imported at first use, so that starting a broker imports none.
 
-Brokers ask each other in Kafka's frames too, with keys that Kafka does not have, and so does our own command line:
-clients are not told of these.
+Brokers use Kafka's frames among themselves too, with API keys that Kafka does not have; so does our command line.
+ApiVersions does not list these keys.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True)
 class Api:
-    """One API: `low` to `high` are the versions that ApiVersions answers, those below `served_from` are refused.
-    From `flexible` on, messages have tagged fields and lengths that are varints (KIP-482). A request may have
-    `request_bytes`, except of Produce: small pieces become Python objects of many times their size."""
+    """One API. ApiVersions lists the versions `low` to `high`; the broker refuses those below `served_from`.
+
+    From version `flexible` on, messages have tagged fields and varint lengths (KIP-482). A request may have up to
+    `max_request_bytes`, because small elements become Python objects many times their size. Produce has its own limit.
+    """
 
     key: int
     name: str
@@ -37,30 +39,30 @@ class Api:
     served_from: int = 0
     max_request_bytes: int = 2 << 20
     is_long_poll: bool = False
-    """Whether an answer waits for something to happen: a broker that stops ends such connections at once."""
+    """True if a response waits for an event. A stopping broker ends such connections at once."""
 
     @property
     def served_versions(self) -> range:
-        """The versions that are served."""
+        """Returns the versions that the broker serves."""
         return range(max(self.low, self.served_from), self.high + 1)
 
     def is_flexible(self, version: int) -> bool:
-        """Whether a version has tagged fields."""
+        """True if the version has tagged fields."""
         return version >= self.flexible
 
     @property
     def module_name(self) -> str:
-        """The name of the files of its tables and of its handler."""
+        """Returns the name of the API's modules: its tables and its handler."""
         return _WORD.sub("_", self.name).lower()
 
     @cached_property
     def request_type(self) -> type[Message]:
-        """The table of its requests."""
+        """Returns the table of the requests."""
         return self._table("Request")
 
     @cached_property
     def response_type(self) -> type[Message]:
-        """The table of its answers."""
+        """Returns the table of the responses."""
         return self._table("Response")
 
     def _table(self, what: str) -> type[Message]:
@@ -70,7 +72,8 @@ class Api:
 
 
 _TABLE = (
-    # Produce 0-2 are offered and refused: librdkafka before 2.4 would send some codecs uncompressed (KAFKA-18659).
+    # The broker lists Produce 0-2 but refuses them: librdkafka before 2.4 would send some codecs uncompressed without
+    # them (KAFKA-18659).
     Api(0, "Produce", 0, 13, 9, served_from=3),
     Api(1, "Fetch", 4, 18, 12),
     Api(2, "ListOffsets", 1, 11, 6),
@@ -116,20 +119,20 @@ _INTER_BROKER_TABLE = (
 _OPERATOR_TABLE = (Api(20004, "TieredAcknowledge", 0, 0, 0),)
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
-"""Kafka's."""
+"""Kafka's APIs."""
 INTER_BROKER_APIS: dict[int, Api] = {api.key: api for api in _INTER_BROKER_TABLE}
-"""Ours."""
+"""Our APIs between brokers."""
 OPERATOR_APIS: dict[int, Api] = {api.key: api for api in _OPERATOR_TABLE}
-"""Ours, for our own command line."""
+"""Our APIs for our own command line."""
 ALL_APIS: dict[int, Api] = APIS | INTER_BROKER_APIS | OPERATOR_APIS
 _SERVED = {(api.key, version): api for api in ALL_APIS.values() for version in api.served_versions}
 
 
 def find_api(key: int, version: int) -> Api | None:
-    """The API of a request, or None when its key or version is not served."""
+    """Returns the API of a request, or None if its key or version is not served."""
     return _SERVED.get((key, version))
 
 
 def advertised_versions() -> list[tuple[int, int, int]]:
-    """What ApiVersions lists: key, lowest and highest version."""
+    """Returns the entries of ApiVersions: key, lowest and highest version."""
     return [(api.key, api.low, api.high) for api in _TABLE]

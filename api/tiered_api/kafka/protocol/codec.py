@@ -1,8 +1,8 @@
-"""Messages from bytes and to bytes, by functions that are compiled from the tables when they are first needed.
+"""Decodes and encodes messages with functions that are compiled from the message tables at first use.
 
-A field that a version lacks has its default when it is read, and is passed over when it is written: a handler fills
-names and ids alike, and each version carries what it knows. (Kafka raises for some fields; what must not be lost is
-decided by whoever chooses the version.)
+A field that a version lacks gets its default on decoding, and is skipped on encoding. So a handler fills in both names
+and ids, and each version carries the ones that it has. Kafka raises an error for some such fields; here the caller must
+choose a version that carries all that matters.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ _keeps_views: dict[type[Message], bool] = {}
 
 
 def decode(table: type[T], version: int, frame: memoryview | bytes, position: int = 0) -> T:
-    """The message that fills `frame` from `position` to its end; `Malformed` when that is none.
+    """Returns the message that fills `frame` from `position` to its end. Raises `Malformed` if the bytes are no such
+    message.
 
-    Records are views of `frame`, anything else is copied out of it.
+    Records are views of `frame`; all else is copied.
     """
     read = _decoders.get((table, version)) or _new_decoder(table, version)
-    # Reading from bytes is twice as fast as from a view: worth a copy, unless there are records to be left in place.
+    # Decoding from bytes is twice as fast as from a memoryview. That is worth a copy, unless records must stay in
+    # place.
     data = memoryview(frame) if _keeps_views[table] else bytes(frame)
     try:
         made: T = read(data, position, len(data))
@@ -40,7 +42,8 @@ def decode(table: type[T], version: int, frame: memoryview | bytes, position: in
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of a message; `Malformed` when it holds what they cannot: null, too large a number, no id."""
+    """Returns the bytes of a message. Raises `Malformed` if a value has no encoding: a null, an invalid id, a number
+    too large."""
     table = type(message)
     write = _encoders.get((table, version)) or _new_encoder(table, version)
     try:

@@ -1,7 +1,7 @@
-"""Writes the function that reads one version of one message.
+"""The generator of decoder functions: one function for each version of each message.
 
-The function is flat: structs and arrays become straight lines and loops in it, whatever the version lacks is not there,
-and neighbours of fixed size are unpacked at once (a *run*), together with the length of what follows them.
+The function is flat: structs and arrays become straight lines and loops. It has no code for fields that the version
+lacks. Adjacent fields of fixed size, and the length of the field after them, are unpacked together as one *run*.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tiered_api.kafka.protocol.primitives import (
 from tiered_api.kafka.protocol.schema import FieldSpec, FieldType, Message, field_specs
 
 Decoder = Callable[[Buffer, int, int], Any]
-"""`(data, at, end)` -> message."""
+"""A function `(data, at, end)` that returns a message."""
 
 HEAD = "def decode(data, at, end):"
 
 
 def compile_decoder(table: type[Message], version: int) -> Decoder:
-    """The function for one version of one message."""
+    """Returns the decoder of one version of one message."""
     return _generate_decoder(table, version).function(HEAD, f"<{table.__name__} v{version} decode>")
 
 
 def decoder_source(table: type[Message], version: int) -> str:
-    """Its text, to be looked at."""
+    """Returns the source of the decoder, for inspection."""
     return _generate_decoder(table, version).text(HEAD)
 
 
 def min_field_size(row: FieldSpec, version: int, flexible: bool) -> int:
-    """The fewest bytes that a field, or one element of an array of it, takes."""
+    """Returns the fewest bytes that a field takes, or one element of it if it is an array."""
     if row.kind in STRUCT_CODES:
         return Struct(f">{STRUCT_CODES[row.kind]}").size
     if row.kind is FieldType.STRUCT:
@@ -55,7 +55,10 @@ def min_field_size(row: FieldSpec, version: int, flexible: bool) -> int:
 
 
 def min_struct_size(table: type[Any] | None, version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct takes. One: Kafka refuses more elements than bytes, even of structs of none."""
+    """Returns the fewest bytes that a struct takes, at least one.
+
+    Kafka rejects arrays with more elements than bytes, even of empty structs.
+    """
     size = int(flexible)
     for row in field_specs(table) if table else ():
         if version in row.versions and version not in row.tagged:
@@ -66,16 +69,18 @@ def min_struct_size(table: type[Any] | None, version: int, flexible: bool) -> in
 def _generate_decoder(table: type[Message], version: int) -> FunctionBuilder:
     out = FunctionBuilder(Malformed=Malformed, id_text=id_text, new=object.__new__)
     out.names |= {each.__name__: each for each in (read_varint, skip_fields, tag_count, varint_rest)}
-    # Answers come from brokers; whoever can connect sends requests.
+    # Responses come from brokers, but any client that can connect sends requests: so only these have a bound on
+    # elements.
     bounded = table.__name__.endswith("Request")
     if bounded:
         out.line(f"left = {ELEMENTS_MAX}")
     writer = _DecoderWriter(out, table.__name__, version, version in table.spec.flexible, bounded)
     made = writer.struct(table)
-    # librdkafka 2.16 sends three bytes too many when it asks for all topics; Kafka looks at none that it does not need.
+    # librdkafka 2.16 sends three bytes too many when it asks for all topics. Kafka ignores trailing bytes of requests
+    # too.
     if not bounded:
         with out.block("if at != end:"):
-            out.line(f'raise Malformed("{table.__name__}: bytes are left over")')
+            out.line(f'raise Malformed("{table.__name__}: bytes after the end of the message")')
     out.line(f"return {made}")
     return out
 
@@ -88,7 +93,7 @@ class _DecoderWriter:
         self.codes: list[str] = []
         self.ids: list[tuple[str, str]] = []
 
-    # Runs: what is read together.
+    # Runs: adjacent values that are unpacked together.
 
     def read(self, target: str, code: str) -> None:
         """Adds a value to the run."""
@@ -96,7 +101,7 @@ class _DecoderWriter:
         self.codes.append(code)
 
     def flush(self) -> None:
-        """Reads the run. No line that needs `at`, or what is in the run, comes before."""
+        """Emits the unpacking of the run. Must come before any line that uses `at` or a value of the run."""
         if self.codes:
             run = Struct(">" + "".join(self.codes))
             name = self.out.constant("run", run.unpack_from)
@@ -107,7 +112,10 @@ class _DecoderWriter:
         self.targets, self.codes, self.ids = [], [], []
 
     def length(self, code: str) -> str:
-        """Reads a length along with the run: -1 for null, or with varints (that count from 1) 0 for null."""
+        """Emits the reading of a length, as the end of the run.
+
+        The length is -1 for null. A varint length counts from 1, so that 0 is null.
+        """
         size = self.out.local("n")
         self.read(size, "B" if self.flexible else code)
         self.flush()
@@ -122,7 +130,7 @@ class _DecoderWriter:
             self.out.line(f'raise Malformed("{self.message}.{row.name}: {why}")')
 
     def count_elements(self, size: str) -> None:
-        """Takes so many elements off those that a request may have."""
+        """Emits the check that the request stays within `ELEMENTS_MAX` elements."""
         if self.bounded:
             self.out.line(f"left -= {size}")
             with self.out.block("if left < 0:"):
@@ -131,7 +139,7 @@ class _DecoderWriter:
     # Fields.
 
     def struct(self, table: type[Any]) -> str:
-        """Reads a struct into a new local, whose name is returned."""
+        """Emits the reading of a struct into a new local variable. Returns its name."""
         made = self.out.local("m")
         self.out.line(f"{made} = new({self.out.constant('Table', table)})")
         tagged = []
@@ -149,7 +157,7 @@ class _DecoderWriter:
         return made
 
     def default(self, row: FieldSpec) -> str:
-        """What a field is that is not on the wire; lists and structs are fresh ones."""
+        """Returns the expression for a field that is not on the wire. Lists and structs are new objects."""
         if isinstance(row.default, list):
             return "[]"
         if row.kind is FieldType.STRUCT and not row.is_array and row.default is not None:
@@ -171,7 +179,7 @@ class _DecoderWriter:
             self.buffer(row, target, self.version in row.nullable)
 
     def buffer(self, row: FieldSpec, target: str, nullable: bool) -> None:
-        """STRING, BYTES and RECORDS: a length and so many bytes."""
+        """Emits the reading of a STRING, BYTES or RECORDS field: a length and that many bytes."""
         size = self.length("h" if row.kind is FieldType.STRING else "i")
         made = {FieldType.STRING: 'str(data[at:stop], "utf-8")', FieldType.BYTES: "bytes(data[at:stop])"}
         value = made.get(row.kind, "data[at:stop]")
@@ -186,9 +194,9 @@ class _DecoderWriter:
         self.unless_null(row, target, size, nullable, take)
 
     def unless_null(self, row: FieldSpec, target: str, size: str, nullable: bool, take: Callable[[], None]) -> None:
-        """What `take` writes, for a length that is not null's. As in Kafka, any length below zero is null's."""
+        """Emits the lines of `take` for a value that is not null. As in Kafka, any negative length means null."""
         if not nullable:
-            self.raise_if(f"{size} < 0", row, "null, which it may not be")
+            self.raise_if(f"{size} < 0", row, "null in a field that must not be null")
             take()
             return
         with self.out.block(f"if {size} < 0:"):
@@ -202,33 +210,33 @@ class _DecoderWriter:
             self.flush()
             self.out.line(f"{target} = {self.struct(row.of)}")
             return
-        assert self.version not in row.tagged, "a nullable struct under a tag is written otherwise (KIP-893)"
-        there = self.out.local("n")
-        self.read(there, "b")
+        assert self.version not in row.tagged, "a nullable tagged struct has another encoding (KIP-893)"
+        marker = self.out.local("n")
+        self.read(marker, "b")
         self.flush()
-        with self.out.block(f"if {there} < 0:"):
+        with self.out.block(f"if {marker} < 0:"):
             self.out.line(f"{target} = None")
         with self.out.block("else:"):
             self.out.line(f"{target} = {self.struct(row.of)}")
 
     def array(self, row: FieldSpec, target: str) -> None:
         size = self.length("i")
-        least = min_field_size(row, self.version, self.flexible)
+        min_size = min_field_size(row, self.version, self.flexible)
 
         def take() -> None:
-            self.raise_if(f"{size} * {least} > end - at", row, "more elements than its frame has room for")
+            self.raise_if(f"{size} * {min_size} > end - at", row, "more elements than its frame has room for")
             self.count_elements(size)
             if row.kind in STRUCT_CODES and row.kind is not FieldType.UUID:
                 unpack = self.out.constant("unpack", _unpack_many(STRUCT_CODES[row.kind]))
                 self.out.line(f"{target} = {unpack}({size}, data, at)")
-                self.out.line(f"at += {size} * {least}")
+                self.out.line(f"at += {size} * {min_size}")
             else:
                 self.elements(row, target, size)
 
         self.unless_null(row, target, size, self.version in row.nullable, take)
 
     def elements(self, row: FieldSpec, target: str, size: str) -> None:
-        """The loop over elements that need more than a number."""
+        """Emits the loop over elements that are not plain numbers."""
         items = self.out.local("items")
         self.out.line(f"{target} = {items} = []")
         with self.out.block(f"for _ in range({size}):"):
@@ -245,7 +253,8 @@ class _DecoderWriter:
                 self.out.line("at += 16")
 
     def read_tags(self, made: str, known: list[FieldSpec]) -> None:
-        """The tagged fields behind a struct: known ones in any order, as Kafka reads them, others passed over."""
+        """Emits the reading of the tagged fields after a struct. Known tags may come in any order, as in Kafka; others
+        are skipped."""
         count = self.out.local("tags")
         self.read(count, "B")
         self.flush()
@@ -267,11 +276,11 @@ class _DecoderWriter:
                 with self.out.block("else:"):
                     self.out.line(f"at = {stop}")
                 with self.out.block(f"if at != {stop} or at > end:"):
-                    self.out.line(f'raise Malformed("{self.message}: a tagged field of another size than it says")')
+                    self.out.line(f'raise Malformed("{self.message}: a tagged field does not have its stated size")')
 
 
 def _unpack_many(code: str) -> Callable[[int, Buffer, int], list[Any]]:
-    """Reads an array of numbers."""
+    """Returns a function that reads an array of numbers."""
     runs = [Struct(f">{count}{code}").unpack_from for count in range(16)]
 
     def unpack(count: int, data: Buffer, at: int) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Writes the function that makes the bytes of one version of one message.
+"""The generator of encoder functions: one function for each version of each message.
 
-Flat like the decoder's: neighbours of fixed size are packed at once (a *run*), the length of what follows and the empty
-tag section of a struct among them, and all pieces are joined at the end.
+The function is flat, like a decoder. Adjacent values of fixed size are packed together as one *run*, with the length of
+the next value or the empty tag section of a struct. The parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Encoder = Callable[[Any], bytes]
 
 HEAD = "def encode(m):"
 TAG_COUNT = "x"
-"""The code of a zero byte without a value: a tag section with nothing in it."""
+"""The `struct` code of a zero byte without a value: an empty tag section."""
 
 
 def compile_encoder(table: type[Message], version: int) -> Encoder:
-    """The function for one version of one message."""
+    """Returns the encoder of one version of one message."""
     return _generate_encoder(table, version).function(HEAD, f"<{table.__name__} v{version} encode>")
 
 
 def encoder_source(table: type[Message], version: int) -> str:
-    """Its text, to be looked at."""
+    """Returns the source of the encoder, for inspection."""
     return _generate_encoder(table, version).text(HEAD)
 
 
@@ -49,7 +49,7 @@ class _EncoderWriter:
         self.values: list[str] = []
         self.codes: list[str] = []
 
-    # Runs: what is packed together.
+    # Runs: adjacent values that are packed together.
 
     def add(self, value: str, code: str) -> None:
         """Adds a value to the run."""
@@ -57,23 +57,23 @@ class _EncoderWriter:
         self.codes.append(code)
 
     def pack_expression(self, more: str = "", code: str = "") -> str:
-        """The expression that packs the run as it stands, with one value more."""
+        """Returns the expression that packs the current run, with one more value."""
         name = self.out.constant("pack", Struct(">" + "".join(self.codes) + code).pack)
         return f"{name}({', '.join(filter(None, [*self.values, more]))})"
 
     def flush(self) -> None:
-        """Writes the run. No line that puts something else comes before."""
+        """Emits the packing of the run. Must come before any line that puts other bytes."""
         if self.codes:
             self.out.line(f"put({self.pack_expression()})")
         self.values, self.codes = [], []
 
     def length(self, size: str, code: str) -> None:
-        """Writes the run and a length, where -1 stands for null."""
+        """Emits the packing of the run and a length; -1 means null."""
         if not self.flexible:
             self.add(size, code)
             self.flush()
             return
-        # A varint counts from 1, so that null is 0; below 128 it is one byte of the run.
+        # A varint length counts from 1, so that null is 0. Below 128 it is one byte of the run.
         short = self.pack_expression(f"{size} + 1", "B")
         long = f"{self.pack_expression()} + varint({size} + 1)" if self.codes else f"varint({size} + 1)"
         self.out.line(f"put({short} if {size} < 127 else {long})")
@@ -82,7 +82,7 @@ class _EncoderWriter:
     # Fields.
 
     def struct(self, table: type[Any], value: str) -> None:
-        """Writes the fields of a struct; its last run is left open for what follows."""
+        """Emits the fields of a struct. Its last run stays open for the next values."""
         tagged = []
         for row in field_specs(table):
             if self.version in row.tagged and self.flexible:
@@ -105,78 +105,78 @@ class _EncoderWriter:
             self.buffer(row, value, self.version in row.nullable)
 
     def value_expression(self, row: FieldSpec, value: str) -> str:
-        """A value of fixed size as `struct` wants it."""
+        """Returns the expression of a fixed-size value for `struct`."""
         return f"id_raw({value})" if row.kind is FieldType.UUID else value
 
-    def unless_null(self, row: FieldSpec, held: str, size: str) -> AbstractContextManager[None]:
-        """Where the size of something nullable is computed: it is -1 when there is nothing."""
+    def unless_null(self, row: FieldSpec, var: str, size: str) -> AbstractContextManager[None]:
+        """Emits the check for null. Lines inside the block compute the size; null has the size -1."""
         if self.version not in row.nullable:
             return nullcontext()
         self.out.line(f"{size} = -1")
-        return self.out.block(f"if {held} is not None:")
+        return self.out.block(f"if {var} is not None:")
 
     def buffer(self, row: FieldSpec, value: str, nullable: bool) -> None:
-        """STRING, BYTES and RECORDS: a length and so many bytes."""
-        held, size = self.out.local("held"), self.out.local("n")
+        """Emits a STRING, BYTES or RECORDS field: a length and that many bytes."""
+        var, size = self.out.local("var"), self.out.local("n")
         is_text = row.kind is FieldType.STRING
-        self.out.line(f"{held} = {value}")
-        with self.unless_null(row, held, size) if nullable else nullcontext():
+        self.out.line(f"{var} = {value}")
+        with self.unless_null(row, var, size) if nullable else nullcontext():
             if is_text:
-                self.out.line(f"{held} = {held}.encode()")
-            self.out.line(f"{size} = len({held})")
+                self.out.line(f"{var} = {var}.encode()")
+            self.out.line(f"{size} = len({var})")
         if is_text and self.flexible:
             with self.out.block(f"if {size} > {STRING_MAX_BYTES}:"):
                 self.out.line(f'raise Malformed("{self.message}.{row.name}: a string that is too long")')
         self.length(size, "h" if is_text else "i")
         with self.out.block(f"if {size} > 0:"):
-            self.out.line(f"put({held})")
+            self.out.line(f"put({var})")
 
     def one_struct(self, row: FieldSpec, value: str) -> None:
         assert row.of is not None
         if self.version not in row.nullable:
-            held = self.out.local("m")
-            self.out.line(f"{held} = {value}")
-            self.struct(row.of, held)
+            var = self.out.local("m")
+            self.out.line(f"{var} = {value}")
+            self.struct(row.of, var)
             return
-        assert self.version not in row.tagged, "a nullable struct under a tag is written otherwise (KIP-893)"
-        held = self.out.local("m")
-        self.out.line(f"{held} = {value}")
-        self.add(f"-1 if {held} is None else 1", "b")
+        assert self.version not in row.tagged, "a nullable tagged struct has another encoding (KIP-893)"
+        var = self.out.local("m")
+        self.out.line(f"{var} = {value}")
+        self.add(f"-1 if {var} is None else 1", "b")
         self.flush()
-        with self.out.block(f"if {held} is not None:"):
-            self.struct(row.of, held)
+        with self.out.block(f"if {var} is not None:"):
+            self.struct(row.of, var)
             self.flush()
 
     def array(self, row: FieldSpec, value: str) -> None:
-        held, size = self.out.local("held"), self.out.local("n")
-        self.out.line(f"{held} = {value}")
+        var, size = self.out.local("var"), self.out.local("n")
+        self.out.line(f"{var} = {value}")
         if row.kind in STRUCT_CODES and row.kind is not FieldType.UUID:
-            self.number_array(row, held)
+            self.number_array(row, var)
             return
-        with self.unless_null(row, held, size):
-            self.out.line(f"{size} = len({held})")
+        with self.unless_null(row, var, size):
+            self.out.line(f"{size} = len({var})")
         self.length(size, "i")
         with self.out.block(f"if {size} > 0:"):
-            self.elements(row, held)
+            self.elements(row, var)
 
-    def number_array(self, row: FieldSpec, held: str) -> None:
-        """An array of numbers: one function of `struct` for their count and all of them."""
+    def number_array(self, row: FieldSpec, var: str) -> None:
+        """Emits an array of numbers: one call packs the count and all elements."""
         self.flush()
         packs = self.out.constant("packs", NumberArrays(STRUCT_CODES[row.kind], self.flexible))
-        line = f"put({packs}[len({held})](*{held}))"
+        line = f"put({packs}[len({var})](*{var}))"
         if self.version in row.nullable:
             null = bytes(1) if self.flexible else b"\xff" * 4
-            with self.out.block(f"if {held} is None:"):
+            with self.out.block(f"if {var} is None:"):
                 self.out.line(f"put({null!r})")
             with self.out.block("else:"):
                 self.out.line(line)
         else:
             self.out.line(line)
 
-    def elements(self, row: FieldSpec, held: str) -> None:
-        """The loop over elements that need more than a number."""
+    def elements(self, row: FieldSpec, var: str) -> None:
+        """Emits the loop over elements that are not plain numbers."""
         item = self.out.local("m")
-        with self.out.block(f"for {item} in {held}:"):
+        with self.out.block(f"for {item} in {var}:"):
             before = len(self.out.lines)
             if row.kind is FieldType.STRUCT:
                 assert row.of is not None
@@ -189,27 +189,28 @@ class _EncoderWriter:
             if not run:
                 self.flush()
         if run:
-            # Each element is one run and nothing else: a comprehension is faster than the loop.
+            # Each element is exactly one run: a comprehension is faster than the loop.
             self.out.lines.pop()
-            self.out.line(f'put(b"".join([{run} for {item} in {held}]))')
+            self.out.line(f'put(b"".join([{run} for {item} in {var}]))')
             self.values, self.codes = [], []
 
     def write_tags(self, tagged: list[FieldSpec], value: str) -> None:
-        """The tagged fields that differ from their defaults. Old clients stumble over any that does not."""
+        """Emits the tagged fields that differ from their defaults. Old clients fail on a tagged field with its
+        default."""
         self.flush()
         count, fields, outer = self.out.local("tags"), self.out.local("fields"), self.out.local("put")
         self.out.line(f"{count} = 0")
         self.out.line(f"{fields} = []")
         for row in tagged:
-            held = self.out.local("held")
+            var = self.out.local("var")
             default = self.default(row)
-            self.out.line(f"{held} = {value}.{row.name}")
-            with self.out.block(f"if {held} != {default}:"):
+            self.out.line(f"{var} = {value}.{row.name}")
+            with self.out.block(f"if {var} != {default}:"):
                 parts = self.out.local("parts")
                 self.out.line(f"{count} += 1")
                 self.out.line(f"{parts} = []")
                 self.out.line(f"{outer}, put = put, {parts}.append")
-                self.field(row, held)
+                self.field(row, var)
                 self.flush()
                 self.out.line("put = " + outer)
                 self.out.line(f'{parts} = b"".join({parts})')
@@ -219,7 +220,7 @@ class _EncoderWriter:
             self.out.line(f'put(b"".join({fields}))')
 
     def default(self, row: FieldSpec) -> str:
-        """What a tagged field is compared with."""
+        """Returns the expression of a tagged field's default."""
         if row.kind is FieldType.STRUCT and not row.is_array and row.default is not None:
             assert row.of is not None
             return self.out.constant("default", row.of())

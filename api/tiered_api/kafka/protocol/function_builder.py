@@ -1,4 +1,4 @@
-"""A Python function that is being written: its lines, and the objects that these name."""
+"""A Python function under construction: its lines, and the objects that the lines name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class FunctionBuilder:
-    """Lines of one function. Names that it makes up are used once, so that what is nested never meets."""
+    """The lines of one function. Every generated name is used once, so that nested code never reuses a name."""
 
     def __init__(self, **names: Any) -> None:
         self.names = names
@@ -17,34 +17,34 @@ class FunctionBuilder:
         self._names_made = 0
 
     def line(self, text: str) -> None:
-        """Adds a line at the present depth."""
+        """Adds a line at the current depth."""
         self.lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """What is written inside stands under `head`."""
+        """Adds `head`, and indents the lines that are added inside the context."""
         self.line(head)
         self._depth += 1
         yield
         self._depth -= 1
 
     def local(self, name: str) -> str:
-        """A name for a variable."""
+        """Returns a new name for a variable."""
         self._names_made += 1
         return f"{name}{self._names_made}"
 
     def constant(self, name: str, value: Any) -> str:
-        """A name for an object from outside."""
+        """Returns a new name for an object from outside the function."""
         made = self.local(name)
         self.names[made] = value
         return made
 
     def text(self, head: str) -> str:
-        """The function under its `def` line."""
+        """Returns the source of the function below the `def` line `head`."""
         return "\n".join([head, *self.lines]) + "\n"
 
     def function(self, head: str, where: str) -> Callable[..., Any]:
-        """The function itself; `where` is what tracebacks call it."""
+        """Compiles the function; tracebacks show it as `where`."""
         scope: dict[str, Any] = dict(self.names)
         exec(compile(self.text(head), where, "exec"), scope)
         made: Callable[..., Any] = scope[head.split()[1].partition("(")[0]]

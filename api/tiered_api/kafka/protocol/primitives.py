@@ -1,7 +1,7 @@
-"""The smallest pieces of Kafka's wire format: sizes of plain values, unsigned varints, ids, tagged fields passed over.
+"""The smallest parts of Kafka's wire format: sizes of plain values, unsigned varints, ids, and skipped tagged fields.
 
-What a peer sent is never trusted: whatever reads here ends with `Malformed` (or an IndexError or struct.error, which
-`codec.decode` turns into one) before it looks behind the end of its frame.
+Nothing that a peer sent is trusted. The readers here raise `Malformed`, IndexError or struct.error before they read
+past the end of a frame; `codec.decode` turns the latter two into `Malformed`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from tiered_api.kafka.protocol.schema import FieldType
 Buffer = bytes | memoryview
 
 STRING_MAX_BYTES = 0x7FFF
-"""Kafka's bound on the bytes of a string, also where the length is a varint."""
+"""Kafka's limit on the bytes of a string. It holds for varint lengths too."""
 
 ELEMENTS_MAX = 100_000
-"""How many elements of arrays (and tagged fields) one request may have: they take 20 times their bytes in memory, and
-the loop stands still while they are read. Kafka has no such bound; no client comes near it."""
+"""The most elements of arrays and tagged fields that one request may have.
+
+Elements take 20 times their bytes in memory, and reading them blocks the event loop. Kafka has no such limit; no client
+comes near it.
+"""
 
 TAGGED_FIELDS_MAX = 100
-"""How many tagged fields may stand in one place."""
+"""The most tagged fields of one struct."""
 
 STRUCT_CODES = {
     FieldType.BOOL: "?",
@@ -36,24 +39,24 @@ STRUCT_CODES = {
     FieldType.INT64: "q",
     FieldType.UUID: "16s",
 }
-"""How `struct` calls the kinds that take the same room whatever their value is."""
+"""The codes of Python's `struct` for the types of fixed size."""
 
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Malformed(ValueError):
-    """Bytes that are no message of the table and version they came as, or a message that has no such bytes."""
+    """Raised for bytes that are no message of their table and version, and for a message that has no encoding."""
 
 
 @lru_cache(4096)
 def id_text(raw: bytes) -> str:
-    """Kafka's text form of 16 bytes. Ids come again and again, so that the last ones are kept."""
+    """Returns Kafka's text form of a 16-byte id. Ids repeat, so the latest ones are cached."""
     return binascii.b2a_base64(raw, newline=False)[:22].translate(URL_SAFE).decode()
 
 
 @lru_cache(4096)
 def id_raw(text: str) -> bytes:
-    """The 16 bytes of an id."""
+    """Returns the 16 bytes of an id."""
     return decode_uuid(text)
 
 
@@ -61,7 +64,7 @@ _SMALL = [bytes((value,)) for value in range(128)]
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint: seven bits a byte, the lowest first."""
+    """Encodes an unsigned varint: seven bits a byte, lowest bits first."""
     if 0 <= value < 128:
         return _SMALL[value]
     if 0 <= value < 1 << 14:
@@ -77,13 +80,16 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The varint at `at`, and where it ends."""
+    """Returns the varint at `at`, and the position after it."""
     first = data[at]
     return (first, at + 1) if first < 128 else varint_rest(data, at + 1, first)
 
 
 def varint_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
-    """The same when the first byte has been read and says that more follow. At most five bytes, at most 32 bits."""
+    """Returns the varint whose first byte `first` was read and has the continuation bit, and the position after it.
+
+    A varint has at most five bytes and 32 bits.
+    """
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = data[at]
@@ -97,15 +103,15 @@ def varint_rest(data: Buffer, at: int, first: int) -> tuple[int, int]:
 
 
 def tag_count(data: Buffer, at: int) -> tuple[int, int]:
-    """How many tagged fields follow, and where the first begins."""
+    """Returns the number of tagged fields, and the position of the first one."""
     count, at = read_varint(data, at)
     if count > TAGGED_FIELDS_MAX:
-        raise Malformed("more tagged fields than anyone sends")
+        raise Malformed(f"more than {TAGGED_FIELDS_MAX} tagged fields")
     return count, at
 
 
 def skip_tags(data: Buffer, at: int, end: int) -> int:
-    """Where the tagged fields that begin at `at` with their count end. None of them is known here."""
+    """Returns the position after the tagged fields at `at`, which begin with their count. Skips all of them."""
     if not data[at]:
         return at + 1
     count, at = tag_count(data, at)
@@ -113,7 +119,7 @@ def skip_tags(data: Buffer, at: int, end: int) -> int:
 
 
 def skip_fields(data: Buffer, at: int, end: int, count: int) -> int:
-    """The same behind the count."""
+    """Returns the position after `count` tagged fields. Skips all of them."""
     for _ in range(count):
         _, at = read_varint(data, at)
         size, at = read_varint(data, at)
@@ -124,7 +130,7 @@ def skip_fields(data: Buffer, at: int, end: int, count: int) -> int:
 
 
 class NumberArrays(dict[int, Callable[..., bytes]]):
-    """For each number of elements the function that packs so many, after their count."""
+    """The functions that pack an array of numbers with its count, one for each count."""
 
     KEPT = 256
 

@@ -1,7 +1,8 @@
-"""The words in which a Kafka message is a table: a dataclass whose fields say in which versions they are on the wire.
+"""The vocabulary of message tables: a message is a dataclass whose fields name the versions that carry them.
 
-A field is made by the function of its wire type, so that code reads and writes plain typed attributes while
-`codec.py` reads the rows. Ranges are texts as in Kafka's own message definitions: `0+`, `3-5`, `2` or empty for none.
+A field is declared by the function of its wire type. So code reads and writes plain typed attributes, while `codec.py`
+reads the field specs. Version ranges are written as in Kafka's message definitions: `0+`, `3-5`, `2`, or empty for
+none.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 HIGHEST = 32767
 FIRST_PRIVATE_TAG = 10_000
-"""Tagged fields from here on are not Kafka's but ours: clients pass over tags that they do not know (KIP-482)."""
+"""The lowest tag of our own tagged fields. Clients skip tags that they do not know (KIP-482)."""
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The text form of the UUID that stands for none."""
+"""The text form of the zero UUID, which means "no id"."""
 
 T = TypeVar("T")
 
 
 class Versions(NamedTuple):
-    """An inclusive range of versions; empty when `low` is above `high`."""
+    """An inclusive range of versions; empty if `low` is above `high`."""
 
     low: int
     high: int
@@ -31,7 +32,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """`0+`, `3-5`, `2`, or empty for no version."""
+        """Parses `0+`, `3-5`, `2`, or an empty text for no version."""
         if not text:
             return cls(1, 0)
         low, dash, high = text.rstrip("+").partition("-")
@@ -41,7 +42,7 @@ class Versions(NamedTuple):
 
 
 class FieldType(Enum):
-    """Wire types. UUIDs are texts in Kafka's form (22 characters); RECORDS are buffers that are never copied."""
+    """Wire types. A UUID is a text in Kafka's form (22 characters); RECORDS are buffers that are never copied."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -59,7 +60,7 @@ class FieldType(Enum):
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """What the wire knows of a field. `of` is the dataclass of a struct; `tag` is -1 for fields in line."""
+    """The wire format of a field. `of` is the dataclass of a struct; `tag` is -1 for a field without a tag."""
 
     name: str
     kind: FieldType
@@ -73,7 +74,7 @@ class FieldSpec:
 
 
 class MessageSpec(NamedTuple):
-    """What is known of a whole message: its API key, its versions, and which of them are flexible (KIP-482)."""
+    """The API key of a message, its versions, and which of them are flexible (KIP-482)."""
 
     key: int
     versions: Versions
@@ -81,7 +82,7 @@ class MessageSpec(NamedTuple):
 
 
 class Message:
-    """A whole message: what follows a header. `spec` is set by `message`."""
+    """A whole message: the content after a header. The decorator `message` sets `spec`."""
 
     spec: ClassVar[MessageSpec]
     __slots__ = ()
@@ -91,7 +92,7 @@ M = TypeVar("M", bound=type[Message])
 
 
 def message(key: int, versions: str, flexible: str = "") -> Callable[[M], M]:
-    """Names the API key, the versions that the table knows and the flexible ones."""
+    """Sets the API key, the versions of the table, and the flexible versions."""
 
     def name(table: M) -> M:
         table.spec = MessageSpec(key, Versions.parse(versions), Versions.parse(flexible))
@@ -101,7 +102,7 @@ def message(key: int, versions: str, flexible: str = "") -> Callable[[M], M]:
 
 
 def field_specs(table: type[Any]) -> tuple[FieldSpec, ...]:
-    """The rows of a message or struct, in wire order."""
+    """Returns the fields of a message or struct, in wire order."""
     made = []
     for each in fields(table):
         row: FieldSpec = each.metadata["row"]
@@ -130,13 +131,13 @@ def _field(
 
 
 def boolean(versions: str = "0+", *, default: bool = False, tag: int = -1, tagged: str = "") -> bool:
-    """One byte, 0 or 1."""
+    """Declares a field of one byte, 0 or 1."""
     made: bool = _field(FieldType.BOOL, versions, "", default, tag, tagged)
     return made
 
 
 def integer(kind: FieldType, versions: str = "0+", *, default: int = 0, tag: int = -1, tagged: str = "") -> int:
-    """A number of the size that `kind` says."""
+    """Declares a number of the size of `kind`."""
     made: int = _field(kind, versions, "", default, tag, tagged)
     return made
 
@@ -144,24 +145,24 @@ def integer(kind: FieldType, versions: str = "0+", *, default: int = 0, tag: int
 def string(
     versions: str = "0+", *, nullable: str = "", default: str | None = "", tag: int = -1, tagged: str = ""
 ) -> Any:
-    """UTF-8 text."""
+    """Declares a UTF-8 text."""
     return _field(FieldType.STRING, versions, nullable, default, tag, tagged)
 
 
 def data(
     versions: str = "0+", *, nullable: str = "", default: bytes | None = b"", tag: int = -1, tagged: str = ""
 ) -> Any:
-    """Bytes, copied out of the frame."""
+    """Declares bytes, copied out of the frame."""
     return _field(FieldType.BYTES, versions, nullable, default, tag, tagged)
 
 
 def records(versions: str = "0+", *, nullable: str = "", default: bytes | None = None) -> Any:
-    """Record batches: decoded as a view of the frame, encoded as the buffer (or file slice) that is given."""
+    """Declares record batches: decoded as a view of the frame, encoded from the given buffer or file slice."""
     return _field(FieldType.RECORDS, versions, nullable, default, -1, "")
 
 
 def uuid(versions: str = "0+", *, tag: int = -1, tagged: str = "") -> str:
-    """16 bytes, in code Kafka's text form."""
+    """Declares a UUID: 16 bytes on the wire, Kafka's text form in code."""
     made: str = _field(FieldType.UUID, versions, "", ZERO_ID, tag, tagged)
     return made
 
@@ -175,7 +176,7 @@ def array(
     tag: int = -1,
     tagged: str = "",
 ) -> Any:
-    """A list of structs or of plain values."""
+    """Declares a list of structs or of plain values."""
     kind, table = (of, None) if isinstance(of, FieldType) else (FieldType.STRUCT, of)
     return _field(kind, versions, nullable, default, tag, tagged, True, table)
 
@@ -183,5 +184,5 @@ def array(
 def struct(
     of: type[T], versions: str = "0+", *, nullable: str = "", default: Any = ..., tag: int = -1, tagged: str = ""
 ) -> Any:
-    """One struct in line; a nullable one is preceded by a byte (KIP-893)."""
+    """Declares one struct; a nullable one is preceded by a byte (KIP-893)."""
     return _field(FieldType.STRUCT, versions, nullable, default, tag, tagged, False, of)

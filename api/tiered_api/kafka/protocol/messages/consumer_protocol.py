@@ -1,6 +1,6 @@
-"""What members of consumer groups tell each other through the coordinator: subscriptions and assignments.
+"""The subscriptions and assignments that members of a consumer group exchange through the coordinator.
 
-Both are preceded by their version (int16); the coordinator itself does not look inside.
+Both are preceded by their version (int16). The coordinator does not read them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""TieredAcknowledge (API key 20004, ours): an operator has seen possible losses.
+"""TieredAcknowledge (API key 20004, ours): an operator acknowledges possible losses.
 
-Null names all topics, or all partitions of one."""
+Null names all topics, or all partitions of one topic.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TieredFollow (API key 20001, ours): the metadata log, from its controller to another broker."""
+"""TieredFollow (API key 20001, ours): a broker fetches the metadata log from the active controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TieredHeard (API key 20003, ours): what a broker knows of the controller, and who it is."""
+"""TieredHeard (API key 20003, ours): a broker reports its view of the controller, and its own identity."""
 
 from __future__ import annotations
 

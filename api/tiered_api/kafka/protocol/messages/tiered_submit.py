@@ -1,4 +1,4 @@
-"""TieredSubmit (API key 20002, ours): a request that one broker passes on to the controller."""
+"""TieredSubmit (API key 20002, ours): a broker forwards a request to the active controller."""
 
 from __future__ import annotations
 
