@@ -1,1 +1,1 @@
-"""Figures: every claim about speed comes from here, printed beside its goal. `python -m bench --help`."""
+"""Benchmarks: every claim about speed comes from here, printed beside its goal. `python -m bench --help`."""

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...]`: runs the benches and prints each figure beside its goal, as Markdown."""
+"""`python -m bench [NAME...]`: runs benchmarks and prints each figure beside its goal, as Markdown."""
 
 from __future__ import annotations
 

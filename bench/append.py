@@ -1,4 +1,4 @@
-"""Appending to the hot log in process: against a bare write loop, and small batches by the second."""
+"""Append to the hot log in process: compared with a bare write loop, and small batches per second."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tiered.system.local_disk import LocalDisk
 
 MIB = 1 << 20
 TOTAL = 1 << 30
-"""Bytes of one leg: long enough to time, short of the kernel's write-back throttle."""
+"""Bytes of one leg: long enough to time, too short to meet the kernel's write-back throttle."""
 
 
 def batch_of(size: int, value_bytes: int) -> bytes:
-    """One batch of about `size` bytes, of records with values of `value_bytes`."""
+    """Returns one batch of about `size` bytes, with values of `value_bytes`."""
     count = max(1, (size - 61) // (value_bytes + 12))
     value = os.urandom(value_bytes)
     now = int(time.time() * 1000)
@@ -40,7 +40,7 @@ def open_log(root: Path, name: str) -> DiskLog:
 
 
 def append_rate(root: Path, batch: bytes, total: int) -> float:
-    """Bytes a second through DiskLog.append, header and CRC checked."""
+    """Returns bytes per second through DiskLog.append, with header and CRC checked."""
     log = open_log(root, f"t{time.monotonic_ns()}")
     data = bytearray(batch)
     now = int(time.time() * 1000)
@@ -54,7 +54,7 @@ def append_rate(root: Path, batch: bytes, total: int) -> float:
 
 
 def write_rate(root: Path, batch: bytes, total: int) -> float:
-    """Bytes a second through os.write alone, same bytes, same directory."""
+    """Returns bytes per second through os.write alone: same bytes, same directory."""
     path = root / f"bare{time.monotonic_ns()}"
     rounds = total // len(batch)
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)

@@ -1,4 +1,4 @@
-"""A broker as its users start it: a process of its own, with its CPU seconds and memory read from the kernel."""
+"""A broker as users start it: a separate process, whose CPU seconds and memory are read from the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class BrokerProcess:
-    """`tiered serve` on `directory`; ready when /healthz has answered 200."""
+    """`tiered serve` on `directory`. It is ready when /healthz has returned 200."""
 
     def __init__(self, directory: Path, *settings: str, store: str | None = None, env: dict[str, str] | None = None):
         self.port = free_port()
@@ -76,7 +76,7 @@ class BrokerProcess:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Bytes: VmRSS now, VmHWM at its highest."""
+        """Returns bytes: VmRSS now, and VmHWM, its peak."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024
@@ -86,7 +86,7 @@ class BrokerProcess:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's samples over all labels."""
+        """Returns the sum of a metric's samples over all labels."""
         total = 0.0
         for line in self.request("GET", "/metrics")[1].decode().splitlines():
             if line.startswith(name) and line[len(name)] in "{ ":

@@ -31,7 +31,7 @@ BYTES_PER_SECOND = 85e6
 
 
 async def make_cold(root: Path, segment_bytes: int, total: int) -> Manifest:
-    """`total` bytes of one partition, all but the active segment in the bucket."""
+    """Writes `total` bytes to one partition. All but the active segment are in the bucket."""
     clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
     store = DirectoryStore(str(root / "bucket"), clock, rng)
     manifests = ManifestStore(store, clock, rng, metrics)
@@ -54,7 +54,7 @@ async def make_cold(root: Path, segment_bytes: int, total: int) -> Manifest:
 
 
 async def replay(root: Path, manifest: Manifest) -> tuple[float, float]:
-    """(bytes a second, gets a GiB) of one reader from the first offset to the last."""
+    """Returns (bytes per second, gets per GiB) of one reader from the first offset to the last."""
     clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
     link = Faults(first_byte_seconds=FIRST_BYTE_SECONDS, bytes_per_second=BYTES_PER_SECOND)
     store = faulty(DirectoryStore(str(root / "bucket"), clock, rng), link, clock)
@@ -70,7 +70,7 @@ async def replay(root: Path, manifest: Manifest) -> tuple[float, float]:
 
 
 def peak_rss() -> int:
-    """Bytes. Not ru_maxrss, which a process inherits from the one that started it."""
+    """Returns bytes. Does not use ru_maxrss, which a process inherits from its parent."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
@@ -81,7 +81,7 @@ def _upload_peak(root: str, segment_bytes: int, report: multiprocessing.SimpleQu
 
 
 def upload_peak(root: Path, segment_bytes: int) -> int:
-    """Highest RSS of a process of its own that fills and uploads two segments of this size."""
+    """Returns the peak RSS of a separate process that fills and uploads two segments of this size."""
     context = multiprocessing.get_context("spawn")
     report: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
     process = context.Process(target=_upload_peak, args=(str(root / f"peak{segment_bytes}"), segment_bytes, report))

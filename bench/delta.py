@@ -1,7 +1,7 @@
-"""A topic into Delta: our loader on the bucket beside Spark's Kafka source on Apache Kafka, the same batches in both.
+"""A topic into Delta: our loader on the bucket beside Spark's Kafka source on Apache Kafka, with the same batches.
 
-One warm session, `local[2]`, zstd level 1 in both, legs in the order A B B A; CPU seconds of the whole process tree
-(this driver, its JVM, the Python workers), for the Kafka source with its broker's.
+One warm session, `local[2]`, zstd level 1 in both, legs in the order A B B A. CPU seconds are those of the whole
+process tree (this driver, its JVM, the Python workers), and for the Kafka source also of its broker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STARTED_MS = int(time.time() * 1000)
 
 
 def batches(partition: int) -> Iterator[bytearray]:
-    """A partition's records as zstd batches, all values distinct, about 2.5 times smaller when compressed."""
+    """Yields a partition's records as zstd batches. All values differ; they compress to about 1 / 2.5 of their size."""
     rng = random.Random(partition)
     count = RECORDS // PARTITIONS
     for base in range(0, count, BATCH_RECORDS):
@@ -50,7 +50,7 @@ def batches(partition: int) -> Iterator[bytearray]:
 
 
 def fill(broker: BrokerProcess) -> None:
-    """Our topic, all of it in the bucket."""
+    """Writes our topic, all of it to the bucket."""
     broker.create_topic(TOPIC, PARTITIONS, segment_bytes=16 << 20, max_message_bytes=4 << 20)
     for partition in range(PARTITIONS):
         path, body = f"/topics/{TOPIC}/partitions/{partition}/records", bytearray()
@@ -70,7 +70,7 @@ def fill(broker: BrokerProcess) -> None:
 
 
 def fill_peer(peer: Peer) -> None:
-    """The same batches as Kafka's own log files: it rebuilds the indexes when it starts."""
+    """Writes the same batches as Kafka's own log files. Kafka rebuilds the indexes when it starts."""
     tool("topics", "--bootstrap-server", peer.address, "--create", "--topic", TOPIC, "--partitions", str(PARTITIONS))
     peer.stop()
     (peer.logs / ".kafka_cleanshutdown").unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def fill_peer(peer: Peer) -> None:
 
 
 def tree_cpu(root: int) -> float:
-    """CPU seconds of a process, its living descendants, and their dead children."""
+    """Returns CPU seconds of a process, its living descendants, and their ended children."""
     parents: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -123,7 +123,7 @@ def load_kafka(spark: SparkSession, address: str, table: Path) -> None:
 
 
 def table_digest(spark: SparkSession, table: Path) -> tuple[int, int]:
-    """(rows, sum of hashes over what both tables have)."""
+    """Returns (rows, sum of hashes over the columns that both tables have)."""
     rows = spark.read.format("delta").load(str(table))
     row = rows.selectExpr(
         "count(*) AS n", "sum(cast(xxhash64(partition, offset, timestamp, value) AS decimal(38))) AS h"
@@ -146,7 +146,7 @@ class LoadRuns:
         return self._rate("kafka", lambda place: load_kafka(self._spark, self._peer.address, place))
 
     def _rate(self, kind: str, leg: Callable[[Path], None]) -> float:
-        """Rows per CPU second of everything that worked for it."""
+        """Returns rows per CPU second of all processes that worked for the load."""
         self._count += 1
         place = self._root / f"{kind}-{self._count}"
         before, start = tree_cpu(os.getpid()), time.perf_counter()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Figure:
-    """`goal` is a floor, or a ceiling when `at_most`; without a goal the figure is only told."""
+    """One measured value. `goal` is a floor, or a ceiling with `at_most`. Without a goal it is only reported."""
 
     name: str
     value: float
@@ -29,12 +29,12 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands grouped."""
+    """Formats three significant digits, with thousands grouped."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """A Markdown table, one row a figure."""
+    """Formats a Markdown table, one row a figure."""
     lines = ["| figure | measured | goal | | |", "| --- | ---: | ---: | --- | --- |"]
     for f in figures:
         goal = "" if f.goal is None else ("<= " if f.at_most else ">= ") + number(f.goal)
@@ -44,7 +44,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def run_pairs(pairs: int, ours: Callable[[], T], theirs: Callable[[], T]) -> Iterator[tuple[T, T]]:
-    """(ours, theirs) in the order A B B A: a drift of the machine hits both alike."""
+    """Runs (ours, theirs) in the order A B B A: a drift of the machine affects both alike."""
     for i in range(pairs):
         if i % 2 == 0:
             a = ours()
@@ -56,6 +56,6 @@ def run_pairs(pairs: int, ours: Callable[[], T], theirs: Callable[[], T]) -> Ite
 
 
 def median_ratio(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
-    """Median of the paired ratios ours / theirs, and the range of the pairs."""
+    """Returns the median of the paired ratios ours / theirs, and the range of the pairs."""
     ratios = sorted(a / b for a, b in pairs)
     return statistics.median(ratios), ratios[0], ratios[-1]

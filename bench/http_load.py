@@ -1,4 +1,4 @@
-"""The broker's HTTP surface, by CPU second of the broker; the load comes from this process over plain sockets."""
+"""The broker's HTTP API, per CPU second of the broker. The load comes from this process over plain sockets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONNECTIONS = 64
 
 
 def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
-    """One keep-alive request, whole."""
+    """Encodes one complete keep-alive request."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def response_length(buffer: bytes) -> int:
-    """Bytes of the first whole answer in the buffer, 0 when it is not whole yet. Answers name their length."""
+    """Returns the bytes of the first complete response in the buffer, 0 if there is none. It names its length."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return 0
@@ -39,7 +39,7 @@ def response_length(buffer: bytes) -> int:
 
 
 def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
-    """Answers in `seconds`, one request in flight on each of the connections."""
+    """Returns the responses in `seconds`, with one request in flight on each connection."""
     poller = select.epoll()
     connections: dict[int, socket.socket] = {}
     pending: dict[int, bytes] = {}
@@ -65,7 +65,7 @@ def run_closed_loop(port: int, request: bytes, seconds: float) -> int:
 
 
 def stream_records(port: int, path: str, record: bytes, seconds: float) -> int:
-    """Records reported back on one chunked v3 request; writes as fast as the reports come."""
+    """Returns the records acknowledged on one chunked v3 request, written as fast as acknowledgements arrive."""
     s = socket.create_connection(("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += "Transfer-Encoding: chunked\r\n\r\n"
@@ -98,7 +98,7 @@ def stream_records(port: int, path: str, record: bytes, seconds: float) -> int:
 
 
 def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float) -> tuple[int, int]:
-    """(answers, bytes) of GETs one after the other on one connection; `path` takes the number of the answer."""
+    """Returns (responses, bytes) of consecutive GETs on one connection. `path` takes the number of the response."""
     s = socket.create_connection(("127.0.0.1", port))
     view = memoryview(bytearray(1 << 20))
     responses = total = 0
@@ -124,7 +124,7 @@ def read_loop(port: int, path: Callable[[int], str], accept: str, seconds: float
 
 
 def fill(broker: BrokerProcess, topic: str, value_bytes: int, count: int, batches: int) -> int:
-    """Raw batches of `count` records into partition 0; returns the records written."""
+    """Writes raw batches of `count` records to partition 0. Returns the number of records written."""
     value = json.dumps({"n": 1, "text": "x" * (value_bytes - 20)}).encode()
     now = int(time.time() * 1000)
     body = encode_batch([(now, b"key", value, ()) for _ in range(count)])

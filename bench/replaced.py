@@ -1,4 +1,4 @@
-"""What a broker that lost its disk copies: the hot tail from others, nothing of what is cold."""
+"""Copies made by a broker that lost its disk: the hot tail from other brokers, nothing of the cold part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def main() -> list[Figure]:
 
 
 def _wait_idle(trio: BenchCluster) -> None:
-    """Until nothing goes to the bucket any more, nor off the disks: what closed may wait for the next that closes."""
+    """Waits until no more data goes to the bucket or off the disks.
+
+    A closed segment may wait for the next one that closes.
+    """
     until = time.monotonic() + LIMIT_SECONDS
     last, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
@@ -63,7 +66,7 @@ def _wait_idle(trio: BenchCluster) -> None:
 
 
 def _read_counter(broker: MeasuredBroker, metric: str) -> float:
-    """A counter of this broker, over all its labels, since it started last."""
+    """Returns a counter of this broker over all its labels, since its last start."""
     places = re.findall(r"ready: http://(\S+)", (broker.directory / "output").read_text())
     with urllib.request.urlopen(f"http://{places[-1]}/metrics", timeout=10) as answer:
         found = re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", answer.read().decode(), re.MULTILINE)

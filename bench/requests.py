@@ -1,4 +1,4 @@
-"""How many requests a cluster makes of its bucket for each GiB that is written."""
+"""Requests that a cluster makes to its bucket for each GiB that is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = 4 * GIB // 1024
 PARTITIONS, REPLICAS = 6, 3
 SEGMENT_BYTES = 128 << 20
 PUT_CLASS = ("PUT", "POST", "LIST")
-"""What S3 bills as such; DELETE is free, GET and HEAD cost a tenth."""
+"""Requests that S3 bills as PUT. DELETE is free, GET and HEAD cost a tenth."""
 QUIET_SECONDS = 20.0
 LIMIT_SECONDS = 300.0
 
@@ -47,7 +47,7 @@ def main() -> list[Figure]:
 
 
 def _wait_quiet(s3: FakeS3) -> None:
-    """Until nobody has written for a while: what is closed is in the bucket."""
+    """Waits until nothing was written for a while: then all closed segments are in the bucket."""
     until = time.monotonic() + LIMIT_SECONDS
     last, since = s3.requests["PUT"], time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS and time.monotonic() < until:

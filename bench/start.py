@@ -1,4 +1,4 @@
-"""Start, idle and restart: what a broker costs before anyone uses it, and after it was killed."""
+"""Start, idle use and restart: the cost of a broker before clients use it, and after a kill."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start_and_idle(root: Path) -> list[Figure]:
 
 
 def fill(broker: BrokerProcess, topic: str, partitions: int, total: int) -> None:
-    """`total` bytes in batches of 16 KiB of an idempotent producer, many to a request."""
+    """Writes `total` bytes in batches of 16 KiB of an idempotent producer, many to a request."""
     value = bytes(range(256)) * 4
     now = int(time.time() * 1000)
     count = BATCH_BYTES // (len(value) + 12)
@@ -64,7 +64,7 @@ def fill(broker: BrokerProcess, topic: str, partitions: int, total: int) -> None
 
 
 def restart_after_kill(root: Path, gigabytes: int, goal: float) -> Figure:
-    """kill -9 with this much in segments that were never fsynced, the page cache whole."""
+    """Measures kill -9 with this much data in segments that were never fsynced; the page cache stays whole."""
     directory = root / f"kill{gigabytes}"
     broker = BrokerProcess(directory, "remote.log.storage.system.enable=false")
     broker.create_topic("t", 100)

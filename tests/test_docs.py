@@ -129,7 +129,12 @@ def test_metrics_that_operators_are_told_of_exist() -> None:
     assert told and all(f'"{name}"' in text for name in told), told
 
 
-MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "GLOSSARY.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+MAPS = [
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "DESIGN.md",
+    ROOT / "docs" / "GLOSSARY.md",
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
 """Pages that lead a reader to files by their paths from the root."""
 
 

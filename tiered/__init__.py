@@ -11,7 +11,7 @@ Files at this level are words, which every package may use:
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
-~ subtask        work in its own task, whose cancellation never hides an error
+~ subtask        work in its own task, whose error never hides a cancellation
 
 Packages, each above those that it may import:
 

@@ -1,8 +1,8 @@
-"""Every error there is: four families, and the one table of codes that peers may see.
+"""The errors of the project: four families, and the table of error codes that clients may see.
 
-`Refused` says no to a caller, in words that a caller may read. `Unavailable`, `Corrupt` and `Fenced` come from
-below and say what to do next: try again, repair, or step down. Anything else is a bug; `Broken` is one that was looked
-for, and ends the broker wherever it is raised.
+`Refused` is an answer to a caller, in words that the caller may read. `Unavailable`, `Corrupt` and `Fenced` come from
+lower layers and say what to do next: retry, repair or step down. Any other error is a bug. `InvariantViolation` is a
+bug that was looked for; it ends the broker wherever it is raised.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import errno
 from enum import Enum
 
 PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""What the file system says no with: to wait would not help."""
+"""Errors of the file system that mean no permission: waiting does not help."""
 BAD_PATH_ERRNOS = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -24,7 +24,7 @@ BAD_PATH_ERRNOS = (
 
 
 class Code(Enum):
-    """Kafka's error codes: (number, may the client try again). Source: Kafka protocol guide, "Error Codes"."""
+    """Kafka's error codes: (number, retriable). Source: Kafka protocol guide, "Error Codes"."""
 
     UNKNOWN_SERVER_ERROR = (-1, False)
     NONE = (0, False)
@@ -164,12 +164,12 @@ class Code(Enum):
 
     @property
     def number(self) -> int:
-        """The code as it stands on the wire."""
+        """The code on the wire."""
         return self.value[0]
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """True if the same request may succeed later."""
         return self.value[1]
 
 
@@ -177,12 +177,12 @@ _NAMES = {code.number: code.name for code in Code}
 
 
 def code_name(number: int) -> str:
-    """What a code on the wire is called; a peer may know more of them."""
+    """Returns the name of a code on the wire. Another broker may send codes that are not in the table."""
     return _NAMES.get(number, f"error {number}")
 
 
 class Refused(Exception):
-    """The answer is no. `code` is for programs, the text for people; both may leave the broker."""
+    """A request is refused. `code` is for programs, the text for people; both may leave the broker."""
 
     def __init__(self, code: Code, why: str) -> None:
         super().__init__(why)
@@ -191,9 +191,9 @@ class Refused(Exception):
 
 
 class Unavailable(Exception):
-    """A port could not do it now: the store, the disk or a peer. The same call may be made again unless `final`.
-    `refused`: nothing was asked or done (credentials, permissions, a bucket that is not there, nobody who takes a
-    connection)."""
+    """A port (object store, disk or network) cannot do what it was asked to do now. The caller may try again unless
+    `final`. `refused` means that nothing was requested or done: wrong credentials or permissions, a bucket that does
+    not exist, nothing that accepts connections."""
 
     def __init__(self, why: str, *, final: bool = False, refused: bool = False) -> None:
         super().__init__(why)
@@ -202,7 +202,7 @@ class Unavailable(Exception):
 
 
 class Corrupt(Exception):
-    """Bytes do not prove themselves. `where` names the file or object, `position` the byte."""
+    """Bytes fail their check. `where` names the file or object, `position` the byte."""
 
     def __init__(self, why: str, *, where: str = "", position: int = -1) -> None:
         place = f" where={where}" if where else ""
@@ -214,23 +214,23 @@ class Corrupt(Exception):
 
 
 class Fenced(Exception):
-    """A newer epoch or incarnation owns this: whoever gets it steps down and does not try again."""
+    """A newer epoch or incarnation owns the resource. The caller steps down and does not try again."""
 
 
 class InvariantViolation(AssertionError):
-    """Something that always holds does not: what this process believes can be trusted no more, and nobody may be
-    answered from it. Raised in every mode of Python, as an `assert` is not."""
+    """An invariant does not hold: the state of this process cannot be trusted any more, and no reply may be based on
+    it. Raised in every mode of Python, unlike `assert`."""
 
 
 def check_invariant(holds: object, *about: object) -> None:
-    """`Broken` when it does not."""
+    """Raises `InvariantViolation` if `holds` is false."""
     if not holds:
         raise InvariantViolation(", ".join(map(str, about)))
 
 
 def make_directory_error(what: str, error: OSError) -> Refused | Unavailable:
-    """Why a directory cannot be had at a start. A path that leads nowhere stays wrong until it is said otherwise; what
-    the system keeps closed may be opened (permissions, a mount, a full disk), as with a bucket."""
+    """Returns the error for a directory that cannot be used at start. A bad path stays bad until the setting changes.
+    Permissions, a missing mount or a full disk may be repaired while the broker waits, as with a bucket."""
     why = f"{what}: {error.strerror}"
     if error.errno in BAD_PATH_ERRNOS:
         return Refused(Code.INVALID_CONFIG, why)
@@ -238,14 +238,15 @@ def make_directory_error(what: str, error: OSError) -> Refused | Unavailable:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Of a group of errors."""
+    """Returns the first error inside nested error groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def public_message(cause: BaseException) -> str:
-    """What callers may read of the error that ended the broker: errors of ours have words for it, a bug has none."""
+    """Returns the text that clients may read about the error that ended the broker. Errors of this project have such a
+    text, a bug has none."""
     if isinstance(cause, Refused | Unavailable | Corrupt | Fenced):
         return str(cause)
-    return "a fault of its own, its log says more"
+    return "an internal error, see the broker's log"

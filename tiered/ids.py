@@ -1,4 +1,4 @@
-"""The words that name things: tiny immutable values, no behaviour beyond naming."""
+"""Names of things as small immutable values, without other behaviour."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import uuid
 from typing import NamedTuple, NewType
 
 NO_EPOCH = -1
-"""Leader epoch of a batch or partition that has none (Kafka writes -1 for it)."""
+"""Leader epoch of a batch or partition that has none (Kafka also writes -1)."""
 
 UNKNOWN_END = -1
-"""Offset of a stored end that is not known."""
+"""Value of a stored end that is not known."""
 
 TopicId = NewType("TopicId", str)
 """Kafka's text form of a topic's UUID: 22 characters of URL-safe base64 without padding."""
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic, by the topic's name."""
+    """One partition of one topic, by the name of the topic."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionId(NamedTuple):
-    """One partition of one topic, by the topic's id: survives deletion and re-creation of a name."""
+    """One partition of one topic, by the id of the topic: a topic that is deleted and created again gets a new id."""
 
     topic_id: TopicId
     partition: int
@@ -38,23 +38,24 @@ class PartitionId(NamedTuple):
 
 
 def encode_uuid(value: uuid.UUID) -> TopicId:
-    """Kafka's text form of a UUID (22 characters, base64url, no padding)."""
+    """Returns Kafka's text form of a UUID (22 characters, base64url, no padding)."""
     return TopicId(base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode())
 
 
 def incarnation_number(incarnation: str) -> int:
-    """A broker's incarnation where the wire has room for an int64 only ("replica epoch"): its first 63 bits."""
+    """Returns the first 63 bits of a broker's incarnation, for fields of the protocol that hold an int64 ("replica
+    epoch")."""
     return int.from_bytes(decode_uuid(incarnation)[:8], "big") >> 1
 
 
 def incarnation_digest(incarnation: str) -> str:
-    """What strangers may be told of an incarnation (SHA-256, hexadecimal): who knows it finds it again, nobody learns
-    it."""
+    """Returns the SHA-256 of an incarnation (hexadecimal), which may leave the cluster: it identifies an incarnation to
+    those who know it, and reveals it to nobody."""
     return hashlib.sha256(incarnation.encode()).hexdigest()
 
 
 def decode_uuid(value: str) -> bytes:
-    """The 16 bytes of an id in Kafka's text form; ValueError when it is not one."""
+    """Returns the 16 bytes of an id in Kafka's text form. Raises ValueError if the text is not such an id."""
     raw = base64.urlsafe_b64decode(value + "==")
     if len(raw) != 16:
         raise ValueError(f"not a 16 byte id: {value!r}")

@@ -1,38 +1,40 @@
-"""Warnings that may come in floods: one is logged, those that follow soon are counted; and states that last."""
+"""Limits for repeated log lines: bursts of one kind of warning, and states that last."""
 
 from __future__ import annotations
 
 from tiered.ports import Clock
 
 SUPPRESS_SECONDS = 10.0
-"""After a warning was logged, others of its kind are only counted for so long."""
+"""After a warning was logged, others of its kind are only counted for this long."""
 INTERVAL_SECONDS_MAX = 600.0
-"""Between two lines about a state that lasts, at most."""
+"""The longest interval between two log lines about a state that lasts."""
 
 
 class LogLimiter:
-    """What was logged last, by kind of warning. Kinds are few: nothing forgets them."""
+    """Logs the first warning of a kind and counts those that follow soon. There are few kinds: none is ever
+    forgotten."""
 
     __slots__ = ("_clock", "_suppressed")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._suppressed: dict[str, tuple[int, int]] = {}
-        """Kind -> (until when it is not logged, how many were not)."""
+        """Kind -> (end of its suppression, number of suppressed warnings)."""
 
     def admit(self, kind: str = "") -> int | None:
-        """A warning of this kind comes: how many were left out since the last one, or None when this one is, too."""
+        """Asks to log a warning of this kind. Returns how many were suppressed since the last logged one, or None if
+        this one must be suppressed too."""
         now = self._clock.mono_ns()
-        until, unsaid = self._suppressed.get(kind, (now, 0))
+        until, suppressed = self._suppressed.get(kind, (now, 0))
         if now < until:
-            self._suppressed[kind] = until, unsaid + 1
+            self._suppressed[kind] = until, suppressed + 1
             return None
         self._suppressed[kind] = now + int(SUPPRESS_SECONDS * 1e9), 0
-        return unsaid
+        return suppressed
 
 
 class StateLogLimiter:
-    """Lines about a state that lasts: one when it begins, then ever fewer."""
+    """Limits log lines about a state that lasts: one when it starts, then ever fewer."""
 
     __slots__ = ("_clock", "_due_ns", "_pause_ns", "_since_ns")
 
@@ -41,7 +43,7 @@ class StateLogLimiter:
         self._since_ns = self._due_ns = self._pause_ns = 0
 
     def admit(self, *, is_start: bool) -> int | None:
-        """Returns for how many seconds the state has lasted, where that is to be logged now, else None."""
+        """Returns for how many seconds the state has lasted if that must be logged now, else None."""
         now = self._clock.mono_ns()
         if is_start:
             self._since_ns, self._pause_ns = now, int(SUPPRESS_SECONDS * 1e9)

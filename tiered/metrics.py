@@ -1,7 +1,8 @@
 """Counters, gauges and histograms as plain objects, rendered as Prometheus text on demand.
 
-Recording costs a dict look-up and an addition, allocates nothing after the first time, and takes no lock: all of it
-runs on the broker's one loop. (Threads may read.) Names follow Prometheus: seconds, bytes, `_total` on counters.
+Recording a value costs a dict look-up and an addition. It allocates nothing after the first time and takes no lock,
+because only the broker's event loop records values; threads may read them. Names follow Prometheus: seconds, bytes,
+`_total` on counters.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import TypeVar
 
 Labels = tuple[str, ...]
 OTHERS = "(others)"
-"""A label's value that no topic can have."""
+"""A label value that no topic can have."""
 M = TypeVar("M", bound="Counter | Gauge | Histogram")
 
 
 class Counter:
-    """A number that only grows, per combination of label values."""
+    """A number that only grows, for each combination of label values."""
 
     kind = "counter"
 
@@ -32,19 +33,20 @@ class Counter:
         self._values[label_values] = self._values.get(label_values, 0) + n
 
     def set_function(self, function: Callable[[], float | Mapping[Labels, float]]) -> None:
-        """From now on the count is kept elsewhere, where not even a call may be spent on it, and `source` tells it."""
+        """Makes `function` the source of the values, for a count that is kept elsewhere because even a call for each
+        event would cost too much."""
         self._function = function
 
     def value(self, *label_values: str) -> float:
-        """What stands there now, 0 when nothing was ever added."""
+        """Returns the current value, 0 if nothing was ever added."""
         return self._current().get(label_values, 0)
 
     def total(self) -> float:
-        """The sum over all label values."""
+        """Returns the sum over all label values."""
         return sum(self._current().values())
 
     def lines(self) -> Iterable[str]:
-        """Samples in Prometheus text form."""
+        """Yields samples in Prometheus text form."""
         for values, number in sorted(self._current().items()):
             yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
@@ -53,7 +55,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that goes up and down: set, or read by a function when somebody looks."""
+    """A number that goes up and down: set, or returned by a function when it is read."""
 
     kind = "gauge"
 
@@ -63,24 +65,24 @@ class Gauge:
         self._function: Callable[[], float | Mapping[Labels, float]] | None = None
 
     def set(self, value: float, *label_values: str) -> None:
-        """Puts `value` there."""
+        """Sets the value."""
         assert len(label_values) == len(self.labels), (self.name, label_values)
         self._values[label_values] = value
 
     def remove(self, *label_values: str) -> None:
-        """Forgets one combination of label values; for partitions that left."""
+        """Removes one combination of label values, for partitions that left."""
         self._values.pop(label_values, None)
 
     def set_function(self, function: Callable[[], float | Mapping[Labels, float]]) -> None:
-        """From now on the value comes from `source`: a number, or numbers by label values."""
+        """Makes `function` the source of the values: it returns a number, or numbers by label values."""
         self._function = function
 
     def value(self, *label_values: str) -> float:
-        """What stands there now, 0 when nothing was ever set."""
+        """Returns the current value, 0 if nothing was ever set."""
         return self._current().get(label_values, 0)
 
     def lines(self) -> Iterable[str]:
-        """Samples in Prometheus text form."""
+        """Yields samples in Prometheus text form."""
         for values, number in sorted(self._current().items()):
             yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
@@ -89,8 +91,8 @@ class Gauge:
 
 
 class Series:
-    """Values of a histogram under one combination of label values: how many fell into each bucket, and their sum. Who
-    counts very often does by hand what `observe` does."""
+    """Values of a histogram under one combination of label values: the count in each bucket, and the sum. Callers that
+    record very often update the fields themselves, without `observe`."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -106,8 +108,8 @@ class Series:
 
 
 class Histogram:
-    """How often values fell below each bound of `buckets` (ascending), their sum and number. Values are counted in
-    parts of the unit that is shown, `parts` of them in one."""
+    """Counts values by bucket (`buckets` are ascending upper bounds), with their sum and number. Values are recorded in
+    fractions of the rendered unit; `scale` of them make one unit."""
 
     kind = "histogram"
 
@@ -120,7 +122,7 @@ class Histogram:
         self._series: dict[Labels, Series] = {}
 
     def series(self, *label_values: str) -> Series:
-        """The values under these label values: for who counts often."""
+        """Returns the series under these label values, for callers that record often."""
         found = self._series.get(label_values)
         if found is None:
             assert len(label_values) == len(self.labels), (self.name, label_values)
@@ -132,12 +134,12 @@ class Histogram:
         self.series(*label_values).observe(value)
 
     def count(self, *label_values: str) -> int:
-        """How many values were observed."""
+        """Returns how many values were recorded."""
         found = self._series.get(label_values)
         return sum(found.counts) if found is not None else 0
 
     def lines(self) -> Iterable[str]:
-        """Samples in Prometheus text form: cumulative buckets, sum, count."""
+        """Yields samples in Prometheus text form: cumulative buckets, sum, count."""
         bounds = [_format_number(bound) for bound in self.buckets] + ["+Inf"]
         for values, series in sorted(self._series.items()):
             so_far = 0
@@ -150,27 +152,27 @@ class Histogram:
 
 
 class Metrics:
-    """All metrics of one broker. Asking for a name again gives the same object."""
+    """All metrics of one broker. A second request for a name returns the same object."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:
-        """A counter; its name ends in `_total`."""
+        """Returns a counter; its name ends in `_total`."""
         return self._register(Counter(name, help, tuple(labels)))
 
     def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
-        """A gauge."""
+        """Returns a gauge."""
         return self._register(Gauge(name, help, tuple(labels)))
 
     def histogram(
         self, name: str, help: str, buckets: Sequence[float], labels: Sequence[str] = (), *, scale: int = 1
     ) -> Histogram:
-        """A histogram over ascending bounds."""
+        """Returns a histogram with ascending bounds."""
         return self._register(Histogram(name, help, buckets, tuple(labels), scale))
 
     def render(self) -> str:
-        """Everything in Prometheus text form (content type `text/plain; version=0.0.4`)."""
+        """Returns all metrics in Prometheus text form (content type `text/plain; version=0.0.4`)."""
         parts = []
         for name, metric in sorted(self._metrics.items()):
             parts.append(f"# HELP {name} {metric.help}")
@@ -179,15 +181,15 @@ class Metrics:
         return "\n".join(parts) + "\n" if parts else ""
 
     def _register(self, new: M) -> M:
-        there = self._metrics.setdefault(new.name, new)
-        if type(there) is not type(new) or there.labels != new.labels:
-            raise ValueError(f"metric {new.name} exists as {there.kind} with labels {there.labels}")
-        return there
+        known = self._metrics.setdefault(new.name, new)
+        if type(known) is not type(new) or known.labels != new.labels:
+            raise ValueError(f"metric {new.name} exists as {known.kind} with labels {known.labels}")
+        return known
 
 
 def limit_topics(values: Mapping[str, float], topics_max: int) -> dict[Labels, float]:
-    """Numbers by topic as samples, in no more than `most` and one: what other topics have is added up under `OTHERS`.
-    Those with the largest numbers are kept."""
+    """Turns numbers by topic into samples, at most `topics_max` and one: the topics with the largest numbers, and the
+    sum of all others under `OTHERS`."""
     if len(values) <= topics_max:
         return {(topic,): value for topic, value in values.items()}
     found = sorted(values.items(), key=lambda each: (-each[1], each[0]))

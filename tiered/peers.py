@@ -1,8 +1,8 @@
-"""How brokers talk to each other, without a word about bytes: what is asked, and what is answered.
+"""Calls between brokers as plain values, without their encoding: requests, replies and the `Peers` protocol.
 
-The wire of it is Kafka's, and stands above the engine (`tiered_api.kafka.client.peers`), which hands its one
-implementation to the node. Every call has a deadline. A broker that cannot be reached, or does not answer in time, is
-`Unavailable`; its refusal is `Refused` with Kafka's code.
+The wire format is Kafka's and lives above the engine (`tiered_api.kafka.client.peers`), which passes its one
+implementation to the broker. Every call has a deadline. A broker that cannot be reached or does not reply in time is
+`Unavailable`; a refusal is `Refused` with Kafka's code.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tiered.ports import Buffer
 
 
 class MetadataFetch(NamedTuple):
-    """A broker wants the metadata log from `slot` on, and is heard by asking. Answered at once when there is something,
-    after `wait_ms` otherwise. It has done what slots up to `applied` ask of it; `controller_epoch` is the highest that
-    it knows."""
+    """A broker's request for the metadata log from `slot` on; it also serves as the broker's heartbeat. The controller
+    replies at once if it has entries, else after `wait_ms`. The broker has carried out the slots up to `applied`;
+    `controller_epoch` is the highest that it knows."""
 
     node_id: int
     incarnation: str
@@ -28,9 +28,9 @@ class MetadataFetch(NamedTuple):
 
 
 class MetadataFetchReply(NamedTuple):
-    """`entries` are the bodies of slots as the bucket has them, from the one asked for on, without a gap. `too_old`: it
-    is not in memory any more, read the bucket. `store_age_ms`: for how long the controller has tried in vain to
-    write; 0 when it has nothing to write."""
+    """The reply to a `MetadataFetch`. `entries` are the bodies of slots as the bucket has them, from the requested slot
+    on, without a gap. `too_old` means that the requested slot is no longer in memory and has to be read from the
+    bucket. `store_age_ms` is for how long the controller has tried in vain to write; 0 if it has nothing to write."""
 
     controller_epoch: int
     next_slot: int
@@ -40,8 +40,8 @@ class MetadataFetchReply(NamedTuple):
 
 
 class ControllerView(NamedTuple):
-    """What a broker knows of the controller: the highest epoch, who has it, how long ago it was heard (-1: never). And
-    who it is itself."""
+    """A broker's view of the controller: the highest epoch, the broker that has it, and how long ago that controller
+    was last in contact (-1: never). `node_id` and `incarnation` are those of the replying broker."""
 
     controller_epoch: int
     controller: int
@@ -51,15 +51,16 @@ class ControllerView(NamedTuple):
 
 
 class ForwardReply(NamedTuple):
-    """The controller's answer to a forwarded request (`controller/request_codec.py`), committed up to `slot`."""
+    """The controller's reply to a forwarded request (`controller/request_codec.py`), committed up to `slot`."""
 
     reply: bytes
     slot: int
 
 
 class PartitionFetch(NamedTuple):
-    """One partition that a follower copies: it has everything below `offset`, whose last record is of `last_epoch`, and
-    never serves what lies below `log_start_offset`. `local_start_offset` is the first that is on its disk."""
+    """One partition in a follower's fetch. The follower has all records below `offset`, the last of them from
+    `last_epoch`. It never serves records below `log_start_offset`. `local_start_offset` is the first offset on its
+    disk."""
 
     topic_id: TopicId
     partition: int
@@ -71,7 +72,7 @@ class PartitionFetch(NamedTuple):
 
 
 class ReplicaFetch(NamedTuple):
-    """What a follower asks of one leader. `incarnation` is an `incarnation_number`."""
+    """A follower's fetch from one leader. `incarnation` is an `incarnation_number`."""
 
     node_id: int
     incarnation: int
@@ -82,16 +83,17 @@ class ReplicaFetch(NamedTuple):
 
 
 class DivergingEpoch(NamedTuple):
-    """Where the leader's history parts from the follower's: the largest epoch not above the follower's, and its end."""
+    """Where the leader's log and the follower's diverge: the leader's largest epoch that is not above the follower's,
+    and its end offset."""
 
     leader_epoch: int
     end_offset: int
 
 
 class FetchedPartition(NamedTuple):
-    """The leader's answer for one partition. `code` is Kafka's number, 0 for none. `log_start_offset` counts what is
-    cold too, `local_start_offset` is the first that the leader has itself, `cold_end_offset` the end of what the bucket
-    has: below it a follower may drop what it holds."""
+    """The leader's reply for one partition. `code` is Kafka's number, 0 for none. `log_start_offset` includes cold
+    records, `local_start_offset` is the first offset on the leader's disk. `cold_end_offset` is the end of what the
+    bucket has: the follower may delete local records below it."""
 
     topic_id: TopicId
     partition: int
@@ -105,43 +107,46 @@ class FetchedPartition(NamedTuple):
 
 
 class Peers(Protocol):
-    """The other brokers, each at its HOST:PORT. Timeouts are in seconds.
+    """Calls to the other brokers, each at its HOST:PORT. Timeouts are in seconds.
 
-    `cluster_id` and `credential` are said with every call once they are known: a broker of another cluster, which has
-    come to be at that address, answers `Refused(INCONSISTENT_CLUSTER_ID)`, and one of this cluster
-    `Refused(CLUSTER_AUTHORIZATION_FAILED)` to who has no credential of it."""
+    Every call carries `cluster_id` and `credential` once they are known. A broker of another cluster that now has the
+    address replies `Refused(INCONSISTENT_CLUSTER_ID)`. A broker of this cluster replies
+    `Refused(CLUSTER_AUTHORIZATION_FAILED)` to a caller without its credential.
+    """
 
     cluster_id: str
     credential: bytes
 
-    async def fetch_metadata(self, address: str, ask: MetadataFetch, timeout: float) -> MetadataFetchReply:
-        """The metadata log from its controller. `Refused(NOT_CONTROLLER)`: it is another one, or nobody yet."""
+    async def fetch_metadata(self, address: str, metadata_fetch: MetadataFetch, timeout: float) -> MetadataFetchReply:
+        """Fetches the metadata log from the controller. Raises `Refused(NOT_CONTROLLER)` if another broker is the
+        controller, or none is yet."""
         ...
 
     async def forward(
         self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
     ) -> ForwardReply:
-        """A request to the controller. `Refused` as the controller refuses it; NOT_CONTROLLER: nothing was done, nor
-        was it before `going` was called: only then it leaves."""
+        """Sends a request to the controller. Raises `Refused` if the controller refuses it. NOT_CONTROLLER means that
+        nothing was done. The request leaves this broker only after `on_send` was called; an error before that call also
+        means that nothing was done."""
         ...
 
     async def get_controller_view(self, address: str, timeout: float) -> ControllerView:
-        """What another broker knows of the controller."""
+        """Returns another broker's view of the controller."""
         ...
 
-    async def fetch(self, address: str, ask: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
-        """Records from a leader: a part for each partition asked for, in any order. One of which there is nothing new
-        may be missing: what was told of it before still holds."""
+    async def fetch(self, address: str, replica_fetch: ReplicaFetch, timeout: float) -> Sequence[FetchedPartition]:
+        """Fetches records from a leader: one reply for each requested partition, in any order. A partition without news
+        may be missing: its previous reply still holds."""
         ...
 
     async def check_listening(self, address: str, timeout: float) -> None:
-        """Returns when something listens there. `Unavailable` with what is in the way."""
+        """Returns if a process listens at the address. Raises `Unavailable` with the obstacle otherwise."""
         ...
 
     async def is_gone(self, address: str, timeout: float) -> bool:
-        """Whether nothing listens there: True only when the connection was refused, so that the process is no more."""
+        """True only if the connection was refused, so that the process has ended."""
         ...
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         ...

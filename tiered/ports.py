@@ -1,7 +1,7 @@
-"""The five ports: all that the engine may know of the world, drawn at the level of bytes.
+"""The five ports: everything that the engine may know of the world outside, at the level of bytes.
 
-Each has a real and a simulated implementation and one contract suite (`tests/contract/`) that runs on both.
-Errors of a port are `Unavailable` (try again, or never when `final`) and `Corrupt`; nothing else leaves one.
+Each port has a real and a simulated implementation, and one contract suite (`tests/contract/`) that runs on both. A
+port raises only `Unavailable` (try again; never if `final`) and `Corrupt`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Time: monotonic for deadlines, wall for record timestamps. No clock takes part in safety (rule M4)."""
+    """Time: monotonic for deadlines, wall clock for record timestamps. No clock takes part in safety (M4)."""
 
     def mono_ns(self) -> int: ...
     def wall_ms(self) -> int: ...
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    """Chance, as named streams, so that one more draw in one place moves no other."""
+    """Random numbers, as named streams: one more draw from one stream changes no other."""
 
     def stream(self, name: str) -> random.Random: ...
 
@@ -32,61 +32,63 @@ class Rng(Protocol):
 
 
 class Space(NamedTuple):
-    """Bytes of the file system under a directory."""
+    """Bytes of the file system that holds a directory."""
 
     total: int
     free: int
 
 
 class File(Protocol):
-    """One open file. Calls that touch only the page cache are plain; `sync` may take long and is awaited."""
+    """One open file. Calls that touch only the page cache return at once; `sync` may take long and is awaited."""
 
     name: str
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Writes all parts at the end in order, returns the new size. A short write (full disk) is cut back to the old
-        size before `Unavailable` is raised: an append is whole or absent, unless the machine dies."""
+        """Appends all parts in order and returns the new size. After a short write (full disk) the file is truncated to
+        its old size before `Unavailable` is raised. An append is therefore complete or absent, unless the machine
+        dies."""
 
     def pwrite(self, offset: int, data: Buffer) -> None: ...
     def pread(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; shorter only at the end of the file."""
+        """Returns up to `length` bytes; fewer only at the end of the file."""
 
     def size(self) -> int: ...
     def truncate(self, size: int) -> None: ...
     def map(self) -> memoryview:
-        """The whole file, read-only, mapped where the platform can; for closed, non-empty files."""
+        """Returns the whole file, read-only, memory-mapped where the platform can; for closed, non-empty files."""
 
     def fileno(self) -> int:
-        """The descriptor for `sendfile`, or -1 where there is none (simulated)."""
+        """Returns the descriptor for `sendfile`, or -1 if there is none (simulated)."""
 
     async def sync(self) -> None:
-        """fsync. A failure is final for the directory: `Unavailable(final=True)`, never retried."""
+        """Calls fsync. A failure is final for the directory: `Unavailable(final=True)`, never retried."""
 
     def close(self) -> None: ...
 
 
 class Disk(Protocol):
-    """One data directory. Paths are relative to its root, with `/`; they never leave it. What is made is for the user
-    of the process alone."""
+    """One data directory. Paths are relative to its root, use `/` and never leave it. New files belong to the user of
+    the process alone."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File: ...
     def exists(self, path: str) -> bool: ...
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it is absent."""
+        """Returns the names in a directory, sorted; none if it is absent."""
 
     def make_dirs(self, path: str) -> None: ...
     def rename(self, old: str, new: str) -> None:
-        """Replaces `new` when it exists (files); a directory moves whole."""
+        """Replaces `new` if it exists (files); moves a directory as a whole."""
 
     def remove(self, path: str) -> None:
-        """A file, or a directory with all in it. Absent is not an error."""
+        """Removes a file, or a directory and everything in it. Does nothing if it is absent."""
 
     async def discard(self, path: str) -> None:
-        """The same for what may be large: giving its blocks back takes a file system long, so it is awaited."""
+        """Removes something that may be large, and is awaited: it takes a file system long to free the blocks."""
 
     def space(self) -> Space: ...
     def boot_mark(self) -> str:
-        """Boot id, device and mount of the directory in one line: equal marks mean that the page cache is whole."""
+        """Returns the boot id, the device and the mount of the directory in one line. Equal marks mean that the page
+        cache survived."""
 
     async def sync_dir(self, path: str) -> None: ...
 
@@ -96,19 +98,20 @@ class Disk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Done; `version` is the ETag (or generation) now in the store."""
+    """The put succeeded; `version` is the ETag (or generation) of the object now."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """412: `if_absent` and it is there, or `if_match` and it is another or gone. May be one's own put (rule M1)."""
+    """412: the object exists (`if_absent`), or has another version or is gone (`if_match`). The object may be the
+    caller's own put (M1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """409: undecided, nothing is known; read back."""
+    """409: undecided; the caller reads the object back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class NotFound:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Timeout, reset, 5xx: it may have landed, or land later. Read back (rule M1)."""
+    """Timeout, reset, 5xx: the put may have landed, or may land later. The caller reads the object back (M1)."""
 
     why: str
 
@@ -128,7 +131,7 @@ PutResult = Ok | ConditionFailed | Conflict | NotFound | Unknown
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """Bytes of an object (or of a range of it), its whole size and its version."""
+    """The bytes of an object (or of a range of it), the size of the whole object and its version."""
 
     data: bytes
     size: int
@@ -137,7 +140,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One key of a listing."""
+    """One object of a listing."""
 
     key: str
     size: int
@@ -146,7 +149,7 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes `[start, start + length)` of an open file: what `sendfile` and uploads take, uncopied."""
+    """Bytes `[start, start + length)` of an open file, which `sendfile` and uploads take without a copy."""
 
     file: File
     start: int
@@ -154,28 +157,29 @@ class FileSlice:
 
 
 class ObjectStore(Protocol):
-    """A bucket with a prefix. Keys are relative to the prefix. Every call has a deadline of its own inside."""
+    """A bucket with a prefix. Keys are relative to the prefix. Every call has its own deadline inside."""
 
     url: str
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
-        """The bytes `[start, start + length)`, shorter only at the end of the object; `Unavailable` after own retries.
-        Only a whole object's bytes may have been checked on the way: whoever reads a range proves it himself."""
+        """Returns the bytes `[start, start + length)`; fewer only at the end of the object. Raises `Unavailable` after
+        its own retries. Only the bytes of a whole object may have been checked on the way; a caller that reads a range
+        checks the bytes itself."""
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
-        """With a condition: tried once, the outcome is the caller's to judge; `Unavailable` only when the store refused
-        it and nothing landed. Without: retried inside."""
+        """Writes an object. With a condition: tries once, and the caller judges the outcome; raises `Unavailable` only
+        if the store refused the put and nothing landed. Without a condition: retries inside."""
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
-        """One object from many parts, streamed: memory does not grow with its size. Retried inside; unconditional,
-        because data keys are unique."""
+        """Writes one object from many parts, as a stream: memory does not grow with the size of the object. Retries
+        inside. Has no condition, because data keys are unique."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
-        """Keys under `prefix` greater than `after`, in order, at most `limit`, perhaps fewer. Empty only where no key
-        follows, so a caller has all that it asked for once a list is empty."""
+        """Returns the keys under `prefix` that are greater than `after`, in order: at most `limit`, perhaps fewer. The
+        list is empty only if no key follows, so a caller that continues until then has all of them."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Absent keys are no error."""
+        """Deletes objects; absent keys are no error."""
 
     async def close(self) -> None: ...
 
@@ -184,15 +188,17 @@ class ObjectStore(Protocol):
 
 
 class Stream(Protocol):
-    """A connected, non-blocking byte stream with readiness call-backs on the loop. `None` means: would block."""
+    """A connected, non-blocking byte stream that reports readiness by callbacks on the event loop. `None` means that
+    the call would block."""
 
     peer: str
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """Bytes read; 0 at the end of the stream."""
+        """Returns how many bytes were read; 0 at the end of the stream."""
 
     def sendmsg(self, parts: Sequence[Buffer], *, more: bool = False) -> int | None:
-        """Bytes taken. `more`: others follow at once, so that the network may hold these back to send both together."""
+        """Returns how many bytes were taken. `more` means that others follow at once: the network may hold these back
+        to send both together."""
 
     def send_file(self, slice: FileSlice) -> int | None: ...
     def on_readable(self, call: Callable[[], None] | None) -> None: ...
@@ -214,7 +220,8 @@ class Net(Protocol):
 
     async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> Listener: ...
     async def connect(self, host: str, port: int, timeout: float) -> Stream:
-        """`Unavailable`, with `refused` when that machine answered that nobody listens there."""
+        """Connects. Raises `Unavailable`, with `refused` if the other machine replied that nothing listens at the
+        port."""
 
 
 @dataclass(frozen=True)
@@ -229,4 +236,5 @@ class World:
 
 
 Spawn = Callable[[str, Awaitable[None]], None]
-"""Starts a named task that the broker owns: an exception in it stops the broker, stopping cancels it."""
+"""Starts a named task that the broker owns: an exception in it stops the broker, and the broker cancels it when it
+stops."""

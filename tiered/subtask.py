@@ -1,7 +1,7 @@
-"""Work in a task of its own, so that the end of its caller is never mistaken for an error of the work.
+"""Work in a task of its own, so that cancellation of the caller is never mistaken for an error of the work.
 
-A task group whose child fails in the turn in which its caller is cancelled raises the error of the child alone (before
-Python 3.13). A caller that handles the error then goes on for ever.
+Before Python 3.13, a task group can hide a cancellation. If its child fails in the same turn of the event loop in which
+its caller is cancelled, the group raises only the child's error. A caller that handles the error then runs for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 async def run_subtask(work: Coroutine[Any, Any, T], name: str) -> T:
-    """What `work` gives or raises. `CancelledError` wherever the caller is cancelled, once the work has ended too."""
+    """Returns or raises what `work` does. Raises `CancelledError` whenever the caller is cancelled, after the work has
+    ended too."""
     task = asyncio.create_task(work, name=name)
     try:
         await asyncio.wait((task,))

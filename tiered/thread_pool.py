@@ -1,8 +1,8 @@
-"""Threads for calls that would hold up the event loop: a bounded number of them, each call under its deadline.
+"""A bounded number of threads for calls that would block the event loop, each call with a deadline.
 
-A call that outlives its deadline goes on in its thread and keeps its place: what it does may still take effect, and the
-number of such calls stays bounded. The threads are daemons: what one of them still does keeps no process alive that has
-come to its end.
+A call that exceeds its deadline continues in its thread and keeps its place: it may still take effect, and the number
+of such calls stays bounded. The threads are daemons, so that they do not keep a process alive that has ended its
+work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Job(NamedTuple):
 
 
 class ThreadPool:
-    """At most `threads` calls at once; the others wait in order, at most `waiting` of them."""
+    """Runs at most `threads` calls at once. The others wait in order, at most `waiting_max` of them."""
 
     def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
         self._name = name
@@ -39,10 +39,11 @@ class ThreadPool:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
 
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
-        """The call's result or error. `TimeoutError` after `seconds`, the wait for a thread included. `Unavailable`
-        when too many calls wait already. A call that has not begun when its caller is cancelled is not made."""
+        """Returns or raises what the call does. Raises `TimeoutError` after `seconds`, which include the wait for a
+        thread, and `Unavailable` if too many calls wait already. A call that has not begun when its caller is cancelled
+        is not made."""
         if self._closed or self._jobs.qsize() >= self._waiting_max:
-            why = "are closed" if self._closed else f"have {self._waiting_max} calls waiting for them"
+            why = "are closed" if self._closed else f"have {self._waiting_max} calls waiting already: try again"
             raise Unavailable(f"the threads of {self._name} {why}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -54,7 +55,7 @@ class ThreadPool:
             return await future
 
     def close(self) -> None:
-        """Lets running calls end by themselves; waiting ones are cancelled."""
+        """Lets running calls end by themselves and cancels waiting ones."""
         self._closed = True
         with contextlib.suppress(queue.Empty):
             while True:
@@ -70,14 +71,14 @@ class ThreadPool:
                 continue
             try:
                 result, error = job.call(), None
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, the caller has to hear of it
+            except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                 result, error = None, raised
             _call_soon(job.loop, _resolve_future, job.future, result, error)
-            del job, result, error  # a thread that waits for more holds nothing
+            del job, result, error  # an idle thread keeps nothing in memory
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+    with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
         loop.call_soon_threadsafe(call, *arguments)
 
 

@@ -1,1 +1,1 @@
-"""Ours beside Apache Kafka: the same client, the same flags, leg by leg. `python -m bench.peer --help`."""
+"""Our broker beside Apache Kafka: the same client, the same flags, leg by leg. `python -m bench.peer --help`."""

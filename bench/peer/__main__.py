@@ -1,7 +1,7 @@
-"""`python -m bench.peer [WORKLOAD...]`: legs of ours and of Kafka in turn (A B B A), and the ratios they come to.
+"""`python -m bench.peer [WORKLOAD...]`: legs of ours and of Kafka in turn (A B B A), and their ratios.
 
-Both brokers acknowledge from the page cache. Ours has its bucket in a directory: in legs this short no segment closes,
-so nothing is copied meanwhile, and the figures say nothing about tiering.
+Both brokers acknowledge from the page cache. Ours has its bucket in a directory. In legs this short no segment closes,
+so nothing is copied to the bucket meanwhile, and the figures show nothing about tiering.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ QUIET_SECONDS, QUICK_QUIET_SECONDS = 120.0, 0.0
 
 
 class LegRunner:
-    """Runs single legs, again when strangers had the cores, and writes each down."""
+    """Runs single legs, repeats those in which other processes had the cores, and writes each down."""
 
     def __init__(self, root: Path, scale: Scale, out: TextIO | None) -> None:
         self._root, self._scale, self._out = root, scale, out
 
     def run(self, workload: Workload, side: str) -> Figures:
-        """The first leg without foreign load, or the one with the least."""
+        """Returns the first leg without foreign load, or the one with the least."""
         best: Figures | None = None
         for _ in range(1 if self._scale is QUICK else 1 + REPEATS):
             share = wait_quiet(QUICK_QUIET_SECONDS if self._scale is QUICK else QUIET_SECONDS)
@@ -58,14 +58,14 @@ class LegRunner:
         return best
 
     def write_note(self, **what: object) -> None:
-        """One JSON line."""
+        """Writes one JSON line."""
         if self._out is not None:
             self._out.write(json.dumps(what) + "\n")
             self._out.flush()
 
 
 def compare(runner: LegRunner, workload: Workload, pairs: int) -> list[ReportRow]:
-    """All pairs of one workload."""
+    """Runs all pairs of one workload."""
     done = [
         Pair(ours, kafka)
         for ours, kafka in run_pairs(pairs, lambda: runner.run(workload, "ours"), lambda: runner.run(workload, "kafka"))
@@ -98,7 +98,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # brokers end and their data goes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # stops the brokers and removes their data
     cores = pin_cores(args.cores)
     scale = QUICK if args.quick else FULL
     workloads = [each for each in WORKLOADS if each.name in (args.workloads or [each.name])]

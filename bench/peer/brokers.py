@@ -1,4 +1,4 @@
-"""The two brokers of a comparison, each as its users start it, on fresh data, by the same few verbs."""
+"""The two brokers of a comparison, each as its users start it, on fresh data, behind the same interface."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ START_SECONDS = 180.0
 STOP_SECONDS = 180.0
 STEP_SECONDS = 0.002
 SAME_SETTINGS = {"log.segment.delete.delay.ms": "500"}
-"""Set on both: rounds that warm a broker are deleted before the next, and their files shall go at once."""
+"""Set on both brokers: warm-up rounds are deleted before the next round, and their files have to go at once."""
 
 KAFKA_FLAGS = [
     "-server", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 ]  # fmt: skip
-"""Those of Kafka's own start script."""
+"""Flags of Kafka's own start script."""
 
 
 def broker_environment() -> dict[str, str]:
-    """That of a broker. A shell may ask that Python keeps no compiled modules; whoever installs a broker has them."""
+    """Returns a broker's environment. A shell may disable Python's compiled modules; an installed broker has them."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 class MeasuredBroker(ABC):
-    """One broker on a directory of its own. A context manager that starts it and leaves no process behind, and no file
-    unless it `keeps` them for the end of all legs.
+    """One broker on a directory of its own.
 
-    To keep very many is to be fair to the next leg: ext4 gives an inode out again minutes after it became free, and
-    looks through all of those for each new one. Making 10,000 partitions then takes ten times as long.
+    The context manager starts it, and leaves no process behind. It leaves no file either, unless it `keeps` them until
+    the end of all legs. With very many files that is fair to the next leg: ext4 reuses an inode only minutes after it
+    became free, and for each new inode it searches all of those. Then the creation of 10,000 partitions takes ten times
+    as long.
     """
 
     name: str
@@ -58,7 +59,7 @@ class MeasuredBroker(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What starts it; whatever must be laid out first is."""
+        """Returns the command that starts it, and prepares its files first."""
 
     @property
     def pid(self) -> int:
@@ -67,7 +68,7 @@ class MeasuredBroker(ABC):
 
     @property
     def running(self) -> bool:
-        """It was started and not stopped since."""
+        """True if it was started and not stopped since."""
         return self._process is not None
 
     @property
@@ -75,7 +76,7 @@ class MeasuredBroker(ABC):
         return (self.pid,)
 
     def spawn(self) -> float:
-        """Starts the process and returns at once, with the time at which it did."""
+        """Starts the process. Returns its start time at once."""
         command = self.command()
         with self._output.open("ab") as output:
             started = time.perf_counter()
@@ -85,7 +86,7 @@ class MeasuredBroker(ABC):
         return started
 
     def start(self) -> None:
-        """Starts it; returns when it answers requests."""
+        """Starts it and returns once it answers requests."""
         started = self.spawn()
         while time.perf_counter() - started < START_SECONDS:
             self.check_alive()
@@ -98,17 +99,17 @@ class MeasuredBroker(ABC):
         raise RuntimeError(f"{self.name} did not answer: {self.output_tail()}")
 
     def check_alive(self) -> None:
-        """RuntimeError with its last lines when the process has ended."""
+        """Raises RuntimeError with its last lines if the process has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.name} ended with {self._process.returncode}: {self.output_tail()}")
 
     def output_tail(self) -> str:
-        """The end of what it wrote."""
+        """Returns the end of its output."""
         return self._output.read_text(errors="replace")[-2000:]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> float:
-        """Ends it (SIGTERM: in order); seconds it took."""
+        """Stops it in order (SIGTERM). Returns the seconds that it took."""
         process, self._process = self._process, None
         if process is None:
             return 0.0
@@ -131,7 +132,7 @@ class MeasuredBroker(ABC):
         return memory_of(self.pid, "VmHWM")
 
     def disk_bytes(self) -> int:
-        """What its directory holds."""
+        """Returns the size of its directory."""
         return bytes_below(self.directory)
 
     def __enter__(self) -> MeasuredBroker:
@@ -148,14 +149,14 @@ class MeasuredBroker(ABC):
         self.close()
 
     def close(self) -> None:
-        """Ends it at once and removes its data, or does not."""
+        """Kills it at once, and removes its data unless it keeps them."""
         self.stop(signal.SIGKILL)
         if not self._keep_files:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class KafkaBroker(MeasuredBroker):
-    """Apache Kafka, controller and broker in one process, stock settings."""
+    """Apache Kafka with stock settings: controller and broker in one process."""
 
     name = "kafka"
 
@@ -166,7 +167,7 @@ class KafkaBroker(MeasuredBroker):
 
 
 class TieredBroker(MeasuredBroker):
-    """`tiered serve` with its defaults: its bucket is a directory beside its log. It may hold more partitions."""
+    """`tiered serve` with its defaults, but room for more partitions. Its bucket is a directory beside its log."""
 
     name = "ours"
 
@@ -179,13 +180,13 @@ class TieredBroker(MeasuredBroker):
 
 
 def bytes_below(directory: Path) -> int:
-    """Of all files that stay while they are looked at."""
+    """Returns the size of all files that stay during the count."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
             try:
                 total += os.stat(os.path.join(folder, name)).st_size
-            except OSError:  # it went meanwhile
+            except OSError:  # it was deleted meanwhile
                 continue
     return total
 

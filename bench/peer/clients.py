@@ -1,4 +1,4 @@
-"""The clients of a leg: the loader in C, and confluent-kafka for what is not about throughput."""
+"""The clients of a leg: the loader in C for throughput, confluent-kafka for all else."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FAST_RETRY = {
     "topic.metadata.refresh.fast.interval.ms": 50, "topic.metadata.propagation.max.ms": 300_000,
     "socket.timeout.ms": 10_000, "message.timeout.ms": 300_000, "linger.ms": 0, "acks": 1, "log_level": 2,
 }  # fmt: skip
-"""A client that tries again at once: a broker that comes back is measured, not the client's patience."""
+"""Retries at once: the leg measures the broker that comes back, not the client's backoff."""
 
 
 def build_loader() -> Path:
-    """The loader's binary, compiled when its sources changed. It runs on the librdkafka of confluent-kafka's wheel."""
+    """Returns the loader's binary, compiled if its sources changed. It uses librdkafka of confluent-kafka's wheel."""
     root = Path(os.environ.get("TIERED_BENCH") or Path.home() / ".cache" / "tiered" / "bench")
     wheel = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     library = next(wheel.glob("librdkafka-*.so*"), None)
@@ -57,7 +57,7 @@ def build_loader() -> Path:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """One run of the loader: what it counted, and what the machine spent meanwhile."""
+    """One run of the loader: its counts, and the CPU use of the machine meanwhile."""
 
     counts: Mapping[str, float]
     usage: CpuUsage
@@ -93,8 +93,10 @@ def run_loader(
 
 
 def create_topics(address: str, topics: Mapping[str, int], replicas: int = 1, **configs: str) -> None:
-    """Topics with so many partitions each; requests of a bounded size. Where there are several replicas, all but one
-    are needed to acknowledge."""
+    """Creates topics with this many partitions each, by requests of bounded size.
+
+    With several replicas, all but one have to acknowledge.
+    """
     if replicas > 1:
         configs["min_insync_replicas"] = str(replicas - 1)
     admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
@@ -116,7 +118,7 @@ def delete_topic(address: str, topic: str) -> None:
 
 
 def count_records(address: str, topic: str, partitions: int) -> int:
-    """The sum of the partitions' high watermarks."""
+    """Returns the sum of the partitions' high watermarks."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "count", "log_level": 2})
     try:
         ends = (consumer.get_watermark_offsets(TopicPartition(topic, each), 10) for each in range(partitions))
@@ -127,7 +129,7 @@ def count_records(address: str, topic: str, partitions: int) -> int:
 
 @dataclass
 class AckTimes:
-    """When records, one on each partition, were acknowledged: seconds since `since`."""
+    """Times at which records, one on each partition, were acknowledged: seconds since `since`."""
 
     first: float
     last: float
@@ -136,7 +138,7 @@ class AckTimes:
 def produce_to_each(
     address: str, partitions: Sequence[tuple[str, int]], since: float, check_alive: Callable[[], None], acks: str = "1"
 ) -> AckTimes:
-    """Produces one record to each of the partitions, as soon as they take it. `alive` is asked now and then."""
+    """Produces one record to each partition as soon as it accepts one. Calls `check_alive` from time to time."""
     producer = Producer({**FAST_RETRY, "acks": acks, "bootstrap.servers": address})
     times: list[float] = []
     failures: list[str] = []

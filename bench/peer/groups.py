@@ -1,4 +1,4 @@
-"""A large group of the classic protocol: all join, one leaves, one more comes."""
+"""A large group of the classic protocol: all members join, one leaves, one more joins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def large_group(leg: Leg) -> Figures:
                         usage = window.close()
                         break
             finally:
-                process.kill()  # two hundred orderly farewells are not part of it
+                process.kill()  # two hundred LeaveGroups are not measured
         if usage is None:
             raise RuntimeError(f"the members ended with {process.returncode} after {times}")
         return {**times, "cpu": usage.broker_cpu, "foreign": usage.foreign_share}

@@ -1,4 +1,4 @@
-"""One record at a time: open loop end to end, and closed loops of single-record requests."""
+"""Latency of single records: open loop end to end, and closed loops of single-record requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, idleness, many partitions, and what comes after `kill -9`."""
+"""Start, idle use, many partitions, and the restart after `kill -9`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNFLUSHED_RECORDS = 2_000_000
 
 
 def measure_first_produce(broker: MeasuredBroker) -> float:
-    """Seconds from the process's start to a record acknowledged, asked for by a bare socket."""
+    """Returns the seconds from the process's start to an acknowledged record, requested over a bare socket."""
     started = broker.spawn()
     wait_acknowledged(broker, produce_request(TOPIC, 0, b"x" * 100), produce_error_offset(TOPIC))
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The machine under a bench: its cores, whose CPU time went where, and when it is quiet."""
+"""The machine under a benchmark: its cores, the use of their CPU time, and waits until it is quiet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOUCH_FILE = 1 << 30
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds of a process and of its children that have ended; 0 when it is gone."""
+    """Returns the CPU seconds of a process and its ended children; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -26,20 +26,20 @@ def cpu_of(pid: int) -> float:
 
 
 def memory_of(pid: int, field: str = "VmRSS") -> int:
-    """Bytes: VmRSS now, VmHWM at its highest."""
+    """Returns bytes: VmRSS now, and VmHWM, its peak."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split(f"{field}:")[1].split()[0]) * 1024
 
 
 def kernel_seconds() -> float:
-    """CPU seconds of the kernel's own threads: write-back of what brokers wrote is not foreign work."""
+    """Returns the CPU seconds of the kernel's own threads: write-back of the brokers' data is no foreign work."""
     total = 0
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal():
             continue
         try:
             fields = Path(entry.path, "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process ended meanwhile
             continue
         if int(fields[1]) == KTHREADD:
             total += int(fields[11]) + int(fields[12])
@@ -47,7 +47,7 @@ def kernel_seconds() -> float:
 
 
 def busy_seconds(cores: Iterable[int]) -> float:
-    """CPU seconds that the cores were not idle; what a hypervisor took counts too."""
+    """Returns the CPU seconds in which the cores were not idle. Time that a hypervisor took counts too."""
     wanted = {f"cpu{core}" for core in cores}
     total = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -59,7 +59,7 @@ def busy_seconds(cores: Iterable[int]) -> float:
 
 
 def pin_cores(text: str) -> tuple[int, ...]:
-    """Binds this process, and all that it starts, to some cores: `2,3`, `all`, or "" for the last two."""
+    """Binds this process and its children to some cores: `2,3`, `all`, or "" for the last two."""
     available = sorted(os.sched_getaffinity(0))
     if text == "all":
         cores = available
@@ -73,7 +73,7 @@ def pin_cores(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class CpuUsage:
-    """What a stretch of time cost."""
+    """CPU use of a period."""
 
     seconds: float
     broker_cpu: float
@@ -82,7 +82,7 @@ class CpuUsage:
 
 
 class CpuWindow:
-    """From its making to `close`: CPU of all brokers (process ids), and of strangers on our cores."""
+    """CPU use from construction to `close`: of all brokers (process ids), and of other processes on our cores."""
 
     def __init__(self, brokers: Iterable[int], client: int = 0) -> None:
         self._brokers = frozenset(brokers)
@@ -95,7 +95,7 @@ class CpuWindow:
         self._start = time.perf_counter()
 
     def close(self) -> CpuUsage:
-        """Reads the clocks again."""
+        """Ends the period and returns its use."""
         seconds = time.perf_counter() - self._start
         cpu = self._used(self._brokers) - self._broker_cpu
         ours = self._used(self._pids) - self._own_cpu
@@ -108,7 +108,7 @@ class CpuWindow:
 
 
 def io_share() -> float:
-    """The share of the last ten seconds in which somebody waited for the disk; 0 where the kernel does not tell."""
+    """Returns the share of the last ten seconds in which a process waited for the disk; 0 if the kernel has none."""
     try:
         text = Path("/proc/pressure/io").read_text()
     except OSError:
@@ -117,8 +117,10 @@ def io_share() -> float:
 
 
 def wait_quiet(limit_seconds: float) -> float:
-    """Waits until our cores were idle for a moment and the disk has done what the last leg left to it, at most so long;
-    gives the last busy share seen."""
+    """Waits, up to a limit, until our cores were idle for a moment and the disk has written the last leg's data.
+
+    Returns the last busy share.
+    """
     cores = sorted(os.sched_getaffinity(0))
     until = time.monotonic() + limit_seconds
     while True:
@@ -130,8 +132,10 @@ def wait_quiet(limit_seconds: float) -> float:
 
 
 def measure_wakeup_delay(seconds: float) -> tuple[float, float]:
-    """How late a process that sleeps a millisecond at a time is woken: p99 and p99.9, in seconds. No broker's latency
-    can be seen below that."""
+    """Returns how late a process wakes up that sleeps one millisecond at a time: p99 and p99.9, in seconds.
+
+    No latency of a broker below that can be measured.
+    """
     late: list[float] = []
     start = time.perf_counter()
     due = start
@@ -144,7 +148,7 @@ def measure_wakeup_delay(seconds: float) -> tuple[float, float]:
 
 
 def touch_memory(directory: Path) -> None:
-    """A guest's memory is backed on first touch, which costs the first leg dear: fills the page cache once."""
+    """Fills the page cache once: a guest's memory is backed on first touch, which would slow down the first leg."""
     piece = bytes(8 << 20)
     for number in range(TOUCH_BYTES // TOUCH_FILE):
         with (directory / f"touch-{number}").open("wb", buffering=0) as file:

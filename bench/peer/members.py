@@ -1,4 +1,4 @@
-"""Many members of one group in one process of their own; says when all partitions are spread evenly over them.
+"""Many members of one group in one process of their own. Reports when all partitions are spread evenly over them.
 
     python -m bench.peer.members ADDRESS TOPIC PARTITIONS MEMBERS
 
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 class BenchMember:
-    """A consumer and how many partitions it has."""
+    """A consumer and the number of its partitions."""
 
     def __init__(self, address: str, topic: str) -> None:
         self.assigned = 0
@@ -38,7 +38,7 @@ class BenchMember:
 
 
 def wait_balanced(members: list[BenchMember], partitions: int) -> None:
-    """Polls all until each partition has a member and no member has two more than another."""
+    """Polls all members until each partition has one and no member has two more than another."""
     until = time.perf_counter() + TIMEOUT_SECONDS
     while True:
         for member in members:
@@ -74,7 +74,7 @@ def main(address: str, topic: str, partitions: int, count: int) -> None:
     members.append(BenchMember(address, topic))
     wait_balanced(members, partitions)
     report("grown", started)
-    os._exit(0)  # two hundred orderly farewells would take minutes
+    os._exit(0)  # two hundred LeaveGroups would take minutes
 
 
 if __name__ == "__main__":

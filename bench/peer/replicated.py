@@ -1,4 +1,4 @@
-"""Three brokers, three replicas, acks=all: throughput, and how long nobody acknowledges when a broker goes."""
+"""Three brokers, three replicas, acks=all: throughput, and the time without acknowledgements after a broker fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.peer.workload import MEMORY, QUICK, Figures, Leg, Metric, Workload, c
 
 REPLICAS = 3
 RECORDS = 700_000
-"""Of one round: three copies are as many bytes as a round of one broker writes."""
+"""Records of one round: three copies are as many bytes as a round of one broker writes."""
 TOPIC = "beating"
 PARTITIONS = 12
 ROUND_SECONDS = 0.02
@@ -33,16 +33,16 @@ PARTITIONS_TOTAL = 1_000
 
 
 class AckProbe:
-    """Sends a record to each partition fifty times a second and knows when each was acknowledged."""
+    """Sends a record to each partition fifty times a second, and notes when each was acknowledged."""
 
     def __init__(self, address: str) -> None:
         self._producer = Producer({**FAST_RETRY, "acks": "all", "bootstrap.servers": address})
         self.acked: list[tuple[int, float, float]] = []
-        """Partition, when it was sent, when it was acknowledged."""
+        """(partition, time sent, time acknowledged)."""
         self._failed: list[str] = []
 
     def send_round(self) -> None:
-        """One record to each, and what was told meanwhile."""
+        """Sends one record to each partition, and handles the acknowledgements that have arrived."""
         until = time.perf_counter() + ROUND_SECONDS
         for partition in range(PARTITIONS):
             on_delivery = partial(self._on_delivery, partition, time.perf_counter())
@@ -59,7 +59,7 @@ class AckProbe:
             self._failed.append(str(error))
 
     def warm_up(self, seconds: float = WARM_UP_SECONDS) -> None:
-        """Beats for some time, forgets what was before, also what was acknowledged while nobody listened."""
+        """Forgets earlier acknowledgements, also those that arrived while nothing polled, then sends for some time."""
         self._producer.flush(LEG_SECONDS)
         self.acked.clear()
         until = time.perf_counter() + seconds
@@ -67,7 +67,7 @@ class AckProbe:
             self.send_round()
 
     def measure_recovery(self, since: float) -> list[float]:
-        """Beats until each partition acknowledged a record sent after `since`: the seconds of each."""
+        """Sends until each partition acknowledged a record sent after `since`. Returns the seconds of each."""
         until = time.perf_counter() + LEG_SECONDS
         while time.perf_counter() < until:
             self.send_round()
@@ -80,7 +80,7 @@ class AckProbe:
         raise RuntimeError(f"not all partitions are back after {LEG_SECONDS:g} s")
 
     def longest_wait(self) -> float:
-        """The longest that a record waited for its acknowledgement."""
+        """Returns the longest time that a record waited for its acknowledgement."""
         return max(acked - sent for _, sent, acked in self.acked)
 
 
@@ -113,7 +113,7 @@ def measure_failover(leg: Leg) -> Figures:
 
 
 def choose_victim(trio: BenchCluster, *, controller: bool) -> int:
-    """A broker that leads some partition and is, or is not, the controller."""
+    """Returns the controller, or another broker that leads some partition."""
     controller_id = trio.controller()
     if controller:
         return controller_id
@@ -122,7 +122,7 @@ def choose_victim(trio: BenchCluster, *, controller: bool) -> int:
 
 
 def _measure_kill(trio: BenchCluster, probe: AckProbe, node: int) -> float:
-    """Seconds from kill -9 to a record acknowledged on all partitions."""
+    """Returns the seconds from kill -9 to an acknowledged record on all partitions."""
     probe.warm_up()
     since = time.perf_counter()
     trio.brokers[node].stop(signal.SIGKILL)
@@ -133,7 +133,7 @@ def _measure_kill(trio: BenchCluster, probe: AckProbe, node: int) -> float:
 
 
 def _measure_restart(trio: BenchCluster, probe: AckProbe) -> float:
-    """The longest that a record of any partition waits while a leader is stopped in order and started again."""
+    """Returns the longest wait of a record on any partition while a leader is stopped in order and started again."""
     broker = trio.brokers[choose_victim(trio, controller=False)]
     probe.warm_up()
 
@@ -154,7 +154,7 @@ _numbers = itertools.count()
 
 
 def _measure_topic_creation(trio: BenchCluster) -> float:
-    """Seconds from kill -9 of the controller to a topic made."""
+    """Returns the seconds from kill -9 of the controller to a created topic."""
     controller = trio.controller()
     other = trio.brokers[next(node for node in NODES if node != controller)]
     since = time.perf_counter()

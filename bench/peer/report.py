@@ -1,4 +1,4 @@
-"""What the legs of both sides come to: medians, the ratio with its interval, and whether that clears the goal."""
+"""Summary of the legs of both sides: medians, the ratio with its confidence interval, and whether it meets the goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.peer.workload import Figures, Metric, Workload
 DRAWS = 10_000
 CONFIDENCE = 0.95
 FOREIGN_SHARE = 0.03
-"""Of our cores: a leg in which strangers had more is run again, and if that does not help, marked."""
+"""Share of our cores. A leg in which other processes used more is run again, and marked if that does not help."""
 UNITS = re.compile("_(us|seconds|mb|percent|kb_each)$")
 VERDICTS = {True: "met", False: "**missed**", None: ""}
 
@@ -47,7 +47,7 @@ class ReportRow:
 
 
 def confidence_interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The bootstrap interval of the median."""
+    """Returns the bootstrap interval of the median."""
     rng = random.Random(len(ratios))
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(DRAWS))
     cut = int(DRAWS * (1 - CONFIDENCE) / 2)
@@ -55,14 +55,14 @@ def confidence_interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def _ratio(ours: float, kafka: float) -> float:
-    """Two costs too small for the clocks are equal."""
+    """Returns ours / Kafka. Two costs too small for the clocks are equal."""
     if kafka:
         return ours / kafka
     return float("inf") if ours else 1.0
 
 
 def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> ReportRow:
-    """The row of one metric."""
+    """Returns the row of one metric."""
     noisy = sum(max(pair.ours["foreign"], pair.kafka["foreign"]) > FOREIGN_SHARE for pair in pairs)
     ours = [pair.ours[metric.key] for pair in pairs]
     kafka = [pair.kafka[metric.key] for pair in pairs]
@@ -75,7 +75,7 @@ def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> Repor
 
 
 def table(titles: dict[str, str], rows: Sequence[ReportRow]) -> str:
-    """A Markdown table, one row a metric; `~` marks a ratio with noisy pairs."""
+    """Formats a Markdown table, one row a metric; `~` marks a ratio with noisy pairs."""
     lines = ["| workload | figure | ours | Kafka | ours / Kafka | 95 % | goal | |"]
     lines.append("| --- | --- | ---: | ---: | ---: | --- | ---: | --- |")
     last = ""

@@ -1,4 +1,4 @@
-"""Bytes in and out as fast as it goes, and at a steady rate to many groups."""
+"""Throughput in and out at full speed, and at a steady rate to many groups."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GB = 1e9
 MB = 1e6
 PARTITIONS = 6
 RECORDS = {1024: 2_000_000, 100: 10_000_000}
-"""Of one round: long enough to time, short of the kernel's write-back throttle."""
+"""Records of one round: long enough to time, too short to meet the kernel's write-back throttle."""
 CODEC_RECORDS = 1_500_000
 JSON_LINES = 1000
 JSON_BYTES = 1024
 DELETE_SECONDS = 10.0
 WARM_SECONDS, TIMED_SECONDS = 40.0, 15.0
-"""At most so much of warming up and of timing, in whole rounds."""
+"""Limits of warm-up and of timing, in whole rounds."""
 PRODUCER: dict[str, object] = {
     "linger.ms": 50,
     "batch.num.messages": 10_000,
@@ -42,7 +42,7 @@ GROUPS = 8
 
 
 def json_lines(directory: Path) -> Path:
-    """1,000 lines as services log them, about 1 KiB each, the same in every run."""
+    """Returns 1,000 lines as services log them, about 1 KiB each, the same in every run."""
     path = directory / "lines.json"
     if not path.exists():
         rng = random.Random(4)
@@ -51,7 +51,7 @@ def json_lines(directory: Path) -> Path:
 
 
 def _event_line(rng: random.Random, number: int) -> str:
-    """Names and enumerations that repeat, ids and numbers that do not, in the mixture of a web shop's events."""
+    """Returns one event of a web shop: names and enumerations that repeat, ids and numbers that do not."""
     event = {
         "event_id": f"{rng.getrandbits(128):032x}",
         "type": rng.choice(["page_view", "add_to_cart", "checkout", "search", "refund"]),
@@ -74,7 +74,7 @@ def _event_line(rng: random.Random, number: int) -> str:
 
 
 def sum_loads(loads: list[LoadResult], broker: MeasuredBroker | BenchCluster) -> Figures:
-    """The figures of several timed rounds as one."""
+    """Returns the figures of several timed rounds as one."""
     records = sum(each.counts["records"] for each in loads)
     volume = sum(each.counts["bytes"] for each in loads)
     seconds = sum(each.counts["seconds"] for each in loads)
@@ -102,7 +102,7 @@ def run_load(
 
 
 def wait_deleted(broker: MeasuredBroker | BenchCluster, limit: float) -> None:
-    """Waits until the files of deleted topics are, too."""
+    """Waits until the files of deleted topics are deleted too."""
     until = time.perf_counter() + DELETE_SECONDS
     while broker.disk_bytes() > limit and time.perf_counter() < until:
         time.sleep(0.1)
@@ -116,7 +116,7 @@ def fill(
     properties: Mapping[str, object],
     replicas: int = 1,
 ) -> LoadResult:
-    """One run of the producer into a new topic; what it says was acknowledged is there."""
+    """Runs the producer once into a new topic, and checks that all acknowledged records are there."""
     create_topics(broker.address, {topic: partitions}, replicas)
     done = run_load(broker, "produce", topic, ["-p", str(partitions), *options], properties)
     found = count_records(broker.address, topic, partitions)
@@ -141,7 +141,7 @@ def run_rounds(
     properties: Mapping[str, object],
     replicas: int = 1,
 ) -> Figures:
-    """Runs of the producer, each into a fresh topic: some that warm the broker, then those that count."""
+    """Runs the producer several times, each into a fresh topic: some rounds warm the broker, the rest count."""
     warm: list[LoadResult] = []
     timed: list[LoadResult] = []
     empty = broker.disk_bytes()
@@ -156,7 +156,7 @@ def run_rounds(
 
 
 def _has_enough(done: Sequence[LoadResult], rounds: int, seconds: float) -> bool:
-    """So many rounds, or, where clients that compress make them long, so much time."""
+    """True after enough rounds, or after enough time if clients that compress make rounds long."""
     return len(done) >= rounds or sum(each.counts["seconds"] for each in done) >= seconds
 
 

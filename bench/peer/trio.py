@@ -1,4 +1,4 @@
-"""Three brokers of one kind as one cluster, on fresh data, by the verbs of one broker."""
+"""Three brokers of one kind as one cluster, on fresh data, behind the interface of one broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEP_SECONDS = 0.05
 
 
 class BenchCluster:
-    """Brokers 1 to 3. A context manager that starts them, waits until each knows the others, and leaves nothing."""
+    """Brokers 1 to 3. The context manager starts them, waits until each knows the others, and leaves nothing behind."""
 
     def __init__(self, root: Path, kind: type[MeasuredBroker], settings: Mapping[str, str] | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"trio-{kind.name}-", dir=root))
@@ -35,7 +35,7 @@ class BenchCluster:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of those that run."""
+        """Returns the process ids of the brokers that run."""
         return tuple(each.pid for each in self.brokers.values() if each.running)
 
     def peak_rss(self) -> int:
@@ -45,7 +45,7 @@ class BenchCluster:
         return sum(each.disk_bytes() for each in self.brokers.values())
 
     def check_alive(self) -> None:
-        """RuntimeError when one that was not stopped has ended."""
+        """Raises RuntimeError if a broker that was not stopped has ended."""
         for each in self.brokers.values():
             if each.running:
                 each.check_alive()
@@ -54,7 +54,10 @@ class BenchCluster:
         return "\n".join(each.output_tail()[-700:] for each in self.brokers.values())
 
     def controller(self) -> int:
-        """The node that decides about metadata now. Kafka tells clients any broker, so its quorum is asked."""
+        """Returns the id of the active controller.
+
+        Kafka names clients any broker as controller, so its quorum is queried.
+        """
         if isinstance(self.brokers[1], KafkaBroker):
             output = tool("metadata-quorum", "--bootstrap-server", self.address, "describe", "--status")
             found = re.search(r"LeaderId:\s+(\d+)", output)
@@ -64,13 +67,13 @@ class BenchCluster:
         return int(admin.describe_cluster(request_timeout=ADMIN_SECONDS).result(ADMIN_SECONDS).controller.id)
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The leader of each partition."""
+        """Returns the leader of each partition."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 2})
         partitions = admin.list_topics(topic, ADMIN_SECONDS).topics[topic].partitions
         return {number: each.leader for number, each in partitions.items()}
 
     def wait_in_sync(self) -> None:
-        """Until everybody is there, and every in-sync set has all replicas."""
+        """Waits until all brokers are there, and each ISR has all replicas."""
         until = time.perf_counter() + IN_SYNC_SECONDS
         while not self._is_in_sync():
             self.check_alive()
@@ -79,7 +82,7 @@ class BenchCluster:
             time.sleep(STEP_SECONDS)
 
     def _is_in_sync(self) -> bool:
-        """Whether each broker, asked alone, says so."""
+        """True if each broker reports so by itself."""
         for each in self.brokers.values():
             admin = AdminClient({"bootstrap.servers": each.address, "log_level": 2})
             try:
@@ -115,7 +118,7 @@ class BenchCluster:
 
 
 def _configure_cluster(brokers: Mapping[int, MeasuredBroker], directory: Path) -> None:
-    """The settings that make them one cluster: a quorum of all three for Kafka, one bucket for ours."""
+    """Writes the settings that make them one cluster: a quorum of all three for Kafka, one bucket for ours."""
     controllers = {node: f"127.0.0.1:{free_port()}" for node in brokers}
     voters = ",".join(f"{node}@{address}" for node, address in controllers.items())
     for node, each in brokers.items():

@@ -1,4 +1,4 @@
-"""Requests written by hand, for what must not wait for a client's own timers: a first answer, a frame repeated."""
+"""Hand-written requests that must not wait for a client's own timers: a first response, a repeated frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACKS_LEADER = 1
 
 
 def _short(text: bytes) -> bytes:
-    """A compact string of fewer than 127 bytes."""
+    """Encodes a compact string of fewer than 127 bytes."""
     assert len(text) < 127
     return bytes([len(text) + 1]) + text
 
@@ -30,12 +30,12 @@ def _frame(key: int, version: int, body: bytes, *, flexible: bool) -> bytes:
 
 
 def api_versions_request() -> bytes:
-    """ApiVersions v0, which every broker answers."""
+    """Encodes ApiVersions v0, which every broker answers."""
     return _frame(18, 0, b"", flexible=False)
 
 
 def produce_request(topic: str, partition: int, value: bytes) -> bytes:
-    """A Produce request of one record, acks=1."""
+    """Encodes a Produce request of one record, acks=1."""
     batch = encode_batch([(int(time.time() * 1000), None, value, ())])
     body = b"\0" + struct.pack(">hi", ACKS_LEADER, 30_000)
     body += b"\x02" + _short(topic.encode()) + b"\x02" + struct.pack(">i", partition)
@@ -44,12 +44,12 @@ def produce_request(topic: str, partition: int, value: bytes) -> bytes:
 
 
 def produce_error_offset(topic: str) -> int:
-    """Where the error code stands in the whole answer to `produce`."""
+    """Returns the position of the error code in the whole response to `produce_request`."""
     return 4 + 4 + 1 + 1 + len(_short(topic.encode())) + 1 + 4
 
 
 def send_request(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> bytes:
-    """One request on a connection of its own; the whole answer. OSError when there is none."""
+    """Sends one request on a new connection. Returns the whole response; raises OSError if there is none."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         connection.sendall(frame)
         answer = b""
@@ -62,7 +62,7 @@ def send_request(port: int, frame: bytes, timeout: float = TIMEOUT_SECONDS) -> b
 
 
 def is_acknowledged(port: int, frame: bytes, error_offset: int) -> bool:
-    """Whether the broker acknowledged this produce request just now."""
+    """True if the broker acknowledges this produce request now."""
     try:
         answer = send_request(port, frame)
     except OSError:
@@ -72,7 +72,7 @@ def is_acknowledged(port: int, frame: bytes, error_offset: int) -> bool:
 
 
 def create_topic(port: int, name: str, replicas: int, timeout: float) -> bool:
-    """Whether a topic of one partition was made just now, asked of any broker."""
+    """Creates a topic of one partition by a request to any broker. Returns true if it was created."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=replicas)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout * 1000))
     body = bytes(codec.encode(request, CREATE_TOPICS_VERSION))

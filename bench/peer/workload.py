@@ -1,4 +1,4 @@
-"""What a workload is: a leg that runs on one broker and gives figures, and what is asked of each figure's ratio."""
+"""A workload: a leg that runs on one broker and gives figures, and the goal for the ratio of each figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Scale:
-    """How long legs are."""
+    """Length of legs."""
 
     warm_rounds: int
     timed_rounds: int
@@ -30,7 +30,7 @@ FULL = Scale(5, 3, 15, 10, 22, 60, 30)
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a leg. `goal` is for ours / Kafka: at least it, or at most it for what should be small."""
+    """One figure of a leg. `goal` is for ours / Kafka: a floor, or a ceiling for figures that should be small."""
 
     key: str
     unit: str
@@ -38,7 +38,7 @@ class Metric:
     at_most: bool = True
 
     def is_met(self, low: float, high: float) -> bool | None:
-        """Whether the whole interval clears the goal; None when there is none."""
+        """True if the whole interval meets the goal; None if there is no goal."""
         if self.goal is None:
             return None
         return high <= self.goal if self.at_most else low >= self.goal
@@ -46,7 +46,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Leg:
-    """Where a leg may put things, and how long it may be."""
+    """Directory and length of a leg."""
 
     root: Path
     scale: Scale

@@ -1,6 +1,6 @@
 """`tiered` topics in Spark. PySpark finds the data source by this package's name: no registration call is needed.
 
-Importing the package costs nothing and needs no Spark: it is imported by every look-up of any Python data source.
+The import costs nothing and needs no Spark, because each look-up of any Python data source imports this package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""A topic as a running broker serves it, the newest records included: bounds, look-ups by time and whole batches, over
-its HTTP interface. For plain, blocking code on the driver and in tasks; every batch's CRC is checked here."""
+"""A topic as a running broker serves it, with the newest records: bounds, look-ups by time and whole batches over HTTP.
+
+Plain, blocking code for the driver and for tasks. It checks the CRC of every batch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ RAW = "application/octet-stream"
 
 
 class LivePartition(NamedTuple):
-    """`[start, end)` can be read, committed records only; `log_bytes` is about what they take."""
+    """Offsets `[start, end)` that can be read, committed records only. `log_bytes` is about their size."""
 
     partition: int
     start: int
@@ -29,7 +31,7 @@ class LivePartition(NamedTuple):
 
 
 class BrokerClient:
-    """One broker, by `HOST:PORT` or `http://HOST:PORT` of its HTTP interface. Refused, Unavailable."""
+    """Client of one broker's HTTP, at `HOST:PORT` or `http://HOST:PORT`. Raises `Refused` and `Unavailable`."""
 
     def __init__(self, bootstrap: str) -> None:
         parts = urlsplit(bootstrap if "://" in bootstrap else f"http://{bootstrap}")
@@ -41,7 +43,7 @@ class BrokerClient:
             raise Refused(Code.INVALID_REQUEST, f"bootstrap must be HOST:PORT of a broker's HTTP, not {bootstrap!r}")
 
     def partitions(self, topic: str) -> list[LivePartition]:
-        """What can be read of each partition now."""
+        """Returns the readable offsets of each partition now."""
         found = []
         for each in self._json(f"/topics/{quote(topic, safe='')}/partitions"):
             state = self._json(f"/tiered/v1/topics/{quote(topic, safe='')}/partitions/{each['partition']}")
@@ -53,7 +55,7 @@ class BrokerClient:
         return found
 
     def offset(self, topic: str, partition: LivePartition, bound: Bound) -> int:
-        """The offset that a bound means: a timestamp after the last record is the end."""
+        """Returns the offset that a bound means. A timestamp after the last record means the end."""
         match bound.kind:
             case BoundKind.EARLIEST:
                 return partition.start
@@ -69,7 +71,7 @@ class BrokerClient:
     def batches(
         self, topic: str, partition: int, start: int, end: int
     ) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
-        """Whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
+        """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, some MiB at a time."""
         where, offset = f"{topic}-{partition} at {self._host}:{self._port}", start
         while offset < end:
             data = self._get(_records_path(topic, partition, {"offset": offset, "max_bytes": READ_BYTES}), RAW)
@@ -102,7 +104,7 @@ def _records_path(topic: str, partition: int, query: Mapping[str, int | str]) ->
 
 
 def _to_error(status: int, body: bytes) -> Refused | Unavailable:
-    """The broker's own words."""
+    """Returns the error in the broker's own words."""
     try:
         why = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

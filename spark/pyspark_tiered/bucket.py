@@ -1,4 +1,4 @@
-"""The bucket as Spark's driver and its tasks see it: topics, bounds and batches, without any broker."""
+"""Reads topics, bounds and batches from the bucket without a broker: for Spark's driver and its tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from tiered.offline.bucket import Bucket, open_bucket
 from tiered.records.model import WalkedBatch
 
 TASK_READ_AHEAD_BYTES = 32 << 20
-"""Of one task: a machine runs one for each core."""
+"""Bytes that one task reads ahead. A machine runs one task for each core."""
 
 
 async def cold_topic(bucket: Bucket, name: str, starts: Mapping[int, int] | None = None) -> ColdTopic:
-    """What is cold of a topic now; of each partition only segments that end above `starts`. `Refused`."""
+    """Returns the cold part of a topic now; of each partition only segments that end above `starts`.
+
+    Raises `Refused` if there is no such topic.
+    """
     found = await bucket.find_topic(name)
     pids = [PartitionId(found.topic_id, number) for number in range(len(found.partitions))]
     manifests = await asyncio.gather(*(bucket.manifests.load(partition_id) for partition_id in pids))
@@ -38,7 +41,7 @@ async def _load_partition(bucket: Bucket, number: int, manifest: Manifest | None
 
 
 def check_topic(store: str, name: str) -> None:
-    """`Refused` when the store has no such topic: before Spark starts, which takes a while."""
+    """Raises `Refused` if the store has no such topic: before Spark starts, which takes a while."""
 
     async def look() -> None:
         async with open_bucket(store) as bucket:
@@ -48,7 +51,7 @@ def check_topic(store: str, name: str) -> None:
 
 
 async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:
-    """The offset that a bound means: a timestamp after the last cold record is the cold end."""
+    """Returns the offset that a bound means. A timestamp after the last cold record means the cold end."""
     partition = topic.partitions[number]
     match bound.kind:
         case BoundKind.EARLIEST:
@@ -64,9 +67,9 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
 
 
 def read_batches(url: str, split: Split) -> Generator[tuple[memoryview, list[WalkedBatch]]]:
-    """The batches of a split, some MiB at a time, every CRC checked, with read-ahead; for plain, blocking code.
+    """Yields the batches of a split, some MiB at a time, with read-ahead, every CRC checked. Plain, blocking code.
 
-    `Corrupt` names the object and the byte, also when an object is gone. `Unavailable` after the store's own retries.
+    Raises `Corrupt` with object and byte, also if an object is gone, and `Unavailable` after the store's own retries.
     """
     loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
     found = _read_pieces(url, split)

@@ -1,8 +1,9 @@
-"""The rows of a table against those of the log: which offsets are missing, doubled, changed or extra.
+"""Compares the rows of a table with those of the log: offsets that are missing, duplicate, changed or extra.
 
-Each row becomes two hashes with different seeds, 128 bits. What is hashed can be read back in one way only: first which
-fields are NULL, then how many headers there are and which of their parts are NULL, then each field that is there, each
-with its length. So a value that moved to another column, a NULL that became empty or a header that was split differ.
+Each row becomes two hashes with different seeds, 128 bits. The hashed form can be read back in one way only: first
+which fields are NULL, then the number of headers and which of their parts are NULL, then each field that is there, with
+its length. So a value that moved to another column, a NULL that became empty and a header that was split differently
+all change the hash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 SEEDS = (1, 2)
 FIELDS = ("timestamp", "timestamp_type", "key", "value", "headers")
-"""What a row says beside its place."""
+"""Content of a row, beside partition and offset."""
 HEADER_NULLS = (
     "CASE WHEN headers IS NOT NULL THEN transform(headers, "
     "h -> CAST(h IS NULL AS int) + 2 * CAST(h.key IS NULL AS int) + 4 * CAST(h.value IS NULL AS int)) END"
@@ -33,7 +34,7 @@ HEADER_NULLS = (
 
 
 def read_cold_topic(store: str, topic: str) -> ColdTopic:
-    """What is cold of a topic now, with all segments."""
+    """Reads the cold part of a topic as it is now, with all segments."""
 
     async def read() -> ColdTopic:
         async with open_bucket(store) as bucket:
@@ -43,7 +44,7 @@ def read_cold_topic(store: str, topic: str) -> ColdTopic:
 
 
 def expected_rows(spark: SparkSession, store: str, topic: ColdTopic, bounds: Mapping[int, Range]) -> DataFrame:
-    """The rows that the table must have, read from the bucket, under the table's column names."""
+    """Returns the rows that the table must have, read from the bucket, under the table's column names."""
     starts = {str(partition.partition): bounds[partition.partition][0] for partition in topic.partitions}
     ends = {str(partition.partition): bounds[partition.partition][1] for partition in topic.partitions}
     reader = (
@@ -63,13 +64,13 @@ def _cast_column(name: str) -> str:
 
 
 def rows_in_bucket(rows: DataFrame, topic: ColdTopic) -> DataFrame:
-    """The table's rows that the bucket still has, too."""
-    kept = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
-    return rows.where(kept or "false")
+    """Returns the table's rows that the bucket still has too."""
+    condition = " OR ".join(f"(partition = {number} AND offset >= {low})" for number, low, _, _ in topic.partitions)
+    return rows.where(condition or "false")
 
 
 def hashes() -> list[Column]:
-    """The columns `h1` and `h2` of a row."""
+    """Returns the columns `h1` and `h2` of a row."""
     from pyspark.sql import functions as f
 
     nulls = reduce(lambda bits, name: bits * 2 + f.col(name).isNull().cast("int"), FIELDS, f.lit(0))
@@ -80,8 +81,10 @@ def hashes() -> list[Column]:
 
 
 def compare_rows(log_rows: DataFrame, table_rows: DataFrame) -> DataFrame:
-    """One row (kind, partition, offset) for each offset at fault. Every row of both sides meets its like in one
-    shuffle, as its hashes."""
+    """Returns one row (kind, partition, offset) for each offset at fault.
+
+    One shuffle brings the hashes of both sides together.
+    """
     from pyspark.sql import functions as f
 
     hashed = [
@@ -109,7 +112,10 @@ def compare_rows(log_rows: DataFrame, table_rows: DataFrame) -> DataFrame:
 
 
 def find_expired_duplicates(rows: DataFrame, topic: ColdTopic, only_equal: bool = False) -> DataFrame:
-    """Doubled rows among those that retention took from the bucket, as faults; `alike`: only where they are equal."""
+    """Returns duplicate rows among those that retention removed from the bucket, as faults.
+
+    `only_equal`: only duplicates with equal content.
+    """
     from pyspark.sql import functions as f
 
     expired = " OR ".join(f"(partition = {number} AND offset < {low})" for number, low, _, _ in topic.partitions)
@@ -121,7 +127,7 @@ def find_expired_duplicates(rows: DataFrame, topic: ColdTopic, only_equal: bool 
 
 
 def find_unknown_rows(rows: DataFrame, topic: ColdTopic) -> DataFrame:
-    """Rows of partitions that the topic does not have, as faults; -1 stands for NULL."""
+    """Returns rows of partitions that the topic does not have, as faults. -1 stands for NULL."""
     known = ", ".join(str(partition.partition) for partition in topic.partitions) or "-1"
     condition = f"partition IS NULL OR offset IS NULL OR partition NOT IN ({known})"
     return rows.where(condition).selectExpr(

@@ -1,8 +1,8 @@
-"""A split -> one finished Parquet file in the table's folder: what each task of a load does, without the JVM.
+"""Converts a split to one finished Parquet file in the table's folder. Each task of a load does this, without the JVM.
 
-The file is whole and on stable storage before the driver hears of it. A task that runs twice leaves a file that no
-commit names; VACUUM takes it away. Where the log cannot be read on, the file ends before that place, and the outcome
-says where and why: what was proved up to there is good.
+The file is complete and on stable storage before the driver learns of it. A task that runs twice leaves a file that no
+commit names; VACUUM removes it. If the log cannot be read on, the file ends before that place, and the result names
+place and reason. Everything below it was checked.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ ZSTD_LEVEL = 1
 """Level 3 makes files 5 % smaller and half of a load's work dearer by a half."""
 DICTIONARY = ["partition", "timestamp_type", "key"]
 DELTA = {"offset": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
-"""Offsets and times differ by little from row to row: faster to write than a dictionary, and much smaller."""
+"""Encodings of columns. Offsets and times differ little from row to row: faster than a dictionary, and much smaller."""
 
 
 OUT_OF_RANGE_LISTED_MAX = 20
-"""Of one file, records whose timestamps became NULL that are named with what the log says."""
+"""Records of one file whose timestamps became NULL that are listed with their value in the log."""
 
 
 class _FileStats(NamedTuple):
-    """What the rows of a file were. Timestamps are microseconds; None where all are NULL."""
+    """Statistics of a file's rows. Timestamps are microseconds, None if all are NULL."""
 
     rows: int
     first_offset: int
@@ -61,10 +61,10 @@ class _FileStats(NamedTuple):
 def convert(
     store: str, split: Split, table_url: str, null_timestamps: bool = False, ranges: Sequence[Range] | None = None
 ) -> ConversionResult:
-    """Writes a split's rows below `table_url` (`file:` or `s3a:`), or of these only what lies in the ranges `only`.
+    """Writes a split's rows below `table_url` (`file:` or `s3a:`), or only those in `ranges`.
 
-    No file when there are no rows (control batches only). A record whose timestamp microseconds cannot hold stops the
-    conversion, or with `null_timestamps` gets NULL and is named.
+    Without rows there is no file (control batches only). A record whose timestamp microseconds cannot hold stops the
+    conversion. With `null_timestamps` it gets NULL and is listed instead.
     """
     name = f"part-{split.partition:05d}-{split.start:020d}-{uuid.uuid4()}.zstd.parquet"
     parts = urlsplit(table_url)
@@ -83,7 +83,7 @@ def convert(
 
 
 class _SplitReader:
-    """The rows of a split, in order, up to where the log can be read. `reached`: all below was handed out."""
+    """The rows of a split, in order, as far as the log can be read. All rows below `end_offset` were yielded."""
 
     def __init__(self, store: str, split: Split, null_timestamps: bool) -> None:
         self.end_offset = split.start
@@ -95,7 +95,7 @@ class _SplitReader:
         self._piece: tuple[memoryview, list[WalkedBatch]] = (memoryview(b""), [])
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
-        """Record batches that have rows; after the last one `reached` and `stop` are known."""
+        """Yields record batches that have rows. After the last one `end_offset` and `stop` are final."""
         split, pieces = self._split, self._pieces()
         try:
             for next_offset, rows in decode_rows(pieces, (split.start, split.end), DECODED, GROUP_BYTES):
@@ -122,7 +122,10 @@ class _SplitReader:
                 yield piece
 
     def _stop_at_null(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        """The rows up to the first whose timestamp is NULL, which stops the reading; all where NULL was asked for."""
+        """Returns the rows up to the first with a NULL timestamp, which stops the reading.
+
+        With `null_timestamps` returns all rows, and lists those with NULL.
+        """
         times = rows.column("timestamp")
         if not times.null_count:
             return rows
@@ -141,7 +144,7 @@ class _SplitReader:
         return rows.slice(0, rows.column("offset").to_pylist().index(offsets[0]))
 
     def _milliseconds(self, offset: int) -> int:
-        """What the record itself says."""
+        """Returns the timestamp in the record itself."""
         data, found = self._piece
         at = (
             next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset)
@@ -156,7 +159,7 @@ class _SplitReader:
 def _filter_ranges(
     found: Iterable[pyarrow.RecordBatch], ranges: Sequence[Range] | None
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows whose offsets lie in one of these ranges, which are in order."""
+    """Yields the rows whose offsets lie in one of these ranges, which are in order."""
     import numpy as np
     import pyarrow as pa
 
@@ -173,7 +176,7 @@ def _filter_ranges(
 
 
 def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterator[pyarrow.RecordBatch]:
-    """The table's columns, in its order, of decoded batches."""
+    """Yields decoded batches with the table's columns, in its order."""
     import pyarrow as pa
 
     for batch in found:
@@ -188,7 +191,7 @@ def _table_rows(found: Iterable[pyarrow.RecordBatch], partition: int) -> Iterato
 
 
 def _write_to_directory(rows: Iterator[pyarrow.RecordBatch], folder: Path, name: str) -> tuple[_FileStats | None, int]:
-    """Under a hidden name first: Spark and Delta never see half a file."""
+    """Writes under a hidden name and renames: Spark and Delta never see half a file."""
     folder.mkdir(parents=True, exist_ok=True)
     hidden = folder / f".{name}.tmp"
     try:
@@ -204,7 +207,7 @@ def _write_to_directory(rows: Iterator[pyarrow.RecordBatch], folder: Path, name:
 
 
 def _write_to_bucket(rows: Iterator[pyarrow.RecordBatch], table_url: str, name: str) -> tuple[_FileStats | None, int]:
-    """Through a local file, so that memory does not grow with the split."""
+    """Writes a local file and uploads it, so that memory does not grow with the split."""
     with TemporaryDirectory(prefix="tiered-load-") as scratch:
         stats = _write(rows, Path(scratch) / name)
         if stats is None:
@@ -226,7 +229,7 @@ async def _upload(table_url: str, scratch: str, name: str) -> None:
 
 
 def _write(rows: Iterator[pyarrow.RecordBatch], path: Path) -> _FileStats | None:
-    """All rows into one file, in row groups of some 64 MiB; None, and no file, when there are none."""
+    """Writes all rows to one file, in row groups of some 64 MiB. Without rows returns None and writes no file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

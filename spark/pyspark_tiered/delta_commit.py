@@ -1,8 +1,8 @@
-"""Delta's own transaction, driven from Python, and the question whether a table is sound before one begins.
+"""Commits to a table by Delta's own transaction, driven from Python, and checks before that the table is sound.
 
-A commit opens a transaction, reads inside it how far each partition is loaded (which puts these versions under Delta's
-conflict detection) and goes on only where each still stands at its plan's start. After any failure the table is read
-again before anything is said: who cannot know asks.
+A commit opens a transaction and reads in it how far each partition is loaded, which puts these versions under Delta's
+conflict detection. It goes on only if each partition is still where its plan starts. After a failure of unknown outcome
+it reads the table again before it reports anything.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAMED_MAX = 3
-"""Partitions that a refusal names."""
+"""Partitions that an error names at most."""
 
 
 class DeltaTable:
-    """A topic's table at a folder (`file://` or `s3a://` URL)."""
+    """A topic's table in a folder (`file://` or `s3a://` URL)."""
 
     def __init__(self, spark: SparkSession, url: str, topic: str, topic_id: str) -> None:
         self.url = url
@@ -48,38 +48,38 @@ class DeltaTable:
         return self._jvm.org.apache.spark.sql.delta
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at all; read afresh."""
+        """True if there is a Delta table. Reads the log again."""
         return self.snapshot().version >= 0
 
     def snapshot(self) -> TableSnapshot:
-        """The table as it is now. `Refused` when it holds another topic, or an older one of this name."""
+        """Returns the table as it is now. Raises `Refused` if it holds another topic, or an older one of this name."""
         found = TableSnapshot(self._spark, self._log, self.url, self.topic_id)
         if found.version >= 0:
             check_table_topic(found.handle.metadata(), self.url, self.topic, self.topic_id)
         return found
 
     def loaded_offsets(self) -> dict[int, int]:
-        """Next offset per partition; a partition never loaded is absent, a table that is not there has none."""
+        """Returns the next offset per partition. Partitions that were never loaded are absent, all without a table."""
         return self.snapshot().loaded_offsets()
 
     def check_sound(self, accept_deletes: bool = False) -> dict[int, int]:
-        """`loaded`, after what would double or lose rows was looked for: each row has to lie below the bound of its
-        partition, and nobody may have taken rows away since the last load.
+        """Returns the loaded offsets after a check that the next load will neither duplicate nor lose rows.
 
-        `Refused` in words that name the way out. `accept_deletes`: rows that others took stay away, and the table says
-        so from now on.
+        Each row has to lie below the bound of its partition, and nobody may have removed rows since the last load.
+        Otherwise raises `Refused` with the way out. `accept_deletes`: rows that others removed stay removed, and the
+        table records so.
         """
         now = self.snapshot()
         loaded = now.loaded_offsets()
         if now.version < 0:
-            self._checked_version = now.version  # nobody can have done anything before the first commit
+            self._checked_version = now.version  # no commit yet, so there is nothing to check
         if now.version == self._checked_version:
             return loaded
         commits, is_complete = now.commits(self._checked_version)
         if not is_complete:
             oldest = commits[0].version if commits else now.version
             log.warning(
-                "what others did to the table before version %d is not known any more, `tiered verify` tells table=%s",
+                "table history is gone, run `tiered verify` to check the rows before_version=%d table=%s",
                 oldest,
                 self.url,
             )
@@ -89,7 +89,7 @@ class DeltaTable:
         return loaded
 
     def _check_bounds(self, now: TableSnapshot, commits: Sequence[TableCommit], loaded: dict[int, int]) -> None:
-        """No row that the identifiers do not account for, or the next load would bring it once more."""
+        """Raises `Refused` if the table has rows that no identifier covers: the next load would repeat them."""
         marks = [each.mark for each in commits if each.mark is not None]
         trusted = int(marks[-1].get("identifiers", len(loaded))) if marks and "checked" in marks[-1] else None
         if self._checked_version is None:
@@ -112,24 +112,26 @@ class DeltaTable:
         if not found:
             return
         if accept_deletes:
-            self.mark_sound(now, loaded, accepted=[taker.description for taker in found])
+            self.mark_sound(now, loaded, accepted=[removal.description for removal in found])
             return
-        wholesale = [taker for taker in found if not taker.is_selective]
+        wholesale = [removal for removal in found if not removal.is_selective]
         if wholesale:
             raise Refused(
                 Code.INVALID_REQUEST,
                 f"the table at {self.url} lacks loaded rows: {_describe_removals(wholesale, now, loaded)}",
             )
-        for taker in found:
+        for removal in found:
             log.warning(
-                "rows were taken out of the table since the last load, which goes on table=%s by=%s",
+                "rows were removed from the table since the last load, loading goes on table=%s by=%s",
                 self.url,
-                taker.description,
+                removal.description,
             )
 
     def mark_sound(self, at: TableSnapshot, loaded: dict[int, int], **mark_fields: Any) -> bool:
-        """Writes into the table's history that it is sound up to this version, without any row, and gives partitions
-        that lack an identifier theirs. False: another writer was there first."""
+        """Commits, without any row, that the table is sound up to this version, and sets missing identifiers.
+
+        Returns false if another writer committed first.
+        """
         known = at.loaded_offsets()
         moved = [
             Advance(number, known.get(number, -1), end)
@@ -143,10 +145,10 @@ class DeltaTable:
         )
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
-        """True: the files are in the table, these partitions at these ends. False: another was first, plan again.
+        """Commits files and advances. Returns false if another writer committed first: then plan again.
 
-        The first commit makes the table. What is `said` goes into the mark.
-        `Unavailable` when the commit failed and the table, read again, is unchanged: the same call may be repeated.
+        The first commit creates the table. `mark_fields` go into the mark. Raises `Unavailable` if the commit failed
+        and the table, read again, is unchanged: the same call may be repeated.
         """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -154,13 +156,15 @@ class DeltaTable:
         try:
             return self._commit(files, advances, mark_fields)
         except conflict_errors() as conflict:
-            log.info("another loader was there first table=%s why=%s", self.url, first_line(conflict))
+            log.info("another loader committed first table=%s why=%s", self.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
             state = self.loaded_offsets()
-            log.warning("commit unclear, table read again table=%s why=%s", self.url, first_line(failure))
+            log.warning(
+                "commit has an unknown outcome, table read again table=%s why=%s", self.url, first_line(failure)
+            )
             if all(state.get(step.partition, -1) == step.end for step in advances):
-                return self._has_landed(files)  # else another loader took the very same step
+                return self._has_landed(files)  # else another loader committed the same step
             if any(state.get(step.partition, -1) != step.start for step in advances):
                 return False
             raise Unavailable(f"Delta could not commit to {self.url}: {first_line(failure)}") from failure
@@ -180,39 +184,42 @@ class DeltaTable:
         return True
 
     def is_at_start(self, transaction: Any, advances: Sequence[Advance]) -> bool:
-        """Whether each partition is where its step begins; from now on the transaction fails if another moves it."""
+        """True if each partition is where its step starts.
+
+        From now on the transaction fails if another writer moves one of them.
+        """
         found = [transaction.txnVersion(table.app_id(self.topic_id, step.partition)) for step in advances]
         return all(version == step.start for version, step in zip(found, advances, strict=True))
 
     def encode_mark(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> str:
-        """What the table's history says of a commit."""
+        """Returns the `userMetadata` of a commit."""
         known = {"identifiers": len(self._checked_offsets.keys() | {step.partition for step in advances})}
         return history.encode_mark(self.topic, files, advances, **(known | mark_fields))
 
     def _has_landed(self, files: Sequence[LoadedFile]) -> bool:
-        """Whether a commit of these files landed: all of them did or none."""
+        """True if a commit with these files landed: either all of them are in the table, or none."""
         if not files:
             return True
         return bool(self.snapshot().handle.allFiles().where(f"path = '{files[0].path}'").count() == 1)
 
     def begin_transaction(self, at: TableSnapshot) -> Any:
-        """A transaction that began at this version, whatever was committed since."""
+        """Returns a transaction that starts at this version, regardless of later commits."""
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         return self._log.startTransaction(none, self._jvm.scala.Option.apply(at.handle))
 
     def write_operation(self, mark: str) -> Any:
-        """What the table's history shows: Delta's word for an append, and the mark."""
+        """Returns the entry of the table's history: Delta's word for an append, and the mark."""
         none = getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         user_metadata = self._jvm.scala.Option.apply(mark)
         return self._delta.DeltaOperations.Write(append, none, none, user_metadata, none, none, none, none, none)
 
     def parse_action(self, line: str) -> Any:
-        """An action of Delta's from its JSON."""
+        """Returns one of Delta's actions from its JSON."""
         return self._delta.actions.Action.fromJson(line)
 
     def to_scala_seq(self, items: Iterable[Any]) -> Any:
-        """A Scala Seq."""
+        """Returns a Scala Seq."""
         converters = self._jvm.scala.jdk.javaapi.CollectionConverters
         java = self._jvm.java.util.ArrayList()
         for item in items:
@@ -221,7 +228,7 @@ class DeltaTable:
 
 
 def conflict_errors() -> tuple[type[Exception], ...]:
-    """What Delta raises when another writer was there first."""
+    """Returns the exceptions that Delta raises if another writer committed first."""
     from delta import exceptions as delta
 
     return (
@@ -234,7 +241,7 @@ def conflict_errors() -> tuple[type[Exception], ...]:
 
 
 def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int, int]) -> str:
-    """Rows that no identifier accounts for, and what to do about them."""
+    """Describes rows that no identifier covers, and the way out."""
     parts = []
     for partition, first, last in found[:NAMED_MAX]:
         if partition is None:
@@ -247,15 +254,15 @@ def _describe_unaccounted(found: Sequence[UnaccountedRows], loaded: Mapping[int,
             parts.append(f"rows of partition {partition} up to offset {last} and no transaction identifier of it")
     more = f" and of {len(found) - NAMED_MAX} more partitions" if len(found) > NAMED_MAX else ""
     return (
-        f"holds {'; '.join(parts)}{more}: a load could double them (the identifiers expired by "
+        f"holds {'; '.join(parts)}{more}: a load could duplicate them (the identifiers expired by "
         "delta.setTransactionRetentionDuration, the table's log was rewritten, or others wrote these rows). "
-        "`tiered load --repair` compares the table with the log and mends both"
+        "`tiered load --repair` compares the table with the log and repairs both"
     )
 
 
 def _describe_removals(wholesale: Sequence[RowRemoval], now: TableSnapshot, loaded: Mapping[int, int]) -> str:
-    """The commits that took rows wholesale, what is left, and what to do about it."""
-    by = ", ".join(taker.description for taker in wholesale[-NAMED_MAX:])
+    """Describes the commits that removed rows, what is left, and the way out."""
+    by = ", ".join(removal.description for removal in wholesale[-NAMED_MAX:])
     extents = now.extents()
     table_ends = {first: offset + 1 for first, last, offset, _ in extents if first == last and offset is not None}
     has_separate_files = all(first is not None and first == last for first, last, _, _ in extents)
@@ -270,6 +277,6 @@ def _describe_removals(wholesale: Sequence[RowRemoval], now: TableSnapshot, load
     rest = f", and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
     where = f" ({'; '.join(parts[:NAMED_MAX])}{rest})" if parts else ""
     return (
-        f"{by} took them away{where}. `tiered load --repair` puts back what the log still holds, "
+        f"{by} removed them{where}. `tiered load --repair` puts back what the log still holds, "
         "`tiered load --accept-deletes` goes on without them"
     )

@@ -1,4 +1,4 @@
-"""A table's state and history as Delta's log has them: with `delta_commit`, all that touches Delta's Scala classes."""
+"""State and history of a table from Delta's log. Only this file and `delta_commit` touch Delta's Scala classes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COMMITS_MAX = 1000
-"""Of a log without any mark no more commits are looked at: one that a loader of today wrote to has few since."""
+"""Commits that are read at most in a log without a mark. A table of today's loader has few since its last mark."""
 UNACCOUNTED_MAX = 1000
-"""Partitions with rows that no identifier accounts for; no more are asked for."""
+"""Partitions with rows that no identifier covers: no more are listed."""
 
 
 class UnaccountedRows(NamedTuple):
-    """Rows of a partition that no identifier accounts for. No partition: rows without partition or offset."""
+    """Rows of a partition that no transaction identifier covers. Partition None: rows without partition or offset."""
 
     partition: int | None
     first: int | None
@@ -27,7 +27,7 @@ class UnaccountedRows(NamedTuple):
 
 
 class TableSnapshot:
-    """A table at one version. `version` -1: there is none."""
+    """A table at one version. Version -1: there is no table."""
 
     def __init__(self, spark: SparkSession, log: Any, url: str, topic_id: str) -> None:
         jvm: Any = spark._jvm
@@ -40,7 +40,7 @@ class TableSnapshot:
         self._topic_id = topic_id
 
     def loaded_offsets(self) -> dict[int, int]:
-        """Next offset per partition, by the transaction identifiers."""
+        """Returns the next offset per partition, from the transaction identifiers."""
         if self.version < 0:
             return {}
         jvm: Any = self._spark._jvm
@@ -48,15 +48,15 @@ class TableSnapshot:
         return table.loaded_offsets(transactions, self._topic_id)
 
     def rows(self) -> DataFrame:
-        """The table's rows, in the columns that a load writes; whatever else a user added stays out."""
+        """Returns the table's rows, in the columns that a load writes. Columns that a user added are left out."""
         return self.all_columns().select(*table.COLUMNS)
 
     def all_columns(self) -> DataFrame:
-        """The table's rows as they are."""
+        """Returns the table's rows with all columns."""
         return self._spark.read.format("delta").option("versionAsOf", self.version).load(self.url)
 
     def rows_of(self, files: Any) -> DataFrame:
-        """All columns of the rows in these files, a Scala Seq of add actions."""
+        """Returns the rows in these files (a Scala Seq of add actions), with all columns."""
         from pyspark.sql import DataFrame
 
         jvm: Any = self._spark._jvm
@@ -64,7 +64,7 @@ class TableSnapshot:
         return DataFrame(self._log.createDataFrame(self.handle, files, False, none), self._spark)
 
     def extents(self) -> list[FileExtent]:
-        """What its files span, by their statistics: one for each span of partitions."""
+        """Returns the bounds of the table's files, by their statistics: one entry for each range of partitions."""
         from pyspark.sql import DataFrame
         from pyspark.sql import functions as f
 
@@ -75,13 +75,13 @@ class TableSnapshot:
             number.format("max", "partition", "last"),
             number.format("max", "offset", "offset"),
         )
-        # A file without statistics makes its whole group one without.
+        # A file without statistics takes them from its whole group.
         most = f.when(f.max(f.col("offset").isNull()), None).otherwise(f.max("offset"))
         found = spans.groupBy("first", "last").agg(most.alias("offset")).collect()
         return [FileExtent(row["first"], row["last"], row["offset"]) for row in found]
 
     def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
-        """Rows of partitions without an identifier, or at or above its bound; other files are not read."""
+        """Returns rows of partitions without an identifier, or at or above its bound. Reads no other files."""
         from pyspark.sql import functions as f
 
         beyond_bounds = " OR ".join(
@@ -94,8 +94,11 @@ class TableSnapshot:
         return [UnaccountedRows(*row) for row in found.orderBy("partition").limit(UNACCOUNTED_MAX).collect()]
 
     def commits(self, above: int | None = None, past_marks: bool = False) -> tuple[list[TableCommit], bool]:
-        """The commits of this version and before, in order: those after `above`, or after what the newest mark vouches
-        for, or (`past_marks`) as many as the log still has. False with it: the log does not reach back so far."""
+        """Returns commits up to this version, in order, and whether the log reaches back far enough.
+
+        The commits are those after `above`, or after the version that the newest mark found sound. With `past_marks`
+        they are as many as the log still has.
+        """
         found: list[TableCommit] = []
         floor = -1 if above is None else above
         version = self.version
@@ -112,7 +115,7 @@ class TableSnapshot:
         return found[::-1], version <= floor
 
     def _commit_file(self, version: int) -> str | None:
-        """A commit's lines; None when Delta has cleaned them away."""
+        """Returns the lines of a commit; None if Delta has deleted the file."""
         from py4j.protocol import Py4JJavaError
 
         jvm: Any = self._spark._jvm
@@ -126,13 +129,13 @@ class TableSnapshot:
 
 
 def check_table_topic(metadata: Any, url: str, topic: str, topic_id: str) -> None:
-    """The table is this topic's, or `Refused`."""
+    """Raises `Refused` unless the table holds this topic."""
     found = {key: metadata.configuration().get(key) for key in (table.TOPIC_ID, table.TOPIC_NAME)}
     identity, name = (str(value.get()) if value.isDefined() else "" for value in found.values())
     if identity != topic_id:
-        held = f"topic {name} with id {identity}" if identity else "something else"
+        content = f"topic {name} with id {identity}" if identity else "something else"
         raise Refused(
             Code.INVALID_REQUEST,
-            f"the table at {url} holds {held}, not topic {topic} with id {topic_id}: "
+            f"the table at {url} holds {content}, not topic {topic} with id {topic_id}: "
             "load into another warehouse, or move the old table away",
         )

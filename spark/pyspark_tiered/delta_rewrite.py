@@ -1,4 +1,4 @@
-"""The transaction of a repair: files with wrong rows replaced, right rows added, all of a partition or nothing."""
+"""The transaction of a repair: replaces files with wrong rows and adds right rows, all of a partition or nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OffsetRun(Protocol):
 
 
 class TableRewrite:
-    """A transaction that began at a version of the table."""
+    """A transaction that starts at one version of the table."""
 
     def __init__(self, spark: SparkSession, delta: DeltaTable, at: TableSnapshot) -> None:
         self._spark = spark
@@ -42,8 +42,10 @@ class TableRewrite:
     def commit(
         self, to_remove: Sequence[OffsetRun], log_start: int, files: Sequence[LoadedFile], advances: Sequence[Advance]
     ) -> bool:
-        """Takes out the rows of `wrong` runs and adds `files`. Of doubled rows below the log start one is kept: nobody
-        has another. False: others wrote first."""
+        """Removes the rows of the `to_remove` ranges and adds `files`. Returns false if others committed first.
+
+        Below the log start one of several duplicates is kept: no other copy of it exists.
+        """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -57,18 +59,20 @@ class TableRewrite:
             actions = [*removed, *rest, *map(self._delta.parse_action, lines)]
             transaction.commit(self._delta.to_scala_seq(actions), self._delta.write_operation(mark))
         except conflict_errors() as conflict:
-            log.info("others wrote first table=%s why=%s", self._delta.url, first_line(conflict))
+            log.info("another writer committed first table=%s why=%s", self._delta.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
-            # It may be in: the next comparison tells.
-            log.warning("commit unclear, comparing again table=%s why=%s", self._delta.url, first_line(failure))
+            # The commit may have landed: the next comparison shows it.
+            log.warning(
+                "commit has an unknown outcome, comparing again table=%s why=%s", self._delta.url, first_line(failure)
+            )
             return False
         return True
 
     def _replacement_actions(
         self, transaction: Any, to_remove: Sequence[OffsetRun], log_start: int
     ) -> tuple[list[Any], list[Any]]:
-        """The actions that remove all files that may hold a wrong row, and those that add what else is in them."""
+        """Returns the actions that remove all files that may hold a wrong row, and those that add their other rows."""
         if not to_remove:
             return [], []
         touched = list(self._at.handle.allFiles().where(_file_condition(to_remove)).collect())
@@ -90,7 +94,7 @@ class TableRewrite:
         return rows.join(self._offsets(runs), ["partition", "offset"], "left_semi").select(*rows.columns)
 
     def _offsets(self, runs: Iterable[OffsetRun]) -> DataFrame:
-        """One row for each offset of the runs."""
+        """Returns one row for each offset of the ranges."""
         spans = self._spark.createDataFrame(
             [(run.partition, run.start, run.end - 1) for run in runs], "partition int, first long, last long"
         )
@@ -98,7 +102,7 @@ class TableRewrite:
 
 
 def _file_condition(runs: Sequence[OffsetRun]) -> str:
-    """The condition on add actions whose files may hold a row of the runs, which are of one partition."""
+    """Returns the condition on add actions whose files may hold a row of the ranges, all of one partition."""
     partition, first, last = runs[0].partition, min(run.start for run in runs), max(run.end for run in runs)
     number = "CAST(get_json_object(stats, '$.{0}.{1}') AS BIGINT)"
     low, high = (number.format(f"{side}Values", "partition") for side in ("min", "max"))

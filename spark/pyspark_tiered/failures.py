@@ -1,16 +1,16 @@
-"""What Spark says when something in it failed, in one sentence and as one of our own errors."""
+"""Turns failures of Spark into one sentence, as one of our own errors."""
 
 from __future__ import annotations
 
 from tiered.errors import Corrupt, Unavailable
 
 CAUSES = ("tiered.errors.", "pyarrow.", "OSError", "MemoryError", "ModuleNotFoundError")
-"""How the last line of a task's trace back begins where that line says what is wrong."""
+"""Starts of the last line of a task's traceback, if that line names the cause."""
 CORRUPT = "tiered.errors.Corrupt: "
 
 
 def translate_failure(what: str, failure: BaseException) -> Corrupt | Unavailable:
-    """The error that a failed Spark call stands for: `Corrupt` where a task met damage, else `Unavailable`, final."""
+    """Returns the error for a failed Spark call: `Corrupt` if a task met damage, else `Unavailable` (final)."""
     lines = [line.strip() for line in str(failure).splitlines()]
     cause = next((line for line in lines if line.startswith(CAUSES)), first_line(failure))
     if cause.startswith(CORRUPT):
@@ -19,7 +19,7 @@ def translate_failure(what: str, failure: BaseException) -> Corrupt | Unavailabl
 
 
 def first_line(failure: BaseException) -> str:
-    """What Java said, without its stack trace: the first line that says anything."""
+    """Returns Java's message without its stack trace: the first line that is not empty."""
     java = getattr(failure, "java_exception", None)
     text = str(java.toString()) if java is not None else str(failure)
     return text.strip().partition("\n")[0] or type(failure).__name__

@@ -1,9 +1,9 @@
-"""What others did to a table between two loads, read from Delta's commit files, and whether it took loaded rows. Pure.
+"""Changes that others made to a table between two loads, from Delta's commit files, and rows that they removed. Pure.
 
-Each commit of the loader carries a mark in `userMetadata`: what it brought, and up to which version the table was
-found sound before it. A load looks at the commits since then. Layout changes take no rows. DELETE with a condition,
-UPDATE and MERGE are a user's choice of rows and are told. All else that takes rows away stops the load, because it also
-takes what nobody chose: RESTORE, TRUNCATE, DELETE of all rows, OVERWRITE.
+Each commit of the loader carries a mark in `userMetadata`: the content of the commit, and up to which version the table
+was found sound before it. A load looks at the commits since then. Changes of layout remove no rows. DELETE with a
+condition, UPDATE and MERGE remove rows that a user selected: the load warns and goes on. All other removals stop the
+load, because they also remove rows that nobody selected: RESTORE, TRUNCATE, DELETE of all rows, OVERWRITE.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from pyspark_tiered.table import Advance, LoadedFile, app_id
 
 MARK = "tiered"
-"""The key of the loader's own JSON in a commit's `userMetadata`."""
+"""Key of the loader's own JSON in a commit's `userMetadata`."""
 SELECTIVE_OPERATIONS = ("DELETE", "UPDATE", "MERGE")
-"""Operations of Delta by which a user picks rows, where they have a condition."""
+"""Operations of Delta by which a user selects rows, if they have a condition."""
 NO_CONDITION = ("", "[]", '["true"]')
 
 Json = dict[str, Any]
 
 
 class FileExtent(NamedTuple):
-    """What the rows of files span at most. None: the files have no statistics on it."""
+    """Bounds of the rows in files. None: the files have no statistics on it."""
 
     first_partition: int | None
     last_partition: int | None
@@ -33,7 +33,7 @@ class FileExtent(NamedTuple):
     first_offset: int | None = None
 
     def may_hold(self, partition: int, offset: int) -> bool:
-        """Whether a row can be there; without statistics it can."""
+        """True if a row can be in these files. Always true without statistics."""
         if self.first_partition is None or self.last_partition is None:
             return True
         low, high = self.first_offset, self.last_offset
@@ -42,7 +42,7 @@ class FileExtent(NamedTuple):
 
 
 class FileChange(NamedTuple):
-    """A file that a commit added or removed. `key` is its path, with its deletion vector where it has one."""
+    """A file that a commit added or removed. `key` is its path, and its deletion vector if it has one."""
 
     key: str
     changes_data: bool
@@ -50,7 +50,11 @@ class FileChange(NamedTuple):
 
 
 class TableCommit(NamedTuple):
-    """One commit of the table. `mark`: it is a loader's, and what this said. `ours` also without a mark."""
+    """One commit of the table.
+
+    `mark` is the loader's mark, None if the commit has none. `by_loader` is true for a loader's commit, also without a
+    mark.
+    """
 
     version: int
     operation: str
@@ -63,7 +67,7 @@ class TableCommit(NamedTuple):
 
 
 class RowRemoval(NamedTuple):
-    """A commit by which others took rows out of the table. `chosen`: by a condition on rows."""
+    """A commit by which others removed rows from the table. `is_selective`: by a condition on rows."""
 
     version: int
     description: str
@@ -71,7 +75,7 @@ class RowRemoval(NamedTuple):
     extents: tuple[FileExtent, ...]
 
     def may_have_removed(self, partition: int, offset: int) -> bool:
-        """Whether the row was in a file that the commit removed."""
+        """True if the row was in a file that the commit removed."""
         return any(extent.may_hold(partition, offset) for extent in self.extents)
 
 
@@ -83,8 +87,11 @@ def encode_mark(
     identifiers: int,
     **more: Any,
 ) -> str:
-    """The `userMetadata` of a loader's commit. `checked` is the version up to which nothing was amiss, `identifiers`
-    how many partitions then have one."""
+    """Returns the `userMetadata` of a loader's commit.
+
+    `checked` is the version up to which the table was found sound, `identifiers` the number of partitions that have a
+    transaction identifier after the commit.
+    """
     fields: Json = {
         "topic": topic,
         "offsets": {str(step.partition): [max(step.start, 0), step.end] for step in advances},
@@ -97,7 +104,7 @@ def encode_mark(
 
 
 def parse_commit(version: int, text: str, topic_id: str) -> TableCommit:
-    """A commit file's lines as they matter here."""
+    """Parses the lines of a commit file."""
     actions = [json.loads(line) for line in text.splitlines() if line.strip()]
     info: Json = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     found = _parse_mark(info.get("userMetadata"))
@@ -117,8 +124,10 @@ def parse_commit(version: int, text: str, topic_id: str) -> TableCommit:
 
 
 def find_row_removals(commits: Sequence[TableCommit]) -> list[RowRemoval]:
-    """The commits, in order of version, that took loaded rows which did not come back. The table before the first
-    commit is taken as sound."""
+    """Returns the commits, in order of version, that removed loaded rows which did not come back.
+
+    The table before the first commit counts as sound.
+    """
     found: list[RowRemoval] = []
     present: dict[str, bool] = {}
     foreign_files: set[str] = set()
@@ -127,7 +136,7 @@ def find_row_removals(commits: Sequence[TableCommit]) -> list[RowRemoval]:
     newest = base
     for each in commits:
         for change in each.removed:
-            if change.key not in foreign_files:  # files of others, made meanwhile, are no loss
+            if change.key not in foreign_files:  # files that others added meanwhile held no loaded rows
                 present[change.key] = False
         for change in each.added:
             extents[change.key] = change.extent
@@ -138,14 +147,14 @@ def find_row_removals(commits: Sequence[TableCommit]) -> list[RowRemoval]:
         if each.by_loader:
             newest = each.version
         elif (restored := _restored_version(each)) is not None and restored >= newest:
-            found = [taker for taker in found if taker.version <= restored]
+            found = [removal for removal in found if removal.version <= restored]
         elif any(change.changes_data for change in each.removed):
             found.append(_row_removal(each, extents))
     return found if not all(present.values()) else []
 
 
 def _restored_version(each: TableCommit) -> int | None:
-    """The version that a RESTORE names; None for a RESTORE to a time, and for anything else."""
+    """Returns the version that a RESTORE names. Returns None for a RESTORE to a time, and for any other commit."""
     version = each.parameters.get("version", "") if each.operation == "RESTORE" else ""
     return int(version) if version.isdecimal() else None
 
@@ -165,9 +174,9 @@ def _row_removal(each: TableCommit, extents: Mapping[str, FileExtent]) -> RowRem
         operation = f"RESTORE to version {restored}" if restored and restored != "None" else "RESTORE"
     elif is_selective and each.parameters.get("predicate"):
         operation = f"{operation} {each.parameters['predicate']}"
-    held = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
+    row_extents = tuple(extents.get(change.key, change.extent) for change in each.removed if change.changes_data)
     return RowRemoval(
-        each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, held
+        each.version, f"{operation} (version {each.version}, {at:%Y-%m-%d %H:%M:%S} UTC)", is_selective, row_extents
     )
 
 
@@ -189,7 +198,7 @@ def _parse_file_change(file: Json) -> FileChange:
 
 
 def parse_extent(stats: str | None) -> FileExtent:
-    """The span that an add action's statistics give."""
+    """Returns the bounds in the statistics of an add action."""
     try:
         parsed = json.loads(stats or "{}")
         least, most = parsed.get("minValues") or {}, parsed.get("maxValues") or {}
@@ -199,11 +208,11 @@ def parse_extent(stats: str | None) -> FileExtent:
 
 
 def may_hold_unaccounted(extents: Iterable[FileExtent], loaded: Mapping[int, int], trusted_count: int | None) -> bool:
-    """Whether files may hold rows that no identifier accounts for: of a partition without one, or at or above its
-    bound. Then the rows themselves are asked.
+    """True if files may hold rows that no transaction identifier covers: rows of a partition without one, or at or
+    above its bound. Then the rows themselves have to be read.
 
-    Files that mix partitions (OPTIMIZE makes them) tell only a common last offset. `trusted` is the number of
-    identifiers that the last mark knew: where none is lacking since, what a mark vouches for needs no second look.
+    Files that mix partitions (OPTIMIZE makes them) have only a common last offset. `trusted_count` is the number of
+    identifiers at the last mark. If none has disappeared since, rows that the mark covers need no second check.
     """
     is_complete = trusted_count is not None and len(loaded) >= trusted_count
     for first, last, offset, _ in extents:

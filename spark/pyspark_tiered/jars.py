@@ -1,6 +1,6 @@
-"""Delta's jars and our log stores: built once by Maven from the POM beside this file, kept by the hash of the sources.
+"""Delta's jars and our log stores: built once by Maven from the POM in this folder, cached by the hash of the sources.
 
-python -m pyspark_tiered.jars            builds when needed, prints the folder
+python -m pyspark_tiered.jars            builds if needed, prints the folder
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent
 JAVA_RELEASE = 17
 BUILD_SECONDS = 900
-"""A first build fetches 26 MB; a slow mirror may take minutes, never longer than this."""
+"""Time limit of a build. A first build fetches 26 MB; with a slow mirror it may take minutes."""
 
 GET_JAVA = (
     "install a JDK 17 or newer (Debian, Ubuntu: apt install openjdk-17-jdk-headless; macOS: brew install openjdk@17)"
@@ -33,7 +33,7 @@ GET_MAVEN = "install Maven 3.8 or newer (Debian, Ubuntu: apt install maven; macO
 
 
 def missing_tools(*, build: bool = True) -> str:
-    """One sentence that says what this machine lacks and how to get it; empty when it lacks nothing."""
+    """Returns a sentence that names what this machine lacks and how to get it; empty if it lacks nothing."""
     java = _java_release("java")
     if java is None:
         return f"Spark needs Java and there is none on PATH or in JAVA_HOME: {GET_JAVA}."
@@ -49,7 +49,10 @@ def missing_tools(*, build: bool = True) -> str:
 
 
 def ensure_jars(profiles: Sequence[str] = ()) -> list[Path]:
-    """The jars to put on Spark's class path, built now if they are not there. `Unavailable` says what is missing."""
+    """Returns the jars for Spark's class path, and builds them first if needed.
+
+    Raises `Unavailable` that names the missing tool.
+    """
     folder = cache_folder(profiles)
     if not folder.is_dir():
         _build(folder, profiles)
@@ -57,7 +60,10 @@ def ensure_jars(profiles: Sequence[str] = ()) -> list[Path]:
 
 
 def cache_folder(profiles: Sequence[str] = ()) -> Path:
-    """Where the jars of exactly these sources lie, there or not: `$TIERED_JARS` or `~/.cache/tiered/jars`, by hash."""
+    """Returns the folder of the jars of exactly these sources: `$TIERED_JARS` or `~/.cache/tiered/jars`, by hash.
+
+    The folder may not exist.
+    """
     root = os.environ.get("TIERED_JARS") or Path.home() / ".cache" / "tiered" / "jars"
     digest = hashlib.sha256()
     for source in [SOURCES / "pom.xml", *sorted(SOURCES.glob("java/**/*.java"))]:
@@ -67,7 +73,7 @@ def cache_folder(profiles: Sequence[str] = ()) -> Path:
 
 
 def _build(folder: Path, profiles: Sequence[str]) -> None:
-    """Builds beside its final place and renames: two builders at once both end with one whole folder."""
+    """Builds in a scratch folder and renames it: two builds at once end with one complete folder."""
     if lack := missing_tools():
         raise Unavailable(lack, final=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -95,14 +101,17 @@ def _maven_error(output: str) -> str:
 
 
 def _java_release(tool: str) -> int | None:
-    """Major release of `java` or `javac`, from JAVA_HOME as Spark takes it, else from PATH; None when there is none."""
+    """Returns the major release of `java` or `javac`; None if there is none.
+
+    JAVA_HOME comes before PATH, as in Spark.
+    """
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / tool) if home else tool
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # Its first line may be another one: which options it picked up from the environment, with numbers in them.
+    # The first line may list options from the environment instead, with numbers in them.
     found = re.search(r'^(?:\S+ version "|javac )(\d+)(?:\.(\d+))?', done.stdout + done.stderr, re.MULTILINE)
     if done.returncode != 0 or found is None:
         return None
@@ -110,7 +119,7 @@ def _java_release(tool: str) -> int | None:
 
 
 def main() -> int:
-    """Builds and prints the folder; exit code 3 when a tool is missing."""
+    """Builds, and prints the folder. The exit code is 3 if a tool is missing."""
     parser = ArgumentParser(
         prog="python -m pyspark_tiered.jars", description="Builds the jars, and prints their folder."
     )

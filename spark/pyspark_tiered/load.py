@@ -1,7 +1,7 @@
-"""The loader: cold segments -> a Delta table, each record once, whoever is killed and however many run.
+"""The loader: cold segments become a Delta table, each record once, despite kills and with any number of loaders.
 
-Each round reads how far the table is, plans from there, converts in Spark's Python tasks and commits in Delta's own
-transaction, which holds only if the table still stands where the plan began. Nothing else is remembered anywhere.
+Each round reads how far the table is loaded, plans from there, converts in Spark's Python tasks and commits in Delta's
+own transaction. The commit succeeds only if the table is still where the plan began. No other state exists.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 10.0
-"""How often a following loader looks for new cold segments: they come once in minutes."""
+"""Interval at which a following loader looks for new cold segments: new ones come once in minutes."""
 ATTEMPTS = 5
-"""Rounds in a row that may fail or lose to another loader before the load gives up."""
+"""Rounds in a row that may fail, or lose to another loader, before the load gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a load is. `step` is planned, converted, committed, and at the end done, or stopped where a partition
-    cannot be read on; the other fields count this load."""
+    """Progress of a load; the numbers count this load.
+
+    `step` is planned, converted or committed, and at the end done, or stopped if a partition cannot be read on.
+    """
 
     step: str
     topic: str
@@ -53,8 +55,11 @@ Report = Callable[[LoadProgress], None]
 
 
 class LoadOptions(NamedTuple):
-    """What to do where a load cannot know what is wanted. `null_timestamps`: a timestamp that Spark cannot hold becomes
-    NULL, and does not stop its partition. `accept_deletes`: rows that others took out of the table stay away."""
+    """Choices that a load leaves to the user.
+
+    `null_timestamps`: a timestamp that Spark cannot hold becomes NULL and does not stop its partition.
+    `accept_deletes`: rows that others removed from the table stay removed.
+    """
 
     null_timestamps: bool = False
     accept_deletes: bool = False
@@ -74,12 +79,13 @@ def load(
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
 ) -> LoadProgress:
-    """Loads what is cold of `topic` into the Delta table `<warehouse>/<topic>`; with `follow` goes on until killed.
+    """Loads the cold part of `topic` into the Delta table `<warehouse>/<topic>`. With `follow` it goes on until killed.
 
-    Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. `Refused`, `Unavailable`,
-    `Corrupt`; after any of them, and after a kill, the same call goes on where the table is. A partition that cannot be
-    read on is loaded up to there, all others to their ends; then `Corrupt` (or `Refused`, for records that Spark cannot
-    have) names it. With `follow` it is a warning.
+    Store and warehouse are URLs (`file:`, `s3:`, `s3a:`) or, for the warehouse, a path. Raises `Refused`, `Unavailable`
+    or `Corrupt`. After any of them, and after a kill, the same call goes on from the state of the table.
+
+    A partition that cannot be read on is loaded up to there, all others to their ends. Then `Corrupt` (or `Refused`,
+    for records that Spark cannot hold) names it. With `follow` this is a warning.
     """
     check_topic(store, topic)
     running = spark or session()
@@ -88,7 +94,7 @@ def load(
     warned: set[Stop] = set()
     while follow:
         for stop in set(loader.stops.values()) - warned:
-            log.warning("a partition stops topic=%s stop=%s", topic, stop)
+            log.warning("partition cannot be loaded further topic=%s stop=%s", topic, stop)
         warned = set(loader.stops.values())
         time.sleep(FOLLOW_SECONDS)
         done = loader.run()
@@ -130,7 +136,7 @@ class _Loader:
         self._table: DeltaTable | None = None
 
     def run(self) -> LoadProgress:
-        """Rounds until nothing cold is left to load. Run again, it tells only of what is new."""
+        """Runs rounds until nothing cold is left to load. Another call reports only what is new."""
         topic = read_cold_topic(self._store, self._topic, {})
         if self._table is None or self._table.topic_id != topic.topic_id:
             self._table = DeltaTable(self._spark, self._url, topic.name, topic.topic_id)
@@ -141,7 +147,7 @@ class _Loader:
             loaded = table.check_sound(self._options.accept_deletes)
             topic = read_cold_topic(self._store, self._topic, loaded)
             if topic.topic_id != table.topic_id:
-                raise Unavailable(f"topic {self._topic} was deleted and made anew while it was loaded", final=True)
+                raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
             for gap in find_expired_ranges(topic, loaded):
                 log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
             tasks = self._spark.sparkContext.defaultParallelism
@@ -151,12 +157,14 @@ class _Loader:
             except Unavailable as failure:
                 if failure.final:
                     raise
-                log.warning("round failed, trying again topic=%s why=%s", self._topic, failure)
+                log.warning("round failed, retrying topic=%s why=%s", self._topic, failure)
                 committed = False
             if committed and not plan.bytes_left:
                 return self._finish()
             failures = 0 if committed else failures + 1
-        raise Unavailable(f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} were first")
+        raise Unavailable(
+            f"{ATTEMPTS} rounds in a row failed, or other loaders of {self._url} committed first: try again"
+        )
 
     def _finish(self) -> LoadProgress:
         if self._progress != self._last_reported:
@@ -165,8 +173,10 @@ class _Loader:
         return self._progress
 
     def _run_round(self, table: DeltaTable, plan: Round, loaded: Mapping[int, int]) -> bool:
-        """True: committed, or nothing is left to commit. False: another loader was first. `Unavailable`: a new plan may
-        do."""
+        """Returns true if the round was committed or had nothing to commit, false if another loader committed first.
+
+        Raises `Unavailable` if a new plan may succeed.
+        """
         self._report_step("planned", replace(self._progress, log_bytes_left=_log_bytes(plan.splits) + plan.bytes_left))
         committable = select_committable(plan, self._convert(plan, loaded))
         files = committable.files
@@ -178,13 +188,13 @@ class _Loader:
             log_bytes_left=plan.bytes_left,
         )
         self._report_step("converted", after)
-        out_of_range = {f"{number}": dict(told) for number, told in committable.out_of_range_timestamps.items()}
+        out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
         if (committable.advances or not plan.splits) and not table.commit(
             files, committable.advances, timestamps=out_of_range
         ):
             return False
-        for number, told in committable.out_of_range_timestamps.items():
-            log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, told)
+        for number, records in committable.out_of_range_timestamps.items():
+            log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, records)
         self.stops |= {stop.partition: stop for stop in committable.stops}
         self._progress = after
         if committable.advances or not plan.splits:
@@ -192,7 +202,10 @@ class _Loader:
         return True
 
     def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[ConversionResult]:
-        """One Spark task for each split. `Unavailable` when a segment vanished meanwhile: a new plan will do."""
+        """Converts each split in one Spark task.
+
+        Raises `Unavailable` if a segment vanished meanwhile: a new plan will succeed.
+        """
         if not plan.splits:
             return []
         null_timestamps = self._options.null_timestamps
@@ -215,8 +228,10 @@ def convert_splits(
     splits: Sequence[tuple[Split, Sequence[Range] | None]],
     null_timestamps: bool,
 ) -> list[ConversionResult]:
-    """The outcome of each split, or of some ranges in it: one Spark task for each. `Unavailable` for what is not the
-    log's fault."""
+    """Converts each split, or some ranges in it, in one Spark task each.
+
+    Raises `Unavailable` for failures that are not in the log.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -228,7 +243,7 @@ def convert_splits(
 
 
 def read_cold_topic(store: str, topic: str, starts: Mapping[int, int]) -> ColdTopic:
-    """What is cold of a topic now; of each partition only segments that end above `starts`."""
+    """Reads the cold part of a topic as it is now; of each partition only segments that end above `starts`."""
 
     async def read() -> ColdTopic:
         async with open_bucket(store) as bucket:

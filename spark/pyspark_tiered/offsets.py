@@ -1,4 +1,4 @@
-"""The options that bound a read, with the names and the meaning that they have in Spark's Kafka source. Pure.
+"""The options that bound a read, with the names and the meaning of Spark's Kafka source. Pure.
 
     startingOffsets / endingOffsets                        earliest | latest | {"topic": {"0": 23, "1": -2}}
     startingOffsetsByTimestamp / endingOffsetsByTimestamp  {"topic": {"0": 1000, "1": 2000}}   (milliseconds)
@@ -18,7 +18,7 @@ from tiered.errors import Code, Refused
 
 
 class BoundKind(Enum):
-    """What a bound's value is."""
+    """Kind of a bound's value."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -40,7 +40,10 @@ _JSON_EARLIEST, _JSON_LATEST = -2, -1
 def bounds(
     options: Mapping[str, str], end: str, topic: str, partitions: Sequence[int], default: Bound
 ) -> dict[int, Bound]:
-    """The bound of each partition. `end` is "starting" or "ending", `options` has lower-case names. `Refused`."""
+    """Returns the bound of each partition.
+
+    `end` is "starting" or "ending"; `options` has lower-case names. Raises `Refused`.
+    """
     common = options.get(f"{end}timestamp")
     if common is not None:
         return dict.fromkeys(partitions, Bound(BoundKind.TIMESTAMP, _number(f"{end}Timestamp", common)))
@@ -68,7 +71,7 @@ def _offset(option: str, value: int) -> Bound:
 
 
 def _per_partition(option: str, text: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    """The numbers of `{"topic": {"0": 1, ...}}`; every partition must have one, as in Spark's Kafka source."""
+    """Returns the numbers of `{"topic": {"0": 1, ...}}`. Every partition must have one, as in Spark's Kafka source."""
     try:
         given = {int(partition): int(value) for partition, value in json.loads(text)[topic].items()}
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,8 +1,8 @@
-"""What to read and how to cut it: bounds of a topic and the cold segments between them -> even splits. Pure.
+"""Plans a read: bounds of a topic and the cold segments between them become even splits. Pure.
 
-A split is a run of offsets of one partition with the segments that hold it, pinned by key: what it reads depends on
-nothing that may change meanwhile. Splits hold 128 to 512 MiB of log where there is so much: each costs a Python task,
-and of a load each becomes one Parquet file.
+A split is a range of offsets of one partition with the segments that hold it, pinned by key: later changes of the
+manifest do not change what it reads. Splits hold 128 to 512 MiB of log if there is as much: each costs a Python task,
+and in a load each becomes one Parquet file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPLIT_BYTES_MAX = 512 * MIB
 
 
 class ColdPartition(NamedTuple):
-    """The cold part `[log_start_offset, cold_end_offset)` of a partition; `entries` may lack what nobody asked for."""
+    """The cold part `[log_start_offset, cold_end_offset)` of a partition. `entries` may lack segments not requested."""
 
     partition: int
     log_start_offset: int
@@ -30,7 +30,7 @@ class ColdPartition(NamedTuple):
 
 
 class ColdTopic(NamedTuple):
-    """A topic as the bucket knows it at one moment. A partition of which nothing was ever cold is `[0, 0)`."""
+    """A topic in the bucket at one moment. A partition that never had cold segments is `[0, 0)`."""
 
     name: str
     topic_id: TopicId
@@ -49,7 +49,7 @@ class Split(NamedTuple):
     entries: tuple[SegmentEntry, ...]
 
     def manifest(self) -> Manifest:
-        """The pinned segments in the shape that the cold reader takes."""
+        """Returns the pinned segments in the form that the cold reader takes."""
         return Manifest(
             topic=self.topic,
             topic_id=self.topic_id,
@@ -81,9 +81,9 @@ class _Part(NamedTuple):
 def splits(
     topic: ColdTopic, bounds: Mapping[int, tuple[int, int]], tasks: int, split_bytes: int | None = None
 ) -> list[Split]:
-    """Even splits of `[start, end)` per partition, enough to keep `tasks` busy where their size allows it.
+    """Returns even splits of `[start, end)` per partition: enough to keep `tasks` busy if their size allows it.
 
-    `split_bytes` overrides the size. `Refused` when a bound lies outside of what is cold.
+    `split_bytes` overrides the size. Raises `Refused` if a bound lies outside of the cold part.
     """
     parts: dict[int, list[_Part]] = {}
     for partition in topic.partitions:
@@ -116,8 +116,10 @@ def live_splits(
     tasks: int,
     split_bytes: int | None = None,
 ) -> list[LiveSplit]:
-    """Even splits of `[start, end)` per partition for reads from a broker. `held` is what it has of each: first offset,
-    end, bytes. `Refused` when a bound lies outside of it."""
+    """Returns even splits of `[start, end)` per partition for reads from a broker.
+
+    `available` is (first offset, end, bytes) of each partition there. Raises `Refused` if a bound lies outside of it.
+    """
     parts: list[tuple[int, int, int, int]] = []
     for partition, (start, end) in bounds.items():
         low, high, log_bytes = available[partition]
@@ -148,14 +150,14 @@ def _check_bounds(topic: str, partition: ColdPartition, start: int, end: int) ->
 
 
 def _part(entry: SegmentEntry, start: int, end: int) -> _Part:
-    """The share of a segment inside the bounds, its bytes by its share of the offsets."""
+    """Returns the share of a segment inside the bounds. Its bytes are in proportion to its offsets."""
     low, high = max(entry.base_offset, start), min(entry.next_offset, end)
     offsets = entry.next_offset - entry.base_offset
     return _Part(entry, low, high, entry.log_bytes * max(high - low, 0) // offsets)
 
 
 def _split_part(part: _Part, size: int) -> list[_Part]:
-    """A part larger than a split, cut at even offsets: where in the segment they are, its index tells the reader."""
+    """Cuts a part larger than a split at even offsets. The segment's index gives the reader their positions."""
     count = min(-(-part.log_bytes // size), part.end - part.start)
     if count <= 1:
         return [part]
@@ -164,7 +166,7 @@ def _split_part(part: _Part, size: int) -> list[_Part]:
 
 
 def _even_runs(parts: Sequence[_Part], size: int) -> Iterable[list[_Part]]:
-    """Consecutive parts in about `total / size` runs of about equal bytes."""
+    """Yields consecutive parts in about `total / size` runs of about equal bytes."""
     total = sum(part.log_bytes for part in parts)
     count = max(1, round(total / size))
     run: list[_Part] = []

@@ -1,11 +1,12 @@
-"""Makes a table equal to what the log still holds: puts back what is missing or changed, takes out what is doubled or
-extra.
+"""Makes a table equal to the log: restores rows that are missing or changed, removes rows that are duplicate or extra.
 
-One version of the table is compared with the log. For each partition at fault one Delta transaction that began at that
-version removes the files with wrong rows, adds them without these, and adds the right rows from the log. It fails
-where a load or another repair moved the partition meanwhile, or anybody removed one of the files; then all is compared
-again. So a kill leaves partitions that are mended and partitions that are not, and two repairs at once double nothing.
-The last commit says up to which version the table is equal to the log; it comes only after a comparison without fault.
+One version of the table is compared with the log. Then each partition at fault gets one Delta transaction that starts
+at that version. It removes the files with wrong rows, adds them without these rows, and adds the right rows from the
+log. It fails if a load or another repair moved the partition meanwhile, or another writer removed one of the files.
+Then the table is compared again.
+
+Therefore a kill leaves each partition either repaired or not, and two repairs at once duplicate nothing. The last
+commit records up to which version the table is equal to the log. It comes only after a comparison without faults.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-"""Comparisons in a row after which nothing could be committed, or the same was found again."""
+"""Comparisons in a row after which no commit succeeded, or the same faults were found again."""
 RANGES_MAX = 100_000
-"""Runs of offsets mended after one comparison: what is left is found by the next one."""
+"""Ranges of offsets that are repaired after one comparison. The next comparison finds the rest."""
 REMOVED_KINDS = ("changed", "duplicate", "extra")
 RESTORED_KINDS = ("missing", "changed", "duplicate")
 
 
 class FaultyRange(NamedTuple):
-    """A run of offsets `[start, end)` with the same fault."""
+    """A range of offsets `[start, end)` with the same fault."""
 
     partition: int
     start: int
@@ -53,8 +54,11 @@ class FaultyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RepairProgress:
-    """`rows` were put back or replaced, the rows of `taken_out` offsets removed; nobody can put back the `gaps`, which
-    the log holds no more. `step` is compared, mended or done."""
+    """Progress of a repair. `step` is compared, mended or done.
+
+    `rows` were restored or replaced, and the rows of `taken_out` offsets removed. The rows of the `gaps` cannot be
+    restored, because the log no longer holds them.
+    """
 
     step: str
     table: str
@@ -73,9 +77,9 @@ def repair(
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
 ) -> RepairProgress:
-    """Mends the table `<warehouse>/<topic>`. Run again, and after a kill, it goes on where the table is.
+    """Repairs the table `<warehouse>/<topic>`. Another call, also after a kill, goes on from the state of the table.
 
-    `Refused` when there is no such table or topic, or the table is ahead of the bucket; `Corrupt` when a segment
+    Raises `Refused` if there is no such table or topic, or the table is ahead of the bucket, and `Corrupt` if a segment
     that is needed cannot be read.
     """
     from py4j.protocol import Py4JError
@@ -115,7 +119,7 @@ class _Repair:
         self._taken_out = 0
 
     def run(self) -> RepairProgress:
-        """Compares and mends until a comparison finds nothing."""
+        """Compares and repairs until a comparison finds nothing."""
         failures = 0
         before: list[FaultyRange] = []
         while failures < ATTEMPTS:
@@ -136,10 +140,12 @@ class _Repair:
                 return self._report_step("done", tuple(gaps))
             else:
                 failures += 1
-        raise Unavailable(f"{ATTEMPTS} attempts in a row mended nothing of {self._url}, or others wrote to it first")
+        raise Unavailable(
+            f"{ATTEMPTS} attempts in a row repaired nothing of {self._url}, or other writers committed first: try again"
+        )
 
     def _faults(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> list[FaultyRange]:
-        """Runs of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
+        """Returns ranges of offsets at fault, by partition and offset. A partition that was never loaded has no end."""
         bounds = {number: (low, max(ends.get(number, low), low)) for number, low, _, _ in cold.partitions}
         rows = at.rows()
         expected = compare.expected_rows(self._spark, self._store, cold, bounds)
@@ -158,7 +164,7 @@ class _Repair:
         ends: Mapping[int, int],
         found: Sequence[FaultyRange],
     ) -> bool:
-        """One transaction for each partition at fault. True when any was committed."""
+        """Commits one transaction for each partition at fault. Returns true if any was committed."""
         known, committed = at.loaded_offsets(), False
         for number, runs in groupby(found, lambda run: run.partition):
             faulty = list(runs)
@@ -175,7 +181,10 @@ class _Repair:
         return committed
 
     def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[FaultyRange]) -> list[LoadedFile]:
-        """Files with the rows that are lacking, and no others. `Corrupt` or `Refused` when the log has none."""
+        """Writes files with the rows that are missing or wrong, and no others.
+
+        Raises `Corrupt` or `Refused` if the log cannot give them.
+        """
         low = partition.log_start_offset
         missing = [(run.start, run.end) for run in faulty if run.kind in RESTORED_KINDS and run.start >= low]
         tasks = self._spark.sparkContext.defaultParallelism
@@ -199,19 +208,19 @@ class _Repair:
 def plan_missing_splits(
     cold: ColdTopic, partition: ColdPartition, missing: Sequence[Range], tasks: int, split_bytes: int | None = None
 ) -> list[tuple[Split, Sequence[Range]]]:
-    """Splits of the segments that hold lacking offsets, each with the ranges in it, in order. Pure."""
+    """Returns splits of the segments that hold missing offsets, each with the ranges in it, in order. Pure."""
     ranges = sorted(missing)
-    held = [
+    segments = [
         entry
         for entry in partition.entries
         if any(low < entry.next_offset and entry.base_offset < high for low, high in ranges)
     ]
     plan: list[tuple[Split, Sequence[Range]]] = []
     first = 0
-    for i in range(len(held)):
-        if i + 1 < len(held) and held[i].next_offset == held[i + 1].base_offset:
+    for i in range(len(segments)):
+        if i + 1 < len(segments) and segments[i].next_offset == segments[i + 1].base_offset:
             continue
-        run, first = held[first : i + 1], i + 1
+        run, first = segments[first : i + 1], i + 1
         low = max(run[0].base_offset, partition.log_start_offset)
         high = min(run[-1].next_offset, partition.cold_end_offset)
         part = partition._replace(entries=tuple(run))
@@ -223,9 +232,10 @@ def plan_missing_splits(
 
 
 def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
-    """Up to where each partition has to be equal to the log: its identifier, or the end of its rows where these go on.
+    """Returns the offset up to which each partition has to equal the log.
 
-    `Refused` when the table is ahead of the bucket: nothing tells then that it is the right one.
+    It is the partition's identifier, or the end of its rows if that is higher. Raises `Refused` if the table is ahead
+    of the bucket: then it may be the wrong bucket.
     """
     from pyspark.sql import functions as f
 
@@ -247,7 +257,7 @@ def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
 
 
 def _fault_ranges(faults: DataFrame) -> list[FaultyRange]:
-    """Neighbouring offsets with the same fault as one run each."""
+    """Joins neighbouring offsets with the same fault to one range."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,5 +1,4 @@
-"""Which splits one commit of a load takes, from where to where it moves each partition, and what of it can be
-committed once the splits are converted. Pure."""
+"""Plans one commit of a load: the splits to read, the step of each partition, and what of it can be committed. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from pyspark_tiered.table import Advance, ConversionResult, LoadedFile, Stop
 from tiered.errors import Code, Refused
 
 ROUND_SPLITS_PER_TASK = 4
-"""Larger rounds cost fewer commits, smaller ones lose less work to a kill: this many waves of tasks are a round."""
+"""Waves of tasks in one round. Larger rounds cost fewer commits, smaller ones lose less work to a kill."""
 
 
 class Round(NamedTuple):
-    """One commit: what it reads, where each touched partition then stands, and what is left for later rounds."""
+    """One commit: the splits to read, the end of each partition after it, and the bytes left for later rounds."""
 
     splits: tuple[Split, ...]
     advances: tuple[Advance, ...]
@@ -23,8 +22,11 @@ class Round(NamedTuple):
 
 
 class CommittableRound(NamedTuple):
-    """What of a converted round is committed. `stops`: partitions that end below what was planned. `beyond`: per
-    partition records (offset, milliseconds) whose timestamps became NULL."""
+    """The part of a converted round that is committed.
+
+    `stops`: partitions that end below their plan. `out_of_range_timestamps`: per partition the records (offset,
+    milliseconds) whose timestamps became NULL.
+    """
 
     splits: tuple[Split, ...]
     files: tuple[LoadedFile, ...]
@@ -34,7 +36,7 @@ class CommittableRound(NamedTuple):
 
 
 class ExpiredRange(NamedTuple):
-    """Offsets that retention took from the bucket before they were loaded."""
+    """Offsets that retention removed from the bucket before they were loaded."""
 
     partition: int
     start: int
@@ -48,10 +50,10 @@ def next_round(
     split_bytes: int | None = None,
     stopped: Collection[int] = (),
 ) -> Round:
-    """The oldest splits that are not loaded, of all partitions alike but those that `stopped`. No splits: everything
-    cold is loaded.
+    """Returns the oldest splits that are not loaded, evenly over all partitions except the `stopped` ones.
 
-    `Refused` when the table is ahead of the bucket: it was loaded from another, or the bucket lost what it had.
+    Without splits, everything cold is loaded. Raises `Refused` if the table is ahead of the bucket: it was loaded from
+    another bucket, or this bucket lost objects.
     """
     bounds = {}
     for partition in topic.partitions:
@@ -73,7 +75,7 @@ def next_round(
 
 
 def select_committable(plan: Round, outcomes: Sequence[ConversionResult]) -> CommittableRound:
-    """Of each partition what lies before its first stop: beyond that nothing is committed, whatever was converted."""
+    """Returns, for each partition, the part before its first stop. Converted rows beyond it are not committed."""
     stops: dict[int, Stop] = {}
     ends: dict[int, int] = {}
     taken: list[tuple[Split, ConversionResult]] = []
@@ -100,7 +102,7 @@ def select_committable(plan: Round, outcomes: Sequence[ConversionResult]) -> Com
 
 
 def find_expired_ranges(topic: ColdTopic, loaded: Mapping[int, int]) -> list[ExpiredRange]:
-    """What a partition that was loaded before has lost since."""
+    """Returns the offsets that loaded partitions have lost since the last load."""
     return [
         ExpiredRange(number, loaded[number], start)
         for number, start, _, _ in topic.partitions
@@ -109,13 +111,13 @@ def find_expired_ranges(topic: ColdTopic, loaded: Mapping[int, int]) -> list[Exp
 
 
 def has_missing_segments(planned: Sequence[Split], current: ColdTopic) -> bool:
-    """Whether the bucket no longer names a segment of the plan: then that it could not be read is no fault."""
+    """True if the bucket no longer names a segment of the plan. Then a read that failed is no damage."""
     known_keys = {entry.key for partition in current.partitions for entry in partition.entries}
     return any(entry.key not in known_keys for split in planned for entry in split.entries)
 
 
 def _take_oldest(found: Sequence[Split], count: int) -> list[Split]:
-    """Of each partition its first splits, as many as fit when all partitions take turns."""
+    """Returns the first splits of each partition: partitions take turns until there are `count`."""
     turns: dict[int, int] = {}
     order = []
     for split in found:

@@ -1,4 +1,4 @@
-"""Record batches -> Arrow: the C decoder's buffers as columns. No Python per record."""
+"""Decodes record batches to Arrow: the C decoder's buffers become columns. No Python per record."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
     import pyarrow
 
 GROUP_BYTES = 512 << 10
-"""Log in one RecordBatch: below a quarter of this the fixed cost shows, above it the caches are too small."""
+"""Bytes of log in one RecordBatch. Below a quarter of this the fixed cost shows, above it the CPU caches are too small.
+"""
 DECOMPRESSED_BYTES_MAX = 16 << 20
-"""What the batches of one group may become together; one that alone becomes more is a group of its own."""
+"""Decompressed bytes of one group of batches. A batch that is larger alone is a group of its own."""
 
 
 OUT_OF_RANGE_US = (-(1 << 63), (1 << 63) - 1)
-"""What the decoder gives for milliseconds that have no microseconds in 64 bits. No millisecond is one of the two."""
+"""The decoder's values for milliseconds whose microseconds exceed 64 bits. No millisecond is one of the two."""
 
 
 class UnsupportedRecord(Refused):
-    """A record that Spark cannot have: everything below its offset was handed out."""
+    """A record that Spark cannot hold. Everything below its offset was yielded."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, why)
@@ -33,7 +34,7 @@ class UnsupportedRecord(Refused):
 
 
 class DecodedRows(NamedTuple):
-    """Rows of some whole batches, perhaps none; the next batch begins at or above `next_offset`."""
+    """Rows of some whole batches, perhaps none. The next batch starts at or above `next_offset`."""
 
     next_offset: int
     rows: pyarrow.RecordBatch
@@ -45,7 +46,7 @@ def arrow_batches(
     columns: Sequence[str],
     group_bytes: int = GROUP_BYTES,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The rows of `decoded` where there are any."""
+    """Yields the rows that `decode_rows` decodes, without empty batches."""
     for group in decode_rows(found, bounds, columns, group_bytes):
         if group.rows.num_rows:
             yield group.rows
@@ -57,11 +58,13 @@ def decode_rows(
     columns: Sequence[str],
     group_bytes: int = GROUP_BYTES,
 ) -> Iterator[DecodedRows]:
-    """The rows of whole batches with offsets in `[start, end)`, columns as `tiered.records.arrow.types` names them.
-    Data begins with its first batch. Control batches are left out. A timestamp that microseconds cannot hold is NULL.
+    """Decodes the rows of whole batches with offsets in `[start, end)`; `tiered.records.arrow.types` names the columns.
 
-    `RefusedAt` for transactional batches: whether they were committed cannot be told yet, and a guess would be wrong.
-    `Corrupt` for records that do not parse. All batches before these were handed out.
+    The data begins with its first batch. Control batches are left out. A timestamp that microseconds cannot hold is
+    NULL.
+
+    Raises `UnsupportedRecord` for transactional batches: it is not known yet whether they were committed, and a guess
+    would be wrong. Raises `Corrupt` for records that do not parse. All batches before these were yielded.
     """
     for data, batches in found:
         first = batches[0].position
@@ -71,7 +74,7 @@ def decode_rows(
 
 
 def constant_int_column(value: int, rows: int) -> pyarrow.Array:
-    """A column of int32 that is `value` in all rows.
+    """Returns a column of int32 that is `value` in all rows.
 
     Not pa.repeat of a pa.scalar: making one from a Python value imports pandas, half a second in every worker.
     """
@@ -81,7 +84,7 @@ def constant_int_column(value: int, rows: int) -> pyarrow.Array:
 
 
 def constant_text_column(value: str, rows: int) -> pyarrow.Array:
-    """A column of strings that is `value` in all rows."""
+    """Returns a column of strings that is `value` in all rows."""
     import pyarrow as pa
 
     data = value.encode()
@@ -91,7 +94,7 @@ def constant_text_column(value: str, rows: int) -> pyarrow.Array:
 
 
 def find_out_of_range(timestamps: pyarrow.Array) -> pyarrow.Array | None:
-    """Where microseconds could not hold what the record says, as booleans; None where all are held: nearly always."""
+    """Returns booleans, true for timestamps that microseconds cannot hold. Returns None if there are none, as usual."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -105,7 +108,7 @@ def find_out_of_range(timestamps: pyarrow.Array) -> pyarrow.Array | None:
 def _decode_group(
     data: memoryview, group: list[WalkedBatch], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[DecodedRows]:
-    """A group in one go, or in as many as keep what is opened at once within `OPENED_BYTES`."""
+    """Decodes a group in one step, or in as many as keep the decompressed bytes within `DECOMPRESSED_BYTES_MAX`."""
     opened: list[tuple[WalkedBatch, list[RecordSection]]] = []
     room = DECOMPRESSED_BYTES_MAX
     for batch in group:
@@ -126,7 +129,10 @@ def _decode_group(
 def _decode_opened(
     opened: Sequence[tuple[WalkedBatch, list[RecordSection]]], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[DecodedRows]:
-    """Opened batches in one go; where one of them does not parse one by one, so that those before it are not lost."""
+    """Decodes decompressed batches in one step.
+
+    If one of them does not parse, decodes them one by one, so that those before it are not lost.
+    """
     if not opened:
         return
     try:

@@ -1,4 +1,4 @@
-"""A Spark session in which Delta tables on `file:` and `s3a:` are safe for several drivers, sized for small tables."""
+"""A Spark session for small tables, in which several drivers can safely write Delta tables on `file:` and `s3a:`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SMALL_TABLES = {
 def session(
     *, master: str = "local[*]", conf: Mapping[str, str] | None = None, profiles: Sequence[str] = ()
 ) -> SparkSession:
-    """The running session of this process, or a new one. `conf` wins over what is set here.
+    """Returns the running session of this process, or a new one. `conf` overrides the settings made here.
 
-    `Unavailable` when Java, Maven or the jars cannot be had. Credentials, region and endpoint of S3 come from the
-    environment and the files that every AWS tool reads.
+    Raises `Unavailable` if Java, Maven or the jars are missing and cannot be fetched. Credentials, region and endpoint
+    of S3 come from the environment and the files that every AWS tool reads.
     """
     from pyspark.sql import SparkSession
 
@@ -56,7 +56,7 @@ def session(
 
 
 def spark_url(place: str) -> str:
-    """A folder in Hadoop's words: `s3a://bucket/prefix`, or `file:` and the absolute path."""
+    """Returns a folder's URL for Hadoop: `s3a://bucket/prefix`, or `file:` and the absolute path."""
     parts = urlsplit(place)
     if parts.scheme in ("s3", "s3a"):
         return f"s3a://{parts.netloc}{parts.path.rstrip('/')}"
@@ -66,7 +66,7 @@ def spark_url(place: str) -> str:
 
 
 def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What S3A must be told of an environment that boto3 reads by itself."""
+    """Returns S3A's settings for the environment variables that boto3 reads by itself."""
     settings = {
         "spark.hadoop.fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
@@ -100,7 +100,7 @@ def _settings(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _hand_python_to_workers() -> None:
-    """Workers of a local master inherit the environment: this interpreter, and the folders of our packages."""
+    """Sets the environment that workers of a local master inherit: this interpreter and our packages' folders."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     folders = [str(Path(package).parent.parent) for package in (_folder(tiered.__file__), __file__)]
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]

@@ -1,8 +1,8 @@
 """`spark.read.format("tiered")`: a topic as rows, with the columns of Spark's Kafka source.
 
 Options: `store` (the cold segments, no broker needed) or `bootstrap` (HOST:PORT of a broker's HTTP: cold and hot, up to
-its last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`. Committed records only. A schema given by
-the user picks columns: what it leaves out is not decoded.
+the last committed record), `topic`, the bounds of `offsets.py`, `splitBytes`. Committed records only. A schema given by
+the user selects columns: columns that it leaves out are not decoded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DefaultSource(DataSource):
 
 
 class SplitPartition(InputPartition):
-    """One task's share."""
+    """The split of one task."""
 
     def __init__(self, split: Split | LiveSplit) -> None:
         super().__init__(split)
@@ -88,7 +88,7 @@ class SplitPartition(InputPartition):
 
 
 class TieredReader(DataSourceReader):
-    """Plans on the driver, reads in the tasks."""
+    """Plans on the driver and reads in the tasks."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         self._options = dict(options)
@@ -102,7 +102,7 @@ class TieredReader(DataSourceReader):
         return [SplitPartition(split) for split in asyncio.run(self._plan_cold(tasks, bytes_each))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pyarrow.RecordBatch]:
-        if not isinstance(partition, SplitPartition):  # PySpark asks for one partition, None, where there are none
+        if not isinstance(partition, SplitPartition):  # without partitions PySpark reads one, None
             return
         split = partition.split
         if isinstance(split, LiveSplit):
@@ -116,7 +116,7 @@ class TieredReader(DataSourceReader):
             yield _with_constants(rows, self._columns, split.topic, split.partition)
 
     def _bounds(self, numbers: Sequence[int]) -> tuple[dict[int, Bound], dict[int, Bound]]:
-        """Where each partition begins and ends, as the options say it."""
+        """Returns start and end of each partition by the options."""
         options, topic = self._options, self._options["topic"]
         starts = offsets.bounds(options, "starting", topic, numbers, offsets.EARLIEST)
         return starts, offsets.bounds(options, "ending", topic, numbers, offsets.LATEST)
@@ -147,7 +147,7 @@ class TieredReader(DataSourceReader):
 
 
 def check_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under lower-case names. `Refused` for a missing or unknown one."""
+    """Returns the options under lower-case names. Raises `Refused` for a missing or unknown one."""
     known = {name.lower(): name for name in OPTIONS}
     given = {name.lower(): value for name, value in options.items()}
     if unknown := sorted(set(given) - set(known)):
@@ -162,7 +162,7 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def pick_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a user's schema, in its order. `Refused` when one is not ours or of another type."""
+    """Returns the columns of a user's schema, in its order. Raises `Refused` for an unknown column or another type."""
     for field in schema.fields:
         if field.name not in SCHEMA.fieldNames() or field.dataType != SCHEMA[field.name].dataType:
             raise Refused(
@@ -175,7 +175,7 @@ def pick_columns(schema: StructType) -> tuple[str, ...]:
 def _with_constants(
     rows: pyarrow.RecordBatch, columns: tuple[str, ...], topic: str, partition: int
 ) -> pyarrow.RecordBatch:
-    """The columns in the order asked for, `topic` and `partition` filled in."""
+    """Returns the requested columns in their order, with `topic` and `partition` filled in."""
     import pyarrow as pa
 
     count = rows.num_rows

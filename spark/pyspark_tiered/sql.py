@@ -1,4 +1,4 @@
-"""SQL over the loaded topics of a warehouse: each table under its topic's name."""
+"""SQL over the loaded topics of a warehouse. Each table has its topic's name."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Cell = Any
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The result of a query."""
+    """Columns and rows of a query."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
 def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> QueryResult:
-    """Runs one query. Names that SQL cannot read plainly stand in back ticks. `Refused` in Spark's words."""
+    """Runs one query. Names that are no plain SQL names need backticks. Raises `Refused` with Spark's message."""
     from pyspark.errors import PySparkException
 
     running = spark or session()
@@ -44,7 +44,10 @@ def sql(warehouse: str, query: str, *, spark: SparkSession | None = None) -> Que
 
 
 def _collect_rows(found: DataFrame) -> list[Row]:
-    """All rows. Where a time lies beyond Python's years 1 to 9999, columns with times come as Spark writes them."""
+    """Returns all rows.
+
+    If a time is outside of Python's years 1 to 9999, columns with times become Spark's text for them.
+    """
     from pyspark.sql import functions as f
 
     try:
@@ -59,7 +62,7 @@ def _collect_rows(found: DataFrame) -> list[Row]:
 
 
 def tables(spark: SparkSession, warehouse: str) -> dict[str, str]:
-    """Topic names and table URLs of a warehouse, by its folders that hold a Delta log."""
+    """Returns topic names and table URLs of a warehouse: its folders that hold a Delta log."""
     jvm: Any = spark._jvm
     folder = jvm.org.apache.hadoop.fs.Path(spark_url(warehouse))
     files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
@@ -74,7 +77,7 @@ def tables(spark: SparkSession, warehouse: str) -> dict[str, str]:
 
 
 def render(result: QueryResult, output_format: str = "text") -> str:
-    """The answer as `text` (aligned columns), `json` (one object a line) or `csv`."""
+    """Formats the result as `text` (aligned columns), `json` (one object a line) or `csv`."""
     forms: dict[str, Callable[[QueryResult], str]] = {"text": _render_text, "json": _render_json, "csv": _render_csv}
     if output_format not in forms:
         raise Refused(Code.INVALID_REQUEST, f"unknown format {output_format!r}; there are {', '.join(forms)}")
@@ -110,7 +113,7 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _json_value(cell: Cell) -> Cell:
-    """A value that JSON can hold: bytes as UTF-8 where they are, else in hexadecimal; times in ISO 8601."""
+    """Returns a value that JSON can hold: bytes as UTF-8, or in hexadecimal if they are none; times in ISO 8601."""
     if isinstance(cell, (bytes, bytearray)):
         try:
             return cell.decode()

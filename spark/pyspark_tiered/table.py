@@ -1,8 +1,9 @@
-"""What a topic's Delta table looks like and which Delta actions a load commits. Pure: values in, JSON lines out.
+"""The form of a topic's Delta table, and the Delta actions that a load commits. Pure: values in, JSON lines out.
 
-One table per topic, no column for the topic, no Hive partitions: a file holds one contiguous offset run of one topic
-partition, so min/max of partition, offset and timestamp prune it. The table is its own checkpoint: per partition one
-Delta transaction identifier `<topic id>/<partition>` whose version is the next offset to load.
+There is one table per topic, without a column for the topic and without Hive partitions. A file holds one contiguous
+range of offsets of one topic partition, so min/max of partition, offset and timestamp prune it. The table is its own
+checkpoint: each partition has one Delta transaction identifier `<topic id>/<partition>`, and its version is the next
+offset to load.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
-"""A JSON object on its way out."""
+"""A JSON object to be written."""
 
 
 def _struct(**fields: str | Json) -> Json:
-    """A struct type as Spark writes its schemas."""
+    """Returns a struct type as Spark writes it in schemas."""
     columns = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields.items()]
     return {"type": "struct", "fields": columns}
 
@@ -35,7 +36,7 @@ COLUMNS = tuple(str(field["name"]) for field in SCHEMA["fields"])
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999: a timestamp beyond them has no statistics, because no calendar of Delta's readers has it."""
+"""The years 1 to 9999. A timestamp outside of them gets no statistics: calendars of Delta's readers lack it."""
 
 TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
@@ -46,8 +47,10 @@ Range = tuple[int, int]
 
 
 class LoadedFile(NamedTuple):
-    """One finished Parquet file. Timestamps are microseconds since 1970, None where all are NULL; offsets are the first
-    and the last in the file."""
+    """One finished Parquet file.
+
+    Timestamps are microseconds since 1970, None if all are NULL. Offsets are the first and the last in the file.
+    """
 
     partition: int
     path: str
@@ -62,7 +65,7 @@ class LoadedFile(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Where and why a partition cannot be read on: bytes that are `damaged`, or a record that Spark cannot have."""
+    """Place and reason at which a partition cannot be read on: `damaged` bytes, or a record that Spark cannot hold."""
 
     partition: int
     offset: int
@@ -71,8 +74,10 @@ class Stop(NamedTuple):
 
 
 class ConversionResult(NamedTuple):
-    """The outcome of a split: its rows in `[start, end)` are in `file`. `beyond` names records (offset, milliseconds)
-    whose timestamps became NULL."""
+    """Result of converting a split: its rows in `[start, end)` are in `file`.
+
+    `out_of_range_timestamps` are the records (offset, milliseconds) whose timestamps became NULL.
+    """
 
     partition: int
     start: int
@@ -83,7 +88,7 @@ class ConversionResult(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """One partition's step: valid only while the table still stands at `start`; -1 is a partition never loaded."""
+    """Step of one partition, valid only while the table is still at `start`; -1 means that it was never loaded."""
 
     partition: int
     start: int
@@ -91,7 +96,7 @@ class Advance(NamedTuple):
 
 
 def creation_actions(topic: str, topic_id: str, unique: str, now_ms: int) -> list[str]:
-    """The JSON lines that make a table, for its first commit. `unique` is a UUID.
+    """Returns the JSON lines that create a table, for its first commit. `unique` is a UUID.
 
     The topic's id in the properties keeps rows of a deleted and re-created topic out of the old table.
     """
@@ -111,18 +116,18 @@ def creation_actions(topic: str, topic_id: str, unique: str, now_ms: int) -> lis
 
 
 def app_id(topic_id: str, partition: int) -> str:
-    """Delta's transaction identifier of one partition."""
+    """Returns Delta's transaction identifier of one partition."""
     return f"{topic_id}/{partition}"
 
 
 def loaded_offsets(transactions: Mapping[str, int], topic_id: str) -> dict[int, int]:
-    """Next offset per partition, of all transaction identifiers that a table has."""
+    """Returns the next offset per partition, from all transaction identifiers of a table."""
     mine = f"{topic_id}/"
     return {int(app[len(mine) :]): version for app, version in transactions.items() if app.startswith(mine)}
 
 
 def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
-    """The JSON lines of one commit: each file, then each partition's new version."""
+    """Returns the JSON lines of one commit: each file, then each partition's new version."""
     lines = [_add_action(file) for file in files]
     for step in advances:
         txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
@@ -154,6 +159,6 @@ def _add_action(file: LoadedFile) -> str:
 
 
 def _timestamp(us: int) -> str:
-    """ISO 8601 with milliseconds, rounded down: readers of Delta allow for one more millisecond at the top."""
+    """Returns ISO 8601 with milliseconds, rounded down: readers of Delta allow for one more millisecond at the top."""
     seconds, rest = divmod(us, 1_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:03d}Z"

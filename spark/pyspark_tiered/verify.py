@@ -1,9 +1,9 @@
-"""Proof that a table holds every loaded record exactly once, with equal bytes, and why each missing offset is missing.
+"""Proof that a table holds every loaded record exactly once with equal bytes, and the reason for each missing offset.
 
 The bucket is read again and compared row by row with one version of the table, up to the loaded bound of each
-partition.
-Offsets without a row must be explained by the log itself; what retention took from the bucket can no longer be compared
-and is said to be so. Where others took rows out of the table, a missing row names their commit.
+partition. Offsets without a row must be explained by the log itself. Rows that retention removed from the bucket can no
+longer be compared, and are reported as such. If other writers removed rows from the table, a missing row names their
+commit.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FAULTS_MAX = 1000
-"""No more are listed: the first ones tell the story."""
+"""Faults that are listed at most: the first ones are enough to find the cause."""
 GAPS_MAX = 1000
 
 
 class RowFault(NamedTuple):
-    """What is wrong with the table at one offset: missing, duplicate, changed, extra. `why` names the commit of others
-    that may have done it. A row without partition or offset has -1 there."""
+    """A fault of the table at one offset: missing, duplicate, changed or extra.
+
+    `why` names the commit of another writer that may have caused it. A row without partition or offset has -1 there.
+    """
 
     kind: str
     partition: int
@@ -40,7 +42,7 @@ class RowFault(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets `[start, end)` without a row, and why that is right."""
+    """Offsets `[start, end)` without a row, and why that is correct."""
 
     partition: int
     start: int
@@ -50,7 +52,10 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """`rows` were compared with the bucket; `loaded` is the bound per partition; no faults: the table is whole."""
+    """Result of `verify`. `rows` were compared with the bucket; `loaded` is the bound per partition.
+
+    Without faults the table is whole.
+    """
 
     table: str
     rows: int
@@ -60,13 +65,15 @@ class VerifyResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the exit code is 0."""
+        """True if there are no faults: the exit code is 0."""
         return not self.faults
 
 
 def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> VerifyResult:
-    """Compares the table `<warehouse>/<topic>` with the bucket. `Refused` when there is no such table or topic,
-    `Corrupt` when the bucket cannot be read."""
+    """Compares the table `<warehouse>/<topic>` with the bucket.
+
+    Raises `Refused` if there is no such table or topic, `Corrupt` if the bucket cannot be read.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -100,9 +107,7 @@ def _verify_snapshot(spark: SparkSession, store: str, cold: ColdTopic, at: Table
         removals = history.find_row_removals(at.commits(past_marks=True)[0])
         faults = [fault._replace(why=_likely_cause(fault, removals)) for fault in faults]
     missing = {(fault.partition, fault.offset) for fault in faults if fault.kind == "missing"}
-    last_listed = (
-        differences[-1][1:3] if len(differences) == FAULTS_MAX else None
-    )  # what is missing behind it nobody has said
+    last_listed = differences[-1][1:3] if len(differences) == FAULTS_MAX else None  # no list of faults beyond it
     gaps = [gap for gap in find_gaps(rows, cold, loaded) if not _contains_missing(gap, missing)]
     gaps = [gap for gap in gaps if last_listed is None or gap[:2] <= last_listed]
     return VerifyResult(at.url, rows_in_bucket.count(), loaded, tuple(sorted(faults)[:FAULTS_MAX]), tuple(gaps))
@@ -114,8 +119,8 @@ def _collect_faults(rows: DataFrame) -> list[RowFault]:
 
 
 def _likely_cause(fault: RowFault, removals: Sequence[history.RowRemoval]) -> str:
-    """The last commit of others that took rows out of the file where this one was."""
-    candidates = [taker for taker in removals if taker.may_have_removed(fault.partition, fault.offset)]
+    """Returns the last commit of other writers that removed rows from the file that held this one."""
+    candidates = [each for each in removals if each.may_have_removed(fault.partition, fault.offset)]
     return candidates[-1].description if candidates and fault.kind in ("missing", "changed") else ""
 
 
@@ -124,7 +129,10 @@ def _contains_missing(gap: Gap, missing: Collection[tuple[int, int]]) -> bool:
 
 
 def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> list[Gap]:
-    """Where offsets jump in the table, and at its ends; what the comparison found missing is no gap but a fault."""
+    """Returns the gaps between the table's offsets, and at its ends.
+
+    The caller takes out offsets that the comparison found missing: they are faults.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -148,7 +156,7 @@ def find_gaps(rows: DataFrame, cold: ColdTopic, loaded: Mapping[int, int]) -> li
 
 
 def explain_gap(partition: int, start: int, end: int, log_start: int) -> Sequence[Gap]:
-    """A hole in the table, cut at the log start: below it retention was first, above it the log has no record."""
+    """Splits a hole in the table at the log start. Below it records expired first; above it the log has no record."""
     expired, empty = (start, min(end, log_start)), (max(start, log_start), end)
     reasons = ((expired, "expired before it was loaded"), (empty, "no record in the log has this offset"))
     return [Gap(partition, low, high, why) for (low, high), why in reasons if low < high]

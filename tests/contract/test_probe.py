@@ -103,8 +103,8 @@ class NeverDeletes(MemoryStore):
         (LooksThenLeaps, "8 puts with If-None-Match at once: 8 succeeded, one may"),
         (KnowsNoConditions, "a conditional create of a new object fails"),
         (CreatesOnly, "does not replace an object whose version matches"),
-        (ReadsOldBytes, "not what was written last"),
-        (IgnoresRanges, "a ranged get does not give"),
+        (ReadsOldBytes, "other bytes than were written last"),
+        (IgnoresRanges, "a ranged get does not return"),
         (ListsLate, "listing does not show"),
         (NeverDeletes, "can be read after it was deleted"),
     ],
@@ -167,7 +167,7 @@ class Overwrites(MemoryStore):
     [
         (Overwrites, "overwrites an object that should only be created"),
         (IgnoresMatch, "whose version changed"),
-        (IgnoresRanges, "a ranged get does not give"),
+        (IgnoresRanges, "a ranged get does not return"),
     ],
 )
 def test_a_store_in_use_that_breaks_conditions_is_refused_and_keeps_what_it_holds(
@@ -220,7 +220,7 @@ def test_who_may_only_read_a_store_in_use_is_refused() -> None:
 def test_a_second_look_that_gets_no_clear_answer_is_made_again_later() -> None:
     loop = SimLoop(1)
     store = SimBucket(loop).store(Faults([FaultRule(FaultKind.CONFLICT, ("put",))]), SimClock(loop))
-    with pytest.raises(Unavailable, match="no clear answer"):
+    with pytest.raises(Unavailable, match="no definite reply"):
         loop.run(probe_at_restart(store, "k", b"held", SimRng(1)))
 
 
@@ -231,7 +231,7 @@ def test_lost_replies_and_conflicts_alone_do_not_make_a_liar(seed: int) -> None:
     try:
         simulated(Faults(rules, random.Random(seed)), seed)
     except Unavailable as error:
-        assert "no clear answer" in str(error)
+        assert "no definite reply" in str(error)
 
 
 def test_a_store_that_does_not_answer_is_unavailable_not_refused() -> None:

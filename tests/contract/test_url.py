@@ -41,10 +41,10 @@ def test_each_kind_opens_under_its_own_url(tmp_path: Path, fake: FakeS3, monkeyp
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "no known kind"),
-        ("/plain/path", "no known kind"),
-        ("http://host/x", "no known kind"),
-        ("memory://name", "no known kind"),
+        ("", "an unknown kind"),
+        ("/plain/path", "an unknown kind"),
+        ("http://host/x", "an unknown kind"),
+        ("memory://name", "an unknown kind"),
         ("file://relative/dir", "no absolute directory"),
         ("file:///", "no absolute directory"),
         ("s3:///prefix", "no bucket"),

@@ -94,7 +94,7 @@ async def read_values(replica: LeaderReplica, start: int, *, max_bytes: int = 30
     found: list[bytes] = []
     offset = start
     while offset < replica.high_watermark:
-        fetched = await replica.read(offset, max_bytes)
+        fetched = await replica.reads.read(offset, max_bytes)
         data = fetched.data
         if isinstance(data, FileSlice):
             data = data.file.pread(data.start, data.length)

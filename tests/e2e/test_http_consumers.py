@@ -93,7 +93,7 @@ def test_a_read_waits_for_a_record_and_answers_at_once_when_it_comes(tmp_path: P
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        while not where.broker.leader_replica("t", 0)._parked:  # until it waits
+        while not where.broker.leader_replica("t", 0).reads._parked:  # until it waits
             await asyncio.sleep(0)
         await where.produce("t", "1")
         async with asyncio.timeout(10):

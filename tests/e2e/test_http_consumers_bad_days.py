@@ -166,7 +166,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
         await wait_until(
-            lambda: bool(where.broker.leader_replica("t", 0)._parked)
+            lambda: bool(where.broker.leader_replica("t", 0).reads._parked)
         )  # it has read the record and wants more
         await instance._on_revoked()
         assert (await one.ask("GET", "/offsets", parts(("t", 0)))).json == {"offsets": []}, "nobody has it yet"

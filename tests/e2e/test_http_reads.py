@@ -139,7 +139,7 @@ def test_a_long_poll_is_answered_by_the_next_record_or_by_its_deadline(tmp_path:
         for accept, produced in (("", "one"), (RAW, "two"), (V2_BINARY, "three")):
             end = site.broker.leader_replica("t", 0).high_watermark
             waiting = asyncio.create_task(site.get(f"{PATH}?offset={end}&timeout=20000", accept))
-            await wait_until(lambda: len(site.broker.leader_replica("t", 0)._parked) == 1)
+            await wait_until(lambda: len(site.broker.leader_replica("t", 0).reads._parked) == 1)
             await site.produce("t", produced)
             assert len((await waiting).body) > 60
         begun = clock()
@@ -156,7 +156,7 @@ def test_closing_the_broker_answers_those_who_wait(tmp_path: Path) -> None:
                 await running.create("t")
                 request = session.get(f"{running.url}{PATH}?offset=0&timeout=30000")
                 waiting = asyncio.create_task(request.__aenter__())
-                await wait_until(lambda: len(running.broker.leader_replica("t", 0)._parked) == 1)
+                await wait_until(lambda: len(running.broker.leader_replica("t", 0).reads._parked) == 1)
             assert (await (await waiting).json())["records"] == []
 
     asyncio.run(scenario())

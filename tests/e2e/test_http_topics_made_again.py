@@ -158,7 +158,7 @@ def test_a_consumer_that_gathers_records_reads_the_second_topic_from_its_beginni
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         old = where.broker.leader_replica("t", 0)
         reading = asyncio.create_task(one.read(8))
-        await wait_until(lambda: bool(old._parked))
+        await wait_until(lambda: bool(old.reads._parked))
         await again.recreate()
         await again.release_broker()
         await where.produce("t", "10", "11", "12", "13", "14")

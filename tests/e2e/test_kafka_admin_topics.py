@@ -319,7 +319,7 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
         assert replica.log_start_offset == 4
         manifest = await site.node.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
-        fetched = await replica.read(4, 1 << 20)
+        fetched = await replica.reads.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)
         held = fetched.data.file.pread(fetched.data.start, fetched.data.length)
         assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]

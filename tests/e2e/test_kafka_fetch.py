@@ -124,7 +124,7 @@ def test_a_fetch_waits_for_enough_bytes_or_for_its_time(tmp_path: Path) -> None:
             await other.ask(produce(replica, b"v" * 50 + b"%d" % n), 9, ProduceResponse)
         answer = await client.receive(FetchResponse, 12)
         assert len(values_of(parts(answer)[0].records)) == 3
-        assert len(replica._listeners) == 0
+        assert len(replica.reads._listeners) == 0
 
     run(tmp_path, scenario)
 
@@ -167,9 +167,9 @@ def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
         replica = await site.create("t")
         client = await site.client()
         await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
-        await wait_until(lambda: len(replica._listeners) == 1)
+        await wait_until(lambda: len(replica.reads._listeners) == 1)
         client.close()
-        await wait_until(lambda: len(replica._listeners) == 0)
+        await wait_until(lambda: len(replica.reads._listeners) == 0)
         assert site.server.pending_requests == 0
 
     run(tmp_path, scenario)

@@ -93,7 +93,7 @@ def test_a_long_fetch_ends_with_its_time_its_client_or_its_topic(tmp_path: Path)
         await site.node.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
-        assert fetches.parked_partitions == 0 and not held[5]._listeners
+        assert fetches.parked_partitions == 0 and not held[5].reads._listeners
 
     run(tmp_path, scenario)
 

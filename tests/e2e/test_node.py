@@ -35,8 +35,8 @@ def test_what_is_appended_is_read_hot_and_cold_and_across() -> None:
         assert await read_values(replica, 0) == numbers(0, 11)
         assert await read_values(replica, 5) == numbers(5, 11)
         assert (replica.log_start_offset, replica.high_watermark) == (0, 11)
-        assert isinstance((await replica.read(9, 1 << 20)).data, FileSlice)
-        assert isinstance((await replica.read(0, 1 << 20)).data, bytes)
+        assert isinstance((await replica.reads.read(9, 1 << 20)).data, FileSlice)
+        assert isinstance((await replica.reads.read(0, 1 << 20)).data, bytes)
         await site.stop()
 
     run(scenario)

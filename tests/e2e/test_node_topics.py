@@ -26,10 +26,10 @@ def test_a_deleted_topic_is_gone_at_once_and_its_objects_after_the_stated_delay(
         topic_id = site.node.image.topics["t"].topic_id
         await fill(replica, 10)
         await site.wait_until(lambda: replica.cold_end_offset == 9)
-        waiting = asyncio.create_task(replica.read(10, 1000, max_wait_ms=60_000))
+        waiting = asyncio.create_task(replica.reads.read(10, 1000, max_wait_ms=60_000))
         await asyncio.sleep(0)
         await site.node.submit(DeleteTopic("t"))
-        for ask in (replica.append(batch([b"x"])), replica.read(0, 1000), waiting):
+        for ask in (replica.append(batch([b"x"])), replica.reads.read(0, 1000), waiting):
             with pytest.raises(Refused) as refused:
                 await ask
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -119,7 +119,7 @@ def test_a_topic_made_again_is_empty_also_where_the_old_log_could_not_go() -> No
         await site.start()
         replica = await site.create()
         await fill(replica, 12)
-        assert replica.local_segments > 2
+        assert replica.log.segment_count > 2
         fault = DiskFault("rename", "log/t-0", "EMFILE")
         site.machine.disk.faults.append(fault)
         await site.node.submit(DeleteTopic("t"))
@@ -221,7 +221,7 @@ def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
         await site.wait_until(lambda: replica.local_start_offset == 9)
         await site.wait_until(lambda: replica.log_start_offset == 10, 1500)
         with pytest.raises(Refused) as refused:
-            await replica.read(0, 1000)
+            await replica.reads.read(0, 1000)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
         await asyncio.sleep(120)
         segments = [each for each in await site.bucket.memory.list("data/") if each.key.endswith(".seg")]
@@ -241,7 +241,7 @@ def test_a_topic_that_is_not_tiered_keeps_to_its_disk() -> None:
         )
         await fill(replica, 20)
         await site.wait_until(lambda: replica.log_start_offset > 0)
-        assert replica.local_bytes <= 9000 + 4096
+        assert replica.log.size_bytes <= 9000 + 4096
         assert await site.bucket.memory.list("data/") == []
         assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
         await site.stop()
@@ -298,9 +298,9 @@ def test_a_long_poll_ends_with_the_first_record_or_with_its_time() -> None:
         await site.start()
         replica = await site.create()
         began = site.loop.now_ns
-        assert (await replica.read(0, 1000, max_wait_ms=500)).size == 0
+        assert (await replica.reads.read(0, 1000, max_wait_ms=500)).size == 0
         assert site.loop.now_ns - began == 500_000_000
-        waiting = asyncio.create_task(replica.read(0, 5000, max_wait_ms=60_000, min_bytes=1500))
+        waiting = asyncio.create_task(replica.reads.read(0, 5000, max_wait_ms=60_000, min_bytes=1500))
         await asyncio.sleep(1)
         await fill(replica, 1)
         await asyncio.sleep(1)
@@ -321,8 +321,12 @@ def test_records_are_found_by_time_hot_and_cold() -> None:
             await replica.append(batch([b"x" * 1000], timestamp=base + 100 * number))
         await site.wait_until(lambda: replica.local_start_offset == 9)
         for number in range(10):
-            assert await replica.offset_for_timestamp(base + 100 * number - 50) == (number, base + 100 * number, 0)
-        assert await replica.offset_for_timestamp(base + 1000) is None
+            assert await replica.reads.offset_for_timestamp(base + 100 * number - 50) == (
+                number,
+                base + 100 * number,
+                0,
+            )
+        assert await replica.reads.offset_for_timestamp(base + 1000) is None
         await site.stop()
 
     run(scenario)
@@ -337,12 +341,12 @@ def test_deleted_records_stay_deleted() -> None:
         before = replica.manifest
         assert await replica.delete_records(4) == 4
         with pytest.raises(Refused):
-            await replica.read(3, 1000)
+            await replica.reads.read(3, 1000)
         with pytest.raises(Refused):
             await replica.delete_records(11)
         assert await read_values(replica, 4) == numbers(4, 10)
         assert before is not None
-        replica.manifest = before  # as an upload does whose answer comes late
+        replica.unified_log.update_manifest(before)  # as an upload does whose answer comes late
         assert (replica.log_start_offset, replica.cold_end_offset) == (4, 9)
         await site.crash(site.machine.lose_disk)
         again = (await site.start()).leader_replica("t", 0)

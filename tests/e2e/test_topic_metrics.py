@@ -66,8 +66,11 @@ def test_sizes_on_disk_and_in_the_bucket_show_by_topic() -> None:
         await site.wait_until(lambda: replica.local_start_offset == 9)
         text = site.node.metrics.render()
         cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
-        assert samples(text, "kafka_log_log_size") == {("t",): replica.local_bytes} and 0 < replica.local_bytes < 2000
-        assert cold == {("t",): replica.cold_bytes} and replica.cold_bytes > 9000
+        assert (
+            samples(text, "kafka_log_log_size") == {("t",): replica.log.size_bytes}
+            and 0 < replica.log.size_bytes < 2000
+        )
+        assert cold == {("t",): replica.unified_log.cold_bytes} and replica.unified_log.cold_bytes > 9000
         await site.stop()
 
     run(scenario)

@@ -161,7 +161,7 @@ class Clients:
         return sum(size for last, size in self._batch_sizes.get(partition_id, {}).items() if last >= start)
 
     async def fetch(self, replica: LeaderReplica, offset: int) -> list[tuple[int, bytes]]:
-        fetched = await replica.read(offset, READ_BYTES)
+        fetched = await replica.reads.read(offset, READ_BYTES)
         data = fetched.data
         body = data.file.pread(data.start, data.length) if isinstance(data, FileSlice) else data
         walked = walk(body)

@@ -303,8 +303,8 @@ class SingleRun:
 
     def _is_cold(self, replica: LeaderReplica) -> bool:
         """All of it is in the bucket, and locally only what the topic asks to keep."""
-        local_max = 1 if self.options.local_retention_bytes == 1 else replica.local_segments
-        return replica.cold_end_offset == replica.high_watermark and replica.local_segments <= local_max
+        local_max = 1 if self.options.local_retention_bytes == 1 else replica.log.segment_count
+        return replica.cold_end_offset == replica.high_watermark and replica.log.segment_count <= local_max
 
     async def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         end_ns = self._loop.now_ns + round(SETTLE_SECONDS * 1e9)

@@ -155,8 +155,8 @@ def test_a_users_delete_is_followed_told_and_named_by_the_proof(lake: Lake, capl
     lake.more(0, 10)
     with caplog.at_level(logging.WARNING):
         assert lake.load() == 10
-    (told,) = [record.getMessage() for record in caplog.records if "taken out" in record.getMessage()]
-    assert "DELETE" in told and "= 17)" in told
+    (warning,) = [record.getMessage() for record in caplog.records if "rows were removed" in record.getMessage()]
+    assert "DELETE" in warning and "= 17)" in warning
     found = verify(lake.store, "t", lake.warehouse, spark=lake.spark)
     assert [fault[:3] for fault in found.faults] == [("missing", 0, 17), ("missing", 1, 17)]
     assert all("DELETE" in fault.why and "= 17)" in fault.why for fault in found.faults)

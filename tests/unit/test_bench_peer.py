@@ -1,4 +1,4 @@
-"""The arithmetic of the side-by-side benches, and their hand-written requests; the legs themselves are no test."""
+"""Arithmetic and hand-written requests of the comparison with Kafka. The legs themselves are not tested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_legs_alternate_so_that_a_drift_hits_both() -> None:
     assert "".join(order) == "ABBAAB"
 
 
-def test_the_interval_of_equal_ratios_is_that_ratio_and_of_unequal_ones_holds_the_median() -> None:
+def test_confidence_interval_holds_the_median() -> None:
     assert confidence_interval([0.5] * 5) == (0.5, 0.5)
     low, high = confidence_interval([0.4, 0.5, 0.6, 0.7, 2.0])
     assert 0.4 <= low < 0.6 < high <= 2.0
@@ -68,7 +68,7 @@ def test_a_ratio_with_strangers_at_work_is_marked() -> None:
     assert "| ~0.50 |" in table({"w": workload.title}, [made])
 
 
-def test_a_side_that_used_nothing_measurable_has_a_ratio_all_the_same() -> None:
+def test_costs_too_small_to_measure_have_a_ratio() -> None:
     workload = Workload("w", "what it is", (cpu("s"),), lambda _: {})
     assert make_row(workload, workload.metrics[0], [pair(0.0, 0.0)]).ratio == 1.0
 
@@ -124,7 +124,7 @@ def test_an_interval_without_strangers_has_no_negative_share() -> None:
     assert 0.0 <= spent.foreign_share <= 1.0
 
 
-def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
+def test_measured_broker_uses_compiled_modules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
@@ -134,7 +134,7 @@ def test_a_broker_of_a_leg_starts_from_compiled_modules_whatever_the_shell_says(
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_files_of_a_leg_go_with_it_unless_they_are_kept_for_the_end(tmp_path: Path, keeps: bool) -> None:
+def test_files_of_a_leg_are_removed_unless_kept(tmp_path: Path, keeps: bool) -> None:
     broker = TieredBroker(tmp_path, keep_files=keeps)
     (broker.directory / "data").mkdir()
     broker.close()

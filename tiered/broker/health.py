@@ -23,8 +23,8 @@ from tiered.controller.partition_health import (
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
+from tiered.replication.disk_state import DiskState
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.storage import DiskState
 
 LISTED_MAX = 20
 GROUP_BYTES_SHARE = 0.95

@@ -27,12 +27,13 @@ from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.replication.become_leader import PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 log = logging.getLogger(__name__)
 
@@ -371,7 +372,7 @@ class HostedReplicas:
     async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
         known = topic.partitions[lead.tp.partition]
         hot = await self._log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
-        partition_id = LeaderReplica.id_of(lead.tp, lead.topic_id)
+        partition_id = PartitionId(lead.topic_id, lead.tp.partition)
         past = (
             PreviousLeader.STOPPED_CLEANLY
             if self.has_clean_predecessor(lead.tp, lead.leader_epoch)
@@ -489,7 +490,7 @@ class HostedReplicas:
         self.resign(
             tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{tp} is elsewhere now") if moved else _make_deleted_refusal(tp)
         )
-        self._cold_tier.manifests.forget(LeaderReplica.id_of(tp, topic_id))
+        self._cold_tier.manifests.forget(PartitionId(topic_id, tp.partition))
         self._close_follower(tp)
         self._high_watermarks.pop(tp, None)
         self._never_tiered.discard(tp)

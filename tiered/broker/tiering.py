@@ -86,7 +86,7 @@ class Tiering:
         """A segment closed. Where other brokers have it too, it waits until the interval is over for others that the
         same change of the manifest can name, which saves one request for each."""
         copied = replica.config.remote_storage_enable and len(replica.state.isr) > 1
-        if not copied or replica.waiting_bytes >= TOGETHER_BYTES:
+        if not copied or replica.unified_log.waiting_bytes >= TOGETHER_BYTES:
             self.wake(replica)
 
     def wake(self, replica: LeaderReplica) -> None:
@@ -96,7 +96,7 @@ class Tiering:
 
     def _enqueue(self, replica: LeaderReplica) -> None:
         tidies = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_due_ms.get(replica, NEVER)
-        if tidies and not replica.waiting_segments:
+        if tidies and not replica.unified_log.waiting_segments:
             self._due_low_priority[replica] = None
         else:
             self._due_low_priority.pop(replica, None)
@@ -114,7 +114,7 @@ class Tiering:
 
     def waiting_segments(self) -> int:
         """Closed segments of all partitions that are not in the bucket yet."""
-        return sum(replica.waiting_segments for replica in self._replicas())
+        return sum(replica.unified_log.waiting_segments for replica in self._replicas())
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -157,7 +157,7 @@ class Tiering:
         if now_ms < late_at:
             return late_at
         lag_ms = self._settings.tiered_upload_max_lag_ms
-        since_ms = replica.upload_lag_since_ms
+        since_ms = replica.unified_log.upload_lag_since_ms
         if since_ms is None or abs(now_ms - since_ms) < lag_ms:
             late_at = min(now_ms if since_ms is None else since_ms, now_ms) + lag_ms
         else:
@@ -180,7 +180,9 @@ class Tiering:
     def copy_lag_ms(self) -> int:
         """Returns the age of the oldest record led here that is not in the bucket; 0 where there is none."""
         now_ms = self._clock.wall_ms()
-        return max((now_ms - since for each in self._replicas() if (since := each.upload_lag_since_ms)), default=0)
+        return max(
+            (now_ms - since for each in self._replicas() if (since := each.unified_log.upload_lag_since_ms)), default=0
+        )
 
     def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
         """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""
@@ -188,7 +190,7 @@ class Tiering:
         lags: dict[str, float] = {}
         for replica in self._replicas():
             if replica.config.remote_storage_enable:
-                since_ms = replica.upload_lag_since_ms
+                since_ms = replica.unified_log.upload_lag_since_ms
                 lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
                 lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
         most = self._settings.tiered_metrics_max_topics
@@ -268,21 +270,22 @@ class Tiering:
     async def _upload(self, replica: LeaderReplica) -> None:
         """Closed segments below the last stable offset, oldest first: as many as one change of the manifest names. Then
         it is the turn of others, for a partition that is written fast enough would never be done."""
-        if not replica.waiting_segments:
+        if not replica.unified_log.waiting_segments:
             return
         epoch = replica.leader_epoch
         manifest = await self._take_over_manifest(replica)
         first = replica.log.local_start_offset
         if not manifest.nodes and first > manifest.cold_end_offset:
             # Nothing is cold and the log begins higher: what expired before it was tiered leaves no hole to guard.
-            replica.manifest = await replica.cold.collector.advance_start(manifest, epoch, first)
+            moved = await replica.cold.collector.advance_start(manifest, epoch, first)
+            replica.unified_log.update_manifest(moved)
         if replica.is_stopped or replica.manifest is None:
             return
         stable = replica.last_stable_offset
         written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
         if written is not None:
-            replica.manifest = written
-            if not replica.is_stopped and replica.waiting_segments:
+            replica.unified_log.update_manifest(written)
+            if not replica.is_stopped and replica.unified_log.waiting_segments:
                 self._due[replica] = None
 
     async def _take_over_manifest(self, replica: LeaderReplica) -> Manifest:
@@ -290,7 +293,7 @@ class Tiering:
         manifest = replica.manifest
         if manifest is None or manifest.leader_epoch != replica.leader_epoch:
             manifest = await replica.cold.manifests.take_over(replica.partition_id, replica.topic, replica.leader_epoch)
-            replica.manifest = manifest
+            replica.unified_log.update_manifest(manifest)
             replica.log.advance_start(min(manifest.log_start_offset, replica.log.end_offset))
         return manifest
 
@@ -299,7 +302,7 @@ class Tiering:
         manifest, epoch, now_ms = replica.manifest, replica.leader_epoch, self._retention_clock.now_ms()
         if manifest is None or not manifest.nodes:
             return
-        above = replica.bytes_above_cold
+        above = replica.unified_log.bytes_above_cold
         try:
             plan = find_expiry(
                 manifest.adopt_epoch(epoch), epoch, replica.config,
@@ -313,11 +316,12 @@ class Tiering:
             if plan is None:
                 return
         manifest = await self._take_over_manifest(replica)
-        above = replica.bytes_above_cold  # an earlier leader may have made more of it cold until then
+        above = replica.unified_log.bytes_above_cold  # an earlier leader may have made more of it cold until then
         written = await replica.cold.collector.expire(
             manifest, epoch, replica.config, local_bytes_above_cold=above, now_ms=now_ms
         )
-        replica.manifest = manifest = written or manifest
+        manifest = written or manifest
+        replica.unified_log.update_manifest(manifest)
         replica.log.advance_start(manifest.log_start_offset)
 
     async def _find_oldest_segment(self, replica: LeaderReplica, manifest: Manifest) -> SegmentEntry:
@@ -349,9 +353,8 @@ class Tiering:
         if plan.log_start > replica.log_start_offset:
             if replica.manifest is not None or replica.takeover_pending:
                 manifest = await self._take_over_manifest(replica)
-                replica.manifest = await replica.cold.collector.advance_start(
-                    manifest, replica.leader_epoch, plan.log_start
-                )
+                moved = await replica.cold.collector.advance_start(manifest, replica.leader_epoch, plan.log_start)
+                replica.unified_log.update_manifest(moved)
             replica.log.advance_start(plan.log_start)
         await replica.log.drop_local_below(plan.drop_below)
         if plan.roll_active:

@@ -81,7 +81,7 @@ class TopicMetrics:
         gauge(
             "kafka_server_brokertopicmetrics_remotelogsizebytes",
             "Bytes in the bucket, of partitions led here.",
-            lambda one: one.cold_bytes if isinstance(one, LeaderReplica) else 0,
+            lambda one: one.unified_log.cold_bytes if isinstance(one, LeaderReplica) else 0,
         )
 
     def labels_by_log(self) -> dict[DiskLog, str]:

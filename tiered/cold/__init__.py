@@ -3,7 +3,7 @@
 May import: hot, object_store
 
   layout          object keys of the bucket, and the bytes of a segment object
-  manifest        the ordered run of a partition's segments, and rules for its changes
+  manifest        the ordered list of a partition's cold segments, and the rules for its changes
   manifest_codec  manifests and sub-manifests as bytes
 ~ manifest_store  manifest reads, and compare-and-swap under a leader epoch (M1)
   planner         decision on uploads, expiry and garbage

@@ -1,7 +1,7 @@
-"""Chunks of cold objects in memory: bounded, and fetched once however many readers want them.
+"""A bounded cache of chunks of cold objects. One get serves all readers of a chunk.
 
-A reader holds a lease on each chunk that it uses or awaits. Leased chunks stay; the others stay while there is room,
-least recently used first out. A get that nobody waits for any more is cancelled.
+A reader has a lease on each chunk that it uses or waits for. Leased chunks stay. The others stay while there is room,
+and the least recently used is evicted first. A get is cancelled once no reader waits for it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CACHE_BYTES = 256 << 20
 """Room for the read-ahead of four fast readers."""
 
 Fetch = Callable[[Chunk], Coroutine[None, None, bytes]]
-"""Gets exactly the chunk's bytes, or raises Unavailable or Corrupt."""
+"""Gets exactly the chunk's bytes, or raises `Unavailable` or `Corrupt`."""
 
 
 class _CachedChunk:
-    """One chunk: its get, and how many leases are on it."""
+    """One chunk: its get, and the number of leases on it."""
 
     __slots__ = ("chunk", "leases", "task")
 
@@ -33,7 +33,7 @@ class _CachedChunk:
 
 
 class Lease:
-    """The right to a chunk until `release`. A context manager."""
+    """The right to use a chunk until `release`. A context manager."""
 
     __slots__ = ("_cache", "_cached", "chunk")
 
@@ -44,19 +44,19 @@ class Lease:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `data` would answer without waiting."""
+        """True if `data` returns without waiting."""
         return self._cached is not None and self._cached.task.done()
 
     async def data(self) -> bytes:
-        """The chunk's bytes. Raises what its get raised; the next lease then tries a new get."""
+        """Returns the chunk's bytes. Raises the error of a failed get; the next lease then starts a new get."""
         assert self._cached is not None, "lease was released"
         return await asyncio.shield(self._cached.task)
 
     def release(self) -> None:
-        """Gives the chunk back; again is no error."""
+        """Releases the chunk. A second call does nothing."""
         if self._cached is not None:
-            slot, self._cached = self._cached, None
-            self._cache._on_release(slot)
+            cached, self._cached = self._cached, None
+            self._cache._on_release(cached)
 
     def __enter__(self) -> Lease:
         return self
@@ -66,10 +66,10 @@ class Lease:
 
 
 class ChunkCache:
-    """At most `bytes_max` bytes of chunks, gets under way counted in full. Belongs to one event loop.
+    """At most `bytes_max` bytes of chunks, including gets in flight. Belongs to one event loop.
 
-    Leases alone may exceed the bound (a reader must always get its next chunk); `has_room` tells those who only read
-    ahead when to stop.
+    Leases alone may exceed the limit, because a reader must always get its next chunk. `has_room` tells a reader when
+    to stop reading ahead.
     """
 
     def __init__(self, metrics: Metrics, bytes_max: int = CACHE_BYTES) -> None:
@@ -84,39 +84,39 @@ class ChunkCache:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes in memory or under way."""
+        """Returns the bytes in memory or in flight."""
         return self._bytes
 
     def has_room(self, length: int) -> bool:
-        """Whether `length` bytes more fit beside all that is leased."""
+        """True if `length` more bytes fit beside all leased chunks."""
         return self._leased_bytes + length <= self._bytes_max
 
     def lease(self, chunk: Chunk, fetch: Fetch) -> Lease:
-        """The chunk, from memory, from a get under way, or from one that begins now with `fetch`."""
-        slot = self._chunks.get(chunk)
-        if slot is not None and _has_failed(slot):
-            self._evict(slot)
-            slot = None
-        if slot is None:
+        """Leases the chunk, from memory, from a get in flight, or from a new get with `fetch`."""
+        cached = self._chunks.get(chunk)
+        if cached is not None and _has_failed(cached):
+            self._evict(cached)
+            cached = None
+        if cached is None:
             task = asyncio.get_running_loop().create_task(fetch(chunk), name=f"cold get {chunk.key}")
             task.add_done_callback(_consume_error)
-            slot = self._chunks[chunk] = _CachedChunk(chunk, task)
+            cached = self._chunks[chunk] = _CachedChunk(chunk, task)
             self._bytes += chunk.length
             self._lookups.inc(1, "miss")
         else:
             self._chunks.move_to_end(chunk)
-            self._lookups.inc(1, "hit" if slot.task.done() else "joined")
-        if slot.leases == 0:
+            self._lookups.inc(1, "hit" if cached.task.done() else "joined")
+        if cached.leases == 0:
             self._leased_bytes += chunk.length
-        slot.leases += 1
+        cached.leases += 1
         self._shrink()
-        return Lease(self, slot)
+        return Lease(self, cached)
 
     def invalidate(self, chunk: Chunk) -> None:
-        """The chunk's bytes are bad: whoever asks next gets them anew. Leases on it go on to hold the old ones."""
-        slot = self._chunks.get(chunk)
-        if slot is not None:
-            self._evict(slot)
+        """Removes a chunk with bad bytes: the next lease gets it again. Existing leases keep the old bytes."""
+        cached = self._chunks.get(chunk)
+        if cached is not None:
+            self._evict(cached)
 
     def _on_release(self, cached: _CachedChunk) -> None:
         cached.leases -= 1
@@ -138,9 +138,9 @@ class ChunkCache:
     def _shrink(self) -> None:
         if self._bytes <= self._bytes_max:
             return
-        for slot in list(self._chunks.values()):
-            if slot.leases == 0:
-                self._evict(slot)
+        for cached in list(self._chunks.values()):
+            if cached.leases == 0:
+                self._evict(cached)
                 if self._bytes <= self._bytes_max:
                     return
 
@@ -151,6 +151,6 @@ def _has_failed(cached: _CachedChunk) -> bool:
 
 
 def _consume_error(task: asyncio.Task[bytes]) -> None:
-    """A read-ahead that nobody awaits any more may fail in silence: the next lease tries again."""
+    """Discards the error of a read-ahead that no reader waits for: the next lease tries again."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,8 @@
-"""Byte ranges of objects as chunks to get and to cache: small first, then large, on one common grid.
+"""Divides objects into chunks for gets and for the cache: small ones first, then large ones, on one common grid.
 
-The first get of a reader is 1 MiB so that the first byte comes early, the second 4 MiB, all others 8 MiB. Each ends on
-a multiple of its own size, so readers that began anywhere soon ask for the same chunks and share them.
+The first get of a reader is 1 MiB so that the first byte comes early. The second is 4 MiB, all others are 8 MiB. Each
+ends on a multiple of its own size. Therefore readers that began at different positions soon need the same chunks and
+share them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ STEPS = (1 * MIB, 4 * MIB, 8 * MIB)
 
 
 class Chunk(NamedTuple):
-    """`[start, start + length)` of the object `key`: the unit of a ranged get and of the cache."""
+    """Bytes `[start, start + length)` of the object `key`: the unit of a ranged get and of the cache."""
 
     key: str
     start: int
@@ -21,14 +22,15 @@ class Chunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First byte behind the chunk."""
+        """Returns the position after the last byte of the chunk."""
         return self.start + self.length
 
 
 def next_chunk(key: str, position: int, end: int, step: int) -> Chunk:
-    """The chunk that holds `position`, for a reader that has asked `step` times before. `end` bounds the object's log.
+    """Returns the chunk that holds `position`, for a reader that has had `step` chunks. `end` is the end of the
+    object's log.
 
-    The first begins on the 1 MiB grid at or before `position`; the others begin where the last one ended.
+    The first chunk begins on the 1 MiB grid at or before `position`. Each other chunk begins where the last one ended.
     """
     size = STEPS[min(step, len(STEPS) - 1)]
     start = position - position % STEPS[0] if step == 0 else position

@@ -1,6 +1,7 @@
-"""Performs expiry and garbage plans: manifest first, object last, readers spared by a grace time in between.
+"""Deletes expired segments and garbage from the bucket: first from the manifest, then, after a grace time, the object.
 
-Safety rests on the manifest (taken over under this leader's epoch before anything goes), never on the grace time.
+Keeps I23. Safety rests on the manifest, which is taken over under this leader's epoch before any delete. The grace time
+only spares readers with an older manifest.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from tiered.ports import Clock, ListedObject, ObjectStore
 log = logging.getLogger(__name__)
 
 GRACE_MS = 60_000
-"""How long an object outlives its place in the manifest, for readers that hold an older manifest."""
+"""Time that an object stays after its removal from the manifest, for readers with an older manifest."""
 
 PENDING_MAX = 100_000
 DELETE_BATCH = 1000
 
 
 class Collector:
-    """Deletes what is no longer cold, for all partitions of one broker. `busy` names keys that are in the making."""
+    """Deletes objects that are no longer needed, for all partitions of one broker.
+
+    `keys_in_flight` returns the keys of unfinished uploads.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class Collector:
         self._keys_in_flight = keys_in_flight
         self._clock = clock
         self._grace_ms = grace_ms
-        # Forgotten by a restart, and beyond its bound: the sweep finds those.
+        # Lost at a restart and beyond its limit: the sweep finds these objects.
         self._pending: deque[tuple[int, str]] = deque(maxlen=PENDING_MAX)
         self._deleted = metrics.counter("tiered_cold_objects_deleted_total", "Objects deleted by reason", ("reason",))
 
@@ -61,16 +65,16 @@ class Collector:
         local_bytes_above_cold: int,
         now_ms: int,
     ) -> Manifest | None:
-        """Moves the log start up by total retention; the new manifest, or None when nothing expired.
+        """Moves the log start up by total retention. Returns the new manifest, or None if nothing expired.
 
-        Expires nothing without a manifest taken over under `epoch`: then the remote size is not known. Fenced,
-        Unavailable.
+        Expires nothing without a manifest that is taken over under `epoch`: without it the size in the bucket is
+        unknown. Raises `Fenced` and `Unavailable`.
         """
         if manifest is None:
             return None
         plan = None
 
-        def planned(current: Manifest, opened: Submanifests) -> Manifest:
+        def plan_expiry(current: Manifest, submanifests: Submanifests) -> Manifest:
             nonlocal plan
             plan = find_expiry(
                 current,
@@ -78,34 +82,36 @@ class Collector:
                 limits,
                 local_bytes_above_cold=local_bytes_above_cold,
                 now_ms=now_ms,
-                submanifests=opened,
+                submanifests=submanifests,
             )
             return current
 
-        await self._manifests.apply_change(manifest, planned)
+        await self._manifests.apply_change(manifest, plan_expiry)
         if plan is None:
             return None
         log.info("log start moves partition=%s offset=%d why=%s", manifest.tp, plan.start_offset, plan.why)
         return await self.advance_start(manifest, epoch, plan.start_offset)
 
     async def advance_start(self, manifest: Manifest, epoch: int, offset: int) -> Manifest:
-        """The log starts at `offset` (retention, DeleteRecords): in the manifest when this returns; objects below are
-        deleted after the grace time, or where the bucket does not say which these are, by a sweep. Fenced, Unavailable.
+        """Moves the log start to `offset` (retention, DeleteRecords). The manifest in the bucket has it on return.
+
+        Objects below are deleted after the grace time. If the bucket cannot be read to find them, a sweep deletes them.
+        Raises `Fenced` and `Unavailable`.
         """
         before: Manifest | None = None
 
-        def step(current: Manifest, opened: Submanifests) -> Manifest:
+        def move_start(current: Manifest, submanifests: Submanifests) -> Manifest:
             nonlocal before
             before = current
-            return current.advance_start(offset, opened)
+            return current.advance_start(offset, submanifests)
 
-        written = await self._manifests.change(manifest.partition_id, manifest.topic, epoch, step)
+        written = await self._manifests.change(manifest.partition_id, manifest.topic, epoch, move_start)
         assert before is not None
         try:
             self._delete_later(await self._find_dropped_keys(before, written))
         except (Unavailable, Corrupt) as error:
             self._manifests.mark_orphans(manifest.partition_id)
-            log.warning("objects below the log start are left to a sweep partition=%s why=%s", manifest.tp, error)
+            log.warning("objects below the log start wait for the next sweep partition=%s why=%s", manifest.tp, error)
         except asyncio.CancelledError:
             self._manifests.mark_orphans(manifest.partition_id)
             raise
@@ -118,16 +124,17 @@ class Collector:
     async def _find_dropped_keys(self, before: Manifest, after: Manifest) -> list[str]:
         keys: list[str] = []
 
-        def listed(current: Manifest, opened: Submanifests) -> Manifest:
+        def list_dropped(current: Manifest, submanifests: Submanifests) -> Manifest:
             nonlocal keys
-            keys = find_dropped_keys(current.nodes, before.log_start_offset, after.log_start_offset, opened)
+            keys = find_dropped_keys(current.nodes, before.log_start_offset, after.log_start_offset, submanifests)
             return current
 
-        await self._manifests.apply_change(before, listed)
+        await self._manifests.apply_change(before, list_dropped)
         return keys
 
     async def delete_expired(self) -> int:
-        """Deletes the expired objects whose grace time is over; how many. Unavailable: call again."""
+        """Deletes expired objects after their grace time and returns how many. Raises `Unavailable`: then call it
+        again."""
         now = self._clock.mono_ns()
         count = 0
         while self._pending and self._pending[0][0] <= now:
@@ -146,21 +153,23 @@ class Collector:
     # -- sweep --------------------------------------------------------------------------------------------------------
 
     async def sweep(self, partition_id: PartitionId, topic: str, epoch: int) -> list[str]:
-        """Deletes what no manifest can name any more: orphans of lower epochs, own abandoned uploads, expired objects
-        that a restart forgot. Returns the keys deleted now. Fenced, Unavailable, Corrupt.
+        """Deletes objects that no manifest can name any more, and returns their keys.
 
-        The order is the safety: take the manifest over, list, note what is in the making, load the manifest. An object
-        listed but neither in the making nor named by that manifest never will be named. Young ones go after the grace
-        time, with `delete_due`: readers may hold an older manifest.
+        These are orphans of lower epochs, abandoned uploads of this leader, and expired objects forgotten at a restart.
+        Raises `Fenced`, `Unavailable` and `Corrupt`.
+
+        The order makes it safe: take over the manifest, list the objects, note the keys in flight, load the manifest. A
+        listed object that is neither in flight nor in that manifest will never be in a manifest. Recent ones are
+        deleted by `delete_expired` after the grace time, because readers may have an older manifest.
         """
         await self._manifests.take_over(partition_id, topic, epoch)
         listed = await self._list(partition_prefix(partition_id))
-        busy = self._keys_in_flight(partition_id) | self._manifests.keys_in_flight(partition_id)
+        in_flight = self._keys_in_flight(partition_id) | self._manifests.keys_in_flight(partition_id)
         manifest = await self._manifests.load(partition_id)
         if manifest is None or manifest.leader_epoch != epoch:
-            raise Fenced(f"{partition_id}: the manifest is not under epoch {epoch} any more")
-        alive = {key async for key in self._manifests.list_keys(manifest)}
-        found = find_garbage(listed, alive, busy, epoch)
+            raise Fenced(f"{partition_id}: another leader took the manifest over from epoch {epoch}")
+        live_keys = {key async for key in self._manifests.list_keys(manifest)}
+        found = find_garbage(listed, live_keys, in_flight, epoch)
         old_ms = self._clock.wall_ms() - self._grace_ms
         self._delete_later([item.key for item in found if item.modified_ms > old_ms])
         keys = [item.key for item in found if item.modified_ms <= old_ms]
@@ -171,9 +180,10 @@ class Collector:
         return keys
 
     async def delete_topic(self, topic_id: TopicId) -> int:
-        """Deletes all objects of a deleted topic, manifests first, so that no manifest names what is gone; how many.
+        """Deletes all objects of a deleted topic and returns how many. Manifests go first: no manifest names a deleted
+        object.
 
-        A broker that has not heard of the deletion may still put objects: call again later until this returns 0.
+        A broker that does not know of the deletion yet may still put objects. Call it again later until it returns 0.
         """
         listed = await self._list(topic_prefix(topic_id))
         manifests = [item.key for item in listed if item.key.endswith("/manifest")]
@@ -192,6 +202,6 @@ class Collector:
                 return found
 
     async def _delete(self, keys: list[str]) -> None:
-        for at in range(0, len(keys), DELETE_BATCH):
-            await self._store.delete(keys[at : at + DELETE_BATCH])
+        for first in range(0, len(keys), DELETE_BATCH):
+            await self._store.delete(keys[first : first + DELETE_BATCH])
             await asyncio.sleep(0)

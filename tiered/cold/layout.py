@@ -1,7 +1,8 @@
-"""Names and bytes of what lies in the bucket: object keys, and the cold segment object (docs/FORMATS.md).
+"""Object keys in the bucket, and the bytes of a cold segment object (docs/FORMATS.md).
 
-A cold segment is the log as it stood on disk, then its sections (indexes, producer snapshot, lineage), then a footer
-that proves both. The manifest repeats the section table, so readers need the footer only when there is no manifest.
+Pure. Keeps I20. A cold segment has three parts: the log as it was on disk, its sections (indexes, producer snapshot,
+lineage), and a footer with the CRCs of both. The manifest repeats the section table, so readers need the footer only
+without a manifest.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _FACTS = struct.Struct(">16siiqqqqqQIHH")
 _END = struct.Struct(">II8s")
 
 FOOTER_BYTES_MAX = 16 * _TABLE.size + _FACTS.size + _END.size
-"""No footer of this version is longer: one ranged get of so many last bytes holds it whole."""
+"""Limit on the length of a footer of this version: one ranged get of so many last bytes has all of it."""
 
 _OBJECT_KEY = re.compile(r"data/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{20})-(\d{10})-([0-9a-f]{32})\.(seg|sub)")
 
 
 class SectionKind(IntEnum):
-    """What follows the log inside a cold segment. Numbers are part of the format."""
+    """The kinds of sections after the log in a cold segment. The numbers are part of the format."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -43,7 +44,7 @@ class SectionKind(IntEnum):
 
 
 class SectionRef(NamedTuple):
-    """Where a section lies: byte position from the start of the object, length, CRC-32C."""
+    """The place of a section: byte position from the start of the object, length, CRC-32C."""
 
     kind: int
     position: int
@@ -52,9 +53,9 @@ class SectionRef(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """What the log part of a cold segment is, found by walking and proving all its batches.
+    """Facts about the log part of a cold segment, from a check of all its batches.
 
-    `next_offset` is where the next segment begins, timestamps are milliseconds (-1: no record has one), `crc` is the
+    `next_offset` is where the next segment begins. Timestamps are milliseconds (-1: no record has one). `crc` is the
     CRC-32C of all `log_bytes` bytes.
     """
 
@@ -68,9 +69,11 @@ class SegmentFacts(NamedTuple):
 
 
 class SegmentSections(NamedTuple):
-    """The sections of one cold segment, proved by their CRCs. Index entries count from the segment's base offset and
-    from byte 0 of the object; `producers` is Kafka's snapshot file, empty when there is none; `lineage` is that of the
-    whole log up to the segment's end."""
+    """The sections of one cold segment, checked against their CRCs.
+
+    Index entries count from the segment's base offset and from byte 0 of the object. `producers` is Kafka's snapshot
+    file, empty if there is none. `lineage` is that of the whole log up to the segment's end.
+    """
 
     offset_index: bytes
     time_index: bytes
@@ -80,7 +83,7 @@ class SegmentSections(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """The parsed end of a cold segment object."""
+    """The parsed footer of a cold segment object."""
 
     partition: PartitionId
     leader_epoch: int
@@ -89,7 +92,7 @@ class Footer(NamedTuple):
 
 
 class ObjectName(NamedTuple):
-    """What the key of a segment (`seg`) or a sub-manifest (`sub`) says: enough to judge it as garbage."""
+    """The parts of the key of a segment (`seg`) or sub-manifest (`sub`): enough to decide if the object is garbage."""
 
     partition: PartitionId
     base_offset: int
@@ -99,32 +102,33 @@ class ObjectName(NamedTuple):
 
 
 def topic_prefix(topic_id: TopicId) -> str:
-    """All objects of a topic are below it."""
+    """Returns the prefix of all objects of a topic."""
     return f"{DATA}{topic_id}/"
 
 
 def partition_prefix(partition_id: PartitionId) -> str:
-    """All objects of a partition are below it."""
+    """Returns the prefix of all objects of a partition."""
     return f"{DATA}{partition_id.topic_id}/{partition_id.partition}/"
 
 
 def manifest_key(partition_id: PartitionId) -> str:
-    """The one mutable object of a partition."""
+    """Returns the key of the manifest, the one mutable object of a partition."""
     return partition_prefix(partition_id) + "manifest"
 
 
 def segment_key(partition_id: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
-    """`unique` is 32 hexadecimal digits that nobody used before: a key is never written twice."""
+    """Returns the key of a segment. `unique` is 32 new random hexadecimal digits: a key is never written twice."""
     return f"{partition_prefix(partition_id)}{base_offset:020d}-{leader_epoch:010d}-{unique}.seg"
 
 
 def submanifest_key(partition_id: PartitionId, base_offset: int, leader_epoch: int, unique: str) -> str:
-    """Named like a segment, so that one rule tells garbage of both kinds."""
+    """Returns the key of a sub-manifest. It has the form of a segment key, so that one rule finds garbage of both
+    kinds."""
     return f"{partition_prefix(partition_id)}{base_offset:020d}-{leader_epoch:010d}-{unique}.sub"
 
 
 def parse_key(key: str) -> ObjectName | None:
-    """The parts of a segment's or sub-manifest's key; None for any other key."""
+    """Parses the key of a segment or sub-manifest. Returns None for any other key."""
     found = _OBJECT_KEY.fullmatch(key)
     if found is None:
         return None
@@ -135,7 +139,8 @@ def parse_key(key: str) -> ObjectName | None:
 def build_trailer(
     partition_id: PartitionId, leader_epoch: int, facts: SegmentFacts, sections: Mapping[SectionKind, bytes]
 ) -> tuple[bytes, tuple[SectionRef, ...]]:
-    """What follows the log in the object (sections, then footer), and the section table. Leaves empty sections out."""
+    """Returns the bytes after the log in the object (sections, then footer), and the section table. Leaves out empty
+    sections."""
     refs: list[SectionRef] = []
     position = facts.log_bytes
     parts: list[bytes] = []
@@ -145,8 +150,8 @@ def build_trailer(
             refs.append(SectionRef(kind, position, len(data), crc32c(data)))
             parts.append(data)
             position += len(data)
-    proved = b"".join(_TABLE.pack(ref.kind, 0, ref.crc, ref.position, ref.length) for ref in refs)
-    proved += _FACTS.pack(
+    body = b"".join(_TABLE.pack(ref.kind, 0, ref.crc, ref.position, ref.length) for ref in refs)
+    body += _FACTS.pack(
         decode_uuid(partition_id.topic_id),
         partition_id.partition,
         leader_epoch,
@@ -160,14 +165,14 @@ def build_trailer(
         len(refs),
         FOOTER_VERSION,
     )
-    end = _END.pack(crc32c(proved), len(proved) + _END.size, FOOTER_MAGIC)
-    return b"".join([*parts, proved, end]), tuple(refs)
+    end = _END.pack(crc32c(body), len(body) + _END.size, FOOTER_MAGIC)
+    return b"".join([*parts, body, end]), tuple(refs)
 
 
 def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, where: str) -> Footer:
-    """The footer out of the last bytes of an object (at least the whole footer, `FOOTER_BYTES_MAX` is always enough).
+    """Parses the footer from the last bytes of an object. `FOOTER_BYTES_MAX` bytes are always enough.
 
-    Corrupt when it does not prove itself, Refused when a newer program wrote it.
+    Raises `Corrupt` if the footer is invalid, and `Refused` if a newer program wrote it.
     """
     view = memoryview(last)
     if len(view) < _FACTS.size + _END.size:
@@ -175,12 +180,12 @@ def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, 
     crc, length, magic = _END.unpack_from(view, len(view) - _END.size)
     if magic != FOOTER_MAGIC or not _FACTS.size + _END.size <= length <= len(view):
         raise Corrupt("no footer at the end of the object", where=where, position=object_bytes)
-    proved = view[len(view) - length : len(view) - _END.size]
-    if crc32c(proved) != crc:
-        raise Corrupt("footer CRC differs", where=where, position=object_bytes - length)
-    table_bytes = len(proved) - _FACTS.size
+    body = view[len(view) - length : len(view) - _END.size]
+    if crc32c(body) != crc:
+        raise Corrupt("footer CRC is wrong", where=where, position=object_bytes - length)
+    table_bytes = len(body) - _FACTS.size
     topic_id, partition, epoch, base, next_offset, base_ts, max_ts, count, log_bytes, log_crc, refs, version = (
-        _FACTS.unpack_from(proved, table_bytes)
+        _FACTS.unpack_from(body, table_bytes)
     )
     if version > FOOTER_VERSION:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has footer version {version}, this program reads 1")
@@ -188,10 +193,10 @@ def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, 
         decode_uuid(partition_id.topic_id),
         partition_id.partition,
     ):
-        raise Corrupt("footer belongs to another object or does not add up", where=where)
+        raise Corrupt("footer belongs to another object, or its section count is wrong", where=where)
     sections = tuple(
         SectionRef(kind, position, size, section_crc)
-        for kind, _, section_crc, position, size in _TABLE.iter_unpack(proved[:table_bytes])
+        for kind, _, section_crc, position, size in _TABLE.iter_unpack(body[:table_bytes])
     )
     facts = SegmentFacts(base, next_offset, base_ts, max_ts, count, log_bytes, log_crc)
     _check_table(log_bytes, sections, object_bytes - length, where)
@@ -199,7 +204,7 @@ def parse_footer(partition_id: PartitionId, last: Buffer, object_bytes: int, *, 
 
 
 def _check_table(log_bytes: int, sections: Sequence[SectionRef], end: int, where: str) -> None:
-    """Sections fill the object from the end of the log to the footer without a gap."""
+    """Checks that the sections fill the object from the end of the log to the footer without a gap."""
     position = log_bytes
     for ref in sections:
         if ref.position != position:

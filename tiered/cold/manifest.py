@@ -1,9 +1,12 @@
-"""What is cold for one partition: an ordered, gapless run of segments, found by offset, leader epoch or time.
+"""The manifest of one partition: an ordered list of cold segments without gaps, with look-ups by offset, epoch and
+time.
 
-Old runs are packed into immutable sub-manifests and stand in the manifest as one `Spill` each, and runs of spills into
-spills of a higher level: the manifest stays small however long the history, so a change costs O(1). Values only; who
-may change them, and how, is `manifest_store`. The rules over (old, new) are in `check_change`: a manifest that breaks
-one never reaches the bucket.
+Pure. Keeps I3, I16 and I21. Old runs of segments are packed into immutable sub-manifests, and the manifest has one
+`SubmanifestRef` for each. Runs of these are packed into sub-manifests of a higher level. Therefore the manifest stays
+small however long the history is, and a change costs O(1).
+
+This file has values only: `manifest_store` decides who may change them. `check_change` has the rules over (old, new): a
+manifest that breaks one never reaches the bucket.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 
 FAN = 64
-"""Nodes that one sub-manifest takes. A manifest holds fewer than 2 * FAN nodes of each level."""
+"""Number of nodes in one sub-manifest. A manifest has fewer than 2 * FAN nodes of each level."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """One cold segment. Timestamps are milliseconds; `lineage` is the part that wrote this segment's offsets."""
+    """One cold segment. Timestamps are milliseconds. `lineage` is the part of the lineage that wrote this segment's
+    offsets."""
 
     key: str
     base_offset: int
@@ -45,13 +49,13 @@ class SegmentEntry:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset of it has a record: then each batch begins where the one before it ends."""
+        """True if every offset of the segment has a record: then each batch begins where the one before it ends."""
         return self.record_count == self.next_offset - self.base_offset
 
 
 @dataclass(frozen=True, slots=True)
 class SubmanifestRef:
-    """A run of nodes that stands in the sub-manifest `key`; the figures count only what is still alive of it."""
+    """A reference to the sub-manifest `key` with a run of nodes. The figures count only its live part."""
 
     key: str
     level: int
@@ -68,7 +72,7 @@ Submanifests = Mapping[str, Sequence[ManifestNode]]
 
 
 class SubmanifestNeeded(Exception):
-    """A pure step needs the contents of this spill: open it and call again."""
+    """A pure step needs the contents of this sub-manifest: read it and call again."""
 
     def __init__(self, ref: SubmanifestRef) -> None:
         super().__init__(ref.key)
@@ -76,7 +80,7 @@ class SubmanifestNeeded(Exception):
 
 
 class PackRange(NamedTuple):
-    """Nodes that belong into a new sub-manifest, and where they stand in the manifest."""
+    """Nodes to pack into a new sub-manifest, and their place in the manifest."""
 
     level: int
     first: int
@@ -87,8 +91,8 @@ class PackRange(NamedTuple):
 class Manifest:
     """The cold part of one partition, `[log_start_offset, cold_end_offset)`.
 
-    `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` tells one write from
-    another (rule M1), `sequence` counts writes.
+    `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` identifies one write (M1),
+    and `sequence` counts writes.
     """
 
     topic: str
@@ -103,58 +107,59 @@ class Manifest:
 
     @property
     def partition_id(self) -> PartitionId:
-        """Whose manifest this is."""
+        """Returns the partition of this manifest."""
         return PartitionId(self.topic_id, self.partition)
 
     @property
     def tp(self) -> TopicPartition:
-        """The same by the topic's name, for people."""
+        """Returns the partition with the topic's name, for people."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def cold_bytes(self) -> int:
-        """Bytes of log in the bucket that are still alive, indexes and footers not counted."""
+        """Returns the live bytes of log in the bucket, without indexes and footers."""
         return sum(node.log_bytes for node in self.nodes)
 
     @property
     def segment_count(self) -> int:
-        """Live segments in the bucket."""
+        """Returns the number of live segments in the bucket."""
         return sum(node.segment_count for node in self.nodes)
 
     @property
     def entries(self) -> tuple[SegmentEntry, ...]:
-        """The newest segments, which stand in the manifest itself."""
+        """Returns the newest segments, which are in the manifest itself."""
         return tuple(node for node in self.nodes if isinstance(node, SegmentEntry))
 
     @property
     def submanifests(self) -> tuple[SubmanifestRef, ...]:
-        """The older ones, as runs."""
+        """Returns the references to older segments in sub-manifests."""
         return tuple(node for node in self.nodes if isinstance(node, SubmanifestRef))
 
     def find_node(self, offset: int) -> ManifestNode | None:
-        """The node that holds `offset`; None outside `[log_start_offset, cold_end_offset)`."""
+        """Returns the node that holds `offset`, or None outside `[log_start_offset, cold_end_offset)`."""
         if not self.log_start_offset <= offset < self.cold_end_offset:
             return None
         return find_node(self.nodes, offset)
 
     def find_node_by_time(self, timestamp: int) -> ManifestNode | None:
-        """The first node with a record at or after `timestamp` (milliseconds)."""
+        """Returns the first node with a record at or after `timestamp` (milliseconds)."""
         return find_node_by_time(self.nodes, timestamp)
 
     def adopt_epoch(self, leader_epoch: int) -> Manifest:
-        """Taken over by the leader of `leader_epoch`; the same value when it already is."""
+        """Returns the manifest taken over by the leader of `leader_epoch`, or this one if it already is."""
         return self if leader_epoch == self.leader_epoch else replace(self, leader_epoch=leader_epoch)
 
     def add(self, entry: SegmentEntry) -> Manifest:
-        """With one more segment at the end; the same value when that very object is named already."""
+        """Returns the manifest with one more segment at the end, or this one if it names that object already."""
         if any(node.key == entry.key for node in self.nodes[-FAN:]):
             return self
         return replace(self, nodes=(*self.nodes, entry), cold_end_offset=entry.next_offset)
 
     def advance_start(self, offset: int, submanifests: Submanifests) -> Manifest:
-        """Without what lies below `offset`; whole segments go. Beyond the cold end nothing is left, the end moves too.
+        """Returns the manifest without the whole segments below `offset`. Beyond the cold end no segment is left, and
+        the end moves too.
 
-        NeedsOpen when `offset` falls inside a spill whose contents `opened` lacks.
+        Raises `SubmanifestNeeded` if `offset` is inside a sub-manifest that `submanifests` lacks.
         """
         if offset <= self.log_start_offset:
             return self
@@ -163,7 +168,7 @@ class Manifest:
         return replace(self, log_start_offset=offset, cold_end_offset=end, nodes=nodes)
 
     def find_pack_range(self, fan: int = FAN) -> PackRange | None:
-        """The oldest `fan` nodes of a level that has twice as many; None while every level is small."""
+        """Returns the oldest `fan` nodes of a level that has twice as many, or None while every level is small."""
         counts: dict[int, int] = {}
         for node in self.nodes:
             counts[node.level] = counts.get(node.level, 0) + 1
@@ -174,14 +179,16 @@ class Manifest:
         return None
 
     def pack(self, pack_range: PackRange, key: str) -> Manifest:
-        """With these nodes replaced by the spill that names the sub-manifest `key`."""
-        spill = _summarize(key, pack_range.level, pack_range.nodes)
+        """Returns the manifest with these nodes replaced by a reference to the sub-manifest `key`."""
+        ref = _summarize(key, pack_range.level, pack_range.nodes)
         rest = self.nodes[pack_range.first + len(pack_range.nodes) :]
-        return replace(self, nodes=(*self.nodes[: pack_range.first], spill, *rest))
+        return replace(self, nodes=(*self.nodes[: pack_range.first], ref, *rest))
 
     def find_fault(self) -> str:
-        """What does not hold together, "" when all does: nodes are in order, without gap or overlap, reach down to the
-        log start and end at the cold end."""
+        """Returns what is inconsistent, or "".
+
+        Nodes are in order, without gap or overlap. They reach down to the log start and end at the cold end.
+        """
         if not self.nodes:
             return "" if self.log_start_offset == self.cold_end_offset else "no segments between start and end"
         if not self.nodes[0].base_offset <= self.log_start_offset < self.nodes[0].next_offset:
@@ -195,7 +202,7 @@ class Manifest:
 
 
 def find_node(nodes: Sequence[ManifestNode], offset: int) -> ManifestNode | None:
-    """The node of an ordered run that holds `offset`, by bisection."""
+    """Returns the node of an ordered run that holds `offset`, by binary search."""
     low, high = 0, len(nodes)
     while low < high:
         middle = (low + high) // 2
@@ -207,19 +214,20 @@ def find_node(nodes: Sequence[ManifestNode], offset: int) -> ManifestNode | None
 
 
 def find_node_by_time(nodes: Sequence[ManifestNode], timestamp: int) -> ManifestNode | None:
-    """The first node of an ordered run that has a record at or after `timestamp`."""
+    """Returns the first node of an ordered run that has a record at or after `timestamp`."""
     return next((node for node in nodes if node.max_timestamp >= timestamp), None)
 
 
 def epoch_at(entry: SegmentEntry, offset: int) -> int:
-    """The leader epoch that wrote `offset` of this segment."""
+    """Returns the leader epoch that wrote `offset` of this segment."""
     return LeaderEpochs(entry.lineage).epoch_at(offset)
 
 
 def trim_node(node: ManifestNode, start: int, submanifests: Submanifests) -> ManifestNode | None:
-    """What is left of a node when all segments that end at or below `start` are gone; None when nothing is.
+    """Returns the rest of a node without the segments that end at or below `start`, or None if nothing is left.
 
-    A spill keeps its key, its figures shrink: the sub-manifest is immutable and goes on to name what is dead.
+    A reference keeps its key and gets smaller figures: the sub-manifest is immutable and still names the deleted
+    segments.
     """
     if node.next_offset <= start:
         return None
@@ -232,7 +240,7 @@ def trim_node(node: ManifestNode, start: int, submanifests: Submanifests) -> Man
 
 
 def matches_ref(ref: SubmanifestRef, nodes: Sequence[ManifestNode]) -> bool:
-    """Whether these can be the contents of a spill: its live offsets are theirs, and they are of lower levels."""
+    """True if these can be the contents of a sub-manifest: they cover its live offsets and are of lower levels."""
     begin, end = nodes[0].base_offset, nodes[-1].next_offset
     return begin <= ref.base_offset and end == ref.next_offset and all(node.level < ref.level for node in nodes)
 
@@ -250,8 +258,11 @@ def _summarize(key: str, level: int, nodes: Sequence[ManifestNode]) -> Submanife
 
 
 def check_change(old: Manifest, new: Manifest) -> None:
-    """The rules over (old, new): identity stays, epoch, start and end never go back, and no offset that stays cold
-    changes the object that holds it. A violation is a bug and stops the broker before anything is written."""
+    """Checks the rules over (old, new).
+
+    Identity stays, and epoch, start and end never go back. No offset that stays cold moves to another object. A
+    violation is a bug and stops the broker before anything is written.
+    """
     fault = new.find_fault()
     check_invariant(not fault, fault, new)
     check_invariant(

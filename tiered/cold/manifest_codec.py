@@ -1,6 +1,7 @@
-"""Manifests and sub-manifests as bytes: JSON inside an envelope that proves it (docs/FORMATS.md, "Partition manifest").
+"""Encodes and decodes manifests and sub-manifests: JSON in an envelope with a CRC (docs/FORMATS.md, "Partition
+manifest").
 
-Decoding trusts nothing: whatever is not exactly such a document is Corrupt, whatever a newer program wrote is Refused.
+Decoding trusts nothing: any other document raises `Corrupt`, and one of a newer program raises `Refused`.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ Json = Mapping[str, Any]
 
 
 def _unseal_body(data: bytes, where: str) -> Json:
-    """The body of a sealed document; Corrupt unless it proves itself, Refused when its format is newer."""
+    """Returns the body of a sealed document. Raises `Corrupt` if it is invalid, and `Refused` if its format is
+    newer."""
     body = unseal(data, where)
     version = body.get("format")
     if not isinstance(version, int):
-        raise Corrupt("object is no manifest", where=where)
+        raise Corrupt("object is not a manifest: it has no format number", where=where)
     if version > FORMAT:
         raise Refused(Code.UNSUPPORTED_VERSION, f"{where} has format {version}, this program reads {FORMAT}")
     return body
 
 
 def encode(manifest: Manifest) -> bytes:
-    """A manifest as it stands in the bucket."""
+    """Encodes a manifest for the bucket."""
     return seal(
         {
             "format": FORMAT,
@@ -53,7 +55,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Manifest:
-    """The reverse of `encode`. Corrupt, Refused when a newer program wrote it."""
+    """Decodes the output of `encode`. Raises `Corrupt`, and `Refused` if a newer program wrote it."""
     body = _unseal_body(data, where)
     try:
         manifest = Manifest(
@@ -68,14 +70,14 @@ def decode(data: bytes, where: str) -> Manifest:
             nonce=str(body["nonce"]),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise Corrupt(f"manifest is not such a document: {error!r}"[:200], where=where) from None
+        raise Corrupt(f"manifest lacks a field or has a wrong one: {error!r}"[:200], where=where) from None
     if manifest.find_fault():
-        raise Corrupt(f"manifest does not hold together: {manifest.find_fault()}", where=where)
+        raise Corrupt(f"manifest is inconsistent: {manifest.find_fault()}", where=where)
     return manifest
 
 
 def encode_submanifest(partition_id: PartitionId, level: int, nodes: Sequence[ManifestNode]) -> bytes:
-    """A sub-manifest as it stands in the bucket: written once, never changed."""
+    """Encodes a sub-manifest for the bucket: it is written once and never changed."""
     return seal(
         {
             "format": FORMAT,
@@ -89,28 +91,29 @@ def encode_submanifest(partition_id: PartitionId, level: int, nodes: Sequence[Ma
 
 
 def decode_submanifest(data: bytes, where: str) -> tuple[ManifestNode, ...]:
-    """The nodes of a sub-manifest, in order of offset. Corrupt, Refused when a newer program wrote it."""
+    """Returns the nodes of a sub-manifest, in order of offset. Raises `Corrupt`, and `Refused` if a newer program wrote
+    it."""
     body = _unseal_body(data, where)
     try:
         nodes, partition_id = _decode_nodes(body), PartitionId(TopicId(str(body["topic_id"])), int(body["partition"]))
     except (ValueError, TypeError, KeyError) as error:
-        raise Corrupt(f"sub-manifest is not such a document: {error!r}"[:200], where=where) from None
+        raise Corrupt(f"sub-manifest lacks a field or has a wrong one: {error!r}"[:200], where=where) from None
     if not nodes or any(a.next_offset != b.base_offset for a, b in pairwise(nodes)):
         raise Corrupt("sub-manifest has a gap or is empty", where=where)
     name = parse_key(where)
     if name is not None and name.partition != partition_id:
-        raise Corrupt(f"sub-manifest of {partition_id} under another's key", where=where)
+        raise Corrupt(f"sub-manifest of {partition_id} has the key of another partition", where=where)
     return nodes
 
 
 def _decode_nodes(body: Json) -> tuple[ManifestNode, ...]:
-    spilled = [_decode_ref(row) for row in body["spilled"]]
+    refs = [_decode_ref(row) for row in body["spilled"]]
     entries = [_decode_entry(row) for row in body["entries"]]
-    return (*spilled, *entries)
+    return (*refs, *entries)
 
 
-def _encode_ref(spill: SubmanifestRef) -> Json:
-    return {name: getattr(spill, name) for name in SubmanifestRef.__slots__}
+def _encode_ref(ref: SubmanifestRef) -> Json:
+    return {name: getattr(ref, name) for name in SubmanifestRef.__slots__}
 
 
 def _encode_entry(entry: SegmentEntry) -> Json:

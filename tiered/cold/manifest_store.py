@@ -1,8 +1,13 @@
-"""Manifests in the bucket: read by anybody, changed by compare-and-swap under a leader epoch.
+"""The manifests in the bucket: read by any broker, changed by compare-and-swap under a leader epoch.
 
-Rule M1: after any outcome but a clean success the manifest is read back. Own nonce: done. Still the old one: the same
-bytes again. Another: lost, decide anew on what is there. A change that stays undecided (deadline, cancellation) may
-land later; until a later write has settled it, this store answers no change with "nothing to do".
+Keeps M1 and I16. After any outcome but a clean success the manifest is read back:
+
+- It has the new nonce: the change is done.
+- It is still the old manifest: the same bytes are put again.
+- It is another manifest: this change lost, and is made again on the new one.
+
+A change that stays undecided (deadline, cancellation) may be applied later. Until a later write has settled it, this
+store always writes, even if a change has no effect.
 """
 
 from __future__ import annotations
@@ -39,8 +44,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 ManifestChange = Callable[[Manifest, Submanifests], Manifest]
-"""From the manifest as it is to the manifest wanted, with the contents of the sub-manifests opened so far. May raise
-NeedsOpen. Called again whenever somebody else changed the manifest first: it must be happy with its own effect."""
+"""Maps the current manifest to the wanted one, with the contents of the sub-manifests read so far.
+
+It may raise `SubmanifestNeeded`. It is called again if another writer changed the manifest first, so it must accept a
+manifest that has its own effect already.
+"""
 
 DEADLINE_S = 30.0
 BACKOFF_S = 0.05
@@ -49,7 +57,7 @@ OPENED_MAX = 256
 
 
 class ManifestStore:
-    """All manifests of one bucket. `deadline_s` bounds one change, its retries included."""
+    """All manifests of one bucket. `deadline_s` bounds one change, including its retries."""
 
     def __init__(
         self,
@@ -76,7 +84,8 @@ class ManifestStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, partition_id: PartitionId) -> Manifest | None:
-        """The manifest as it is now; None when nothing of the partition was ever cold. Unavailable, Corrupt."""
+        """Returns the current manifest, or None if no record of the partition was ever cold. Raises `Unavailable` and
+        `Corrupt`."""
         manifest, _ = await self._get(partition_id)
         return manifest
 
@@ -87,11 +96,11 @@ class ManifestStore:
             return None, ""
         manifest, version = read
         if manifest.partition_id != partition_id:
-            raise Corrupt(f"manifest of {manifest.partition_id} under another's key", where=key)
+            raise Corrupt(f"manifest of {manifest.partition_id} has the key of another partition", where=key)
         return manifest, version
 
     async def _read(self, key: str, decoder: Callable[[bytes, str], T]) -> tuple[T, str] | None:
-        """The decoded object and its version; what does not prove itself is read once more."""
+        """Returns the decoded object and its version, or None if it is absent. An invalid object is read once more."""
         got = await self._store.get(key)
         if isinstance(got, NotFound):
             return None
@@ -102,7 +111,8 @@ class ManifestStore:
         return None if isinstance(got, NotFound) else (decoder(got.data, key), got.version)
 
     async def read_submanifest(self, ref: SubmanifestRef) -> tuple[ManifestNode, ...]:
-        """What a sub-manifest names, what is dead included. Immutable, so a bounded number is kept."""
+        """Returns the nodes of a sub-manifest, including deleted ones. It is immutable, so a bounded number is
+        cached."""
         nodes = self._submanifests.get(ref.key)
         if nodes is None:
             read = await self._read(ref.key, decode_submanifest)
@@ -110,7 +120,7 @@ class ManifestStore:
                 raise Corrupt("sub-manifest is missing", where=ref.key)
             nodes, _ = read
             if not matches_ref(ref, nodes):
-                raise Corrupt("sub-manifest is not the one that the manifest means", where=ref.key)
+                raise Corrupt("sub-manifest does not match its reference in the manifest", where=ref.key)
             self._cache_submanifest(ref.key, nodes)
         self._submanifests.move_to_end(ref.key)
         return nodes
@@ -121,14 +131,14 @@ class ManifestStore:
             self._submanifests.popitem(last=False)
 
     async def find_segment(self, manifest: Manifest, offset: int) -> SegmentEntry | None:
-        """The live segment that holds `offset`."""
+        """Returns the live segment that holds `offset`."""
         node = manifest.find_node(offset)
         while isinstance(node, SubmanifestRef):
             node = find_node(await self.read_submanifest(node), offset)
         return node
 
     async def find_segment_by_time(self, manifest: Manifest, timestamp: int) -> SegmentEntry | None:
-        """The first live segment with a record at or after `timestamp` (milliseconds)."""
+        """Returns the first live segment with a record at or after `timestamp` (milliseconds)."""
         node = manifest.find_node_by_time(timestamp)
         while isinstance(node, SubmanifestRef):
             children = await self.read_submanifest(node)
@@ -137,25 +147,25 @@ class ManifestStore:
         return node
 
     async def list_segments(self, manifest: Manifest, start: int = 0) -> AsyncIterator[SegmentEntry]:
-        """All live segments that end above `start`, oldest first."""
+        """Yields all live segments that end above `start`, oldest first."""
         async for node in self._walk_nodes(manifest.nodes, max(start, manifest.log_start_offset)):
             if isinstance(node, SegmentEntry):
                 yield node
 
     async def list_newest_first(self, manifest: Manifest, end: int) -> AsyncIterator[SegmentEntry]:
-        """All live segments that begin below `end`, newest first; sub-manifests are opened as it comes to them."""
-        left = list(manifest.nodes)
-        while left:
-            node = left.pop()
+        """Yields all live segments that begin below `end`, newest first. Reads each sub-manifest when it gets there."""
+        stack = list(manifest.nodes)
+        while stack:
+            node = stack.pop()
             if node.next_offset <= manifest.log_start_offset:
                 return
             if isinstance(node, SubmanifestRef):
-                left += await self.read_submanifest(node)
+                stack += await self.read_submanifest(node)
             elif node.base_offset < end:
                 yield node
 
     async def list_keys(self, manifest: Manifest) -> AsyncIterator[str]:
-        """Keys of all objects that the manifest names and that are alive, sub-manifests included."""
+        """Yields the keys of all live objects that the manifest names, including sub-manifests."""
         async for node in self._walk_nodes(manifest.nodes, manifest.log_start_offset):
             yield node.key
 
@@ -170,15 +180,15 @@ class ManifestStore:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
-        """Makes `fn`'s change under leader epoch `epoch` and returns the manifest that then stands in the bucket.
+        """Applies `fn` under leader epoch `epoch` and returns the manifest that is then in the bucket.
 
-        The epoch is written too, so a change that leaves all else alone takes the manifest over. Fenced when a higher
-        epoch has; Unavailable when the outcome is unknown or the bucket did not answer in time.
+        The epoch is written too, so a change without other effect takes the manifest over. Raises `Fenced` if a higher
+        epoch has taken it over. Raises `Unavailable` if the outcome is unknown or the bucket did not reply in time.
         """
         try:
             return await self._change(partition_id, topic, epoch, fn)
         except BaseException:
-            self.mark_orphans(partition_id)  # it may be done all the same, and then nobody deletes what it let go
+            self.mark_orphans(partition_id)  # the change may be applied later, and nobody would delete what it drops
             raise
 
     async def _change(self, partition_id: PartitionId, topic: str, epoch: int, fn: ManifestChange) -> Manifest:
@@ -188,9 +198,9 @@ class ManifestStore:
             while True:
                 old, version = await self._get(partition_id)
                 if old is not None and old.leader_epoch > epoch:
-                    self._undecided.discard(partition_id)  # what was under way finds another version
+                    self._undecided.discard(partition_id)  # an earlier put fails: the version in the bucket has changed
                     self._changes.inc(1, "fenced")
-                    raise Fenced(f"{partition_id}: leader epoch {epoch} is behind {old.leader_epoch} of the manifest")
+                    raise Fenced(f"{partition_id}: leader epoch {epoch} is below {old.leader_epoch} of the manifest")
                 if old is None and await self._has_objects(partition_id):
                     continue
                 base = old or Manifest(topic, partition_id.topic_id, partition_id.partition)
@@ -205,49 +215,52 @@ class ManifestStore:
                     return written
 
     async def _has_objects(self, partition_id: PartitionId) -> bool:
-        """Whether somebody wrote a manifest just now. Corrupt when objects are there and no manifest: it comes before
-        the first of them, so it was lost, and in a new one they would all be garbage."""
+        """True if another broker has just written a manifest.
+
+        Raises `Corrupt` if there are objects without a manifest. The manifest is written before the first object, so it
+        was lost. In a new manifest all these objects would be garbage.
+        """
         listed = await self._store.list(partition_prefix(partition_id))
         if not any(parse_key(item.key) for item in listed):
             return False
         if isinstance(await self._store.get(manifest_key(partition_id)), NotFound):
-            raise Corrupt("manifest is missing, objects of its partition are there", where=manifest_key(partition_id))
+            raise Corrupt("manifest is missing, but objects of its partition exist", where=manifest_key(partition_id))
         return True
 
     async def take_over(self, partition_id: PartitionId, topic: str, epoch: int) -> Manifest:
-        """The manifest under leader epoch `epoch`, with every earlier write of this process decided."""
+        """Returns the manifest under leader epoch `epoch`, with every earlier write of this process decided."""
         return await self.change(partition_id, topic, epoch, lambda manifest, _: manifest)
 
     async def apply_change(self, manifest: Manifest, fn: ManifestChange) -> Manifest:
-        """`fn` applied, with every sub-manifest opened that it asks for."""
-        opened: dict[str, tuple[ManifestNode, ...]] = {}
+        """Applies `fn`, and reads every sub-manifest that it needs."""
+        submanifests: dict[str, tuple[ManifestNode, ...]] = {}
         while True:
             try:
-                return fn(manifest, opened)
-            except SubmanifestNeeded as wanted:
-                opened[wanted.ref.key] = await self.read_submanifest(wanted.ref)
+                return fn(manifest, submanifests)
+            except SubmanifestNeeded as needed:
+                submanifests[needed.ref.key] = await self.read_submanifest(needed.ref)
 
     @property
     def has_undecided_change(self) -> bool:
-        """Whether a change that nobody waits for any more may yet land."""
+        """True if a change that no caller waits for may still be applied."""
         return bool(self._undecided)
 
     def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
-        """Sub-manifests that an undecided change may yet name: no garbage, although no manifest names them."""
+        """Returns the keys of sub-manifests that an undecided change may still name: they are no garbage."""
         return frozenset(self._keys_in_flight.get(partition_id, ()))
 
     def mark_orphans(self, partition_id: PartitionId) -> None:
-        """An object of the partition may be in the bucket, now or soon, that no manifest will ever name."""
+        """Notes that the bucket may have an object of the partition, now or soon, that no manifest will ever name."""
         self._may_have_orphans.add(partition_id)
 
     def take_orphan_mark(self, partition_id: PartitionId) -> bool:
-        """Returns whether that was noted since the last call: only a sweep finds such objects."""
+        """Returns True if `mark_orphans` was called since the last call: only a sweep finds such objects."""
         found = partition_id in self._may_have_orphans
         self._may_have_orphans.discard(partition_id)
         return found
 
     def forget(self, partition_id: PartitionId) -> None:
-        """The partition is led elsewhere or deleted: lets go of what is kept for it."""
+        """Drops all state of a partition that this broker no longer leads, or that was deleted."""
         self._may_have_orphans.discard(partition_id)
         self._locks.pop(partition_id, None)
         self._undecided.discard(partition_id)
@@ -256,7 +269,7 @@ class ManifestStore:
     async def _compare_and_swap(
         self, partition_id: PartitionId, old: Manifest, new: Manifest, version: str, started: int
     ) -> Manifest | None:
-        """Puts `new` in the place of `old`; None when another write came first."""
+        """Replaces `old` by `new` in the bucket. Returns None if another write came first."""
         new = replace(await self._pack_oldest(partition_id, new), sequence=old.sequence + 1, nonce=self._new_nonce())
         check_change(old, new)
         body = encode(new)
@@ -268,15 +281,15 @@ class ManifestStore:
             )
             if isinstance(result, Ok):
                 return new
-            there = await self._read_back(partition_id, backoff, started)
-            if there is None and version:
-                raise Fenced(f"{partition_id}: the manifest is gone, the topic was deleted")
-            nonce = there.nonce if there is not None else ""
+            current = await self._read_back(partition_id, backoff, started)
+            if current is None and version:
+                raise Fenced(f"{partition_id}: the manifest is gone because the topic was deleted")
+            nonce = current.nonce if current is not None else ""
             if nonce == new.nonce:
                 return new
             if nonce != old.nonce:
                 return None
-            log.warning("manifest change did not land, trying again partition=%s result=%r", new.tp, result)
+            log.warning("manifest change was not applied and is tried again partition=%s result=%r", new.tp, result)
             await self._pause(backoff, started)
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
@@ -291,21 +304,26 @@ class ManifestStore:
                 return manifest
 
     async def _pack_oldest(self, partition_id: PartitionId, manifest: Manifest) -> Manifest:
-        """With its oldest nodes moved into sub-manifests, which are in the bucket before the manifest names them."""
-        while (packed := manifest.find_pack_range(self._fan)) is not None:
-            key = submanifest_key(partition_id, packed.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce())
+        """Returns the manifest with its oldest nodes packed into sub-manifests.
+
+        The sub-manifests are in the bucket before the manifest names them.
+        """
+        while (pack_range := manifest.find_pack_range(self._fan)) is not None:
+            key = submanifest_key(
+                partition_id, pack_range.nodes[0].base_offset, manifest.leader_epoch, self._new_nonce()
+            )
             self._keys_in_flight.setdefault(partition_id, set()).add(key)
-            result = await self._store.put(key, encode_submanifest(partition_id, packed.level, packed.nodes))
+            result = await self._store.put(key, encode_submanifest(partition_id, pack_range.level, pack_range.nodes))
             if not isinstance(result, Ok):
                 raise Unavailable(f"sub-manifest {key} was not stored: {result!r}")
-            self._cache_submanifest(key, packed.nodes)
-            manifest = manifest.pack(packed, key)
+            self._cache_submanifest(key, pack_range.nodes)
+            manifest = manifest.pack(pack_range, key)
         return manifest
 
     async def _pause(self, backoff: float, started: int) -> None:
         if (self._clock.mono_ns() - started) / 1e9 > self._deadline_s:
             self._changes.inc(1, "undecided")
-            raise Unavailable("manifest change is undecided: the store did not answer in time")
+            raise Unavailable("manifest change is undecided: the object store did not reply in time")
         await self._clock.sleep(self._random.uniform(0, backoff))
 
     def _new_nonce(self) -> str:

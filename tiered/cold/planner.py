@@ -1,8 +1,11 @@
-"""Plans of the cold tier: what to copy next, what may expire, what is garbage. Values in, values out.
+"""Plans of the cold tier: the next upload, the expiry of cold segments, and garbage.
 
-The traps they are written against: a leader that has not taken the manifest over knows no remote size and expires
-nothing; every negative limit means infinite; bytes that are both local and cold count once; garbage is only what nobody
-can name any more.
+Pure. Keeps I20 and I21, and avoids these mistakes:
+
+- A leader that has not taken over the manifest does not know the size in the bucket, so it expires nothing.
+- Every negative limit means no limit.
+- Bytes that are both local and cold count once.
+- Garbage is only what no manifest can name any more.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tiered.ports import ListedObject
 
 
 class LocalSegment(Protocol):
-    """What a plan must know of a closed local segment."""
+    """The facts of a closed local segment that a plan needs."""
 
     @property
     def base_offset(self) -> int: ...
@@ -27,7 +30,7 @@ class LocalSegment(Protocol):
 
 
 class RetentionLimits(Protocol):
-    """Total retention of a topic, in milliseconds and bytes; negative is infinite."""
+    """Total retention of a topic, in milliseconds and bytes. Negative means no limit."""
 
     @property
     def retention_ms(self) -> int: ...
@@ -36,30 +39,31 @@ class RetentionLimits(Protocol):
 
 
 class UploadPlan(NamedTuple):
-    """Copy the local segment `base_offset`, from the batch that holds `from_offset` on."""
+    """The upload of the local segment `base_offset`, from the batch that holds `from_offset` on."""
 
     base_offset: int
     from_offset: int
 
 
 class Expiry(NamedTuple):
-    """The log may start at `start_offset`, because of `why`."""
+    """The log may start at `start_offset`, because of the setting `why`."""
 
     start_offset: int
     why: str
 
 
 def next_upload(closed: Sequence[LocalSegment], manifest: Manifest, stable_offset: int) -> UploadPlan | None:
-    """The next closed segment to copy, oldest first, only below `stable_offset` (last stable and high watermark).
+    """Returns the next closed segment to upload, oldest first, only below `stable_offset` (last stable offset, high
+    watermark).
 
-    Corrupt when the local log begins above the cold end: copying on would leave a hole for ever.
+    Raises `Corrupt` if the local log begins above the cold end: an upload would leave a permanent gap.
     """
     cold_end = manifest.cold_end_offset
     for segment in closed:
         if segment.next_offset <= cold_end:
             continue
         if segment.base_offset > cold_end:
-            raise Corrupt(f"hole between the cold end {cold_end} and the local start {segment.base_offset}")
+            raise Corrupt(f"gap between the cold end {cold_end} and the local start {segment.base_offset}")
         if segment.next_offset > stable_offset:
             return None
         return UploadPlan(segment.base_offset, max(segment.base_offset, cold_end))
@@ -75,24 +79,24 @@ def find_expiry(
     now_ms: int,
     submanifests: Submanifests,
 ) -> Expiry | None:
-    """Where the log may start by total retention over cold and local together; None when nothing expires.
+    """Returns where the log may start by total retention over cold and local records, or None if nothing expires.
 
-    Whole cold segments only; what lies above the cold end is the hot log's own retention, which may follow when
-    nothing is left here. `local_bytes_above_cold` are the bytes that are not cold yet. NeedsOpen when the answer lies
-    inside a spill that `opened` lacks.
+    Only whole cold segments expire here. Records above the cold end are for the hot log's own retention, once no cold
+    segment is left. `local_bytes_above_cold` are the bytes that are not cold yet. Raises `SubmanifestNeeded` if the
+    result is inside a sub-manifest that `submanifests` lacks.
     """
     if manifest is None or manifest.leader_epoch != leader_epoch:
         return None
     if limits.retention_ms < 0 and limits.retention_bytes < 0:
         return None
-    surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
+    excess_bytes = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
     start, why = manifest.log_start_offset, ""
     for entry in _oldest_first(manifest.nodes, manifest.log_start_offset, submanifests):
-        reason = _exceeded_limit(entry, surplus, limits, now_ms)
+        reason = _exceeded_limit(entry, excess_bytes, limits, now_ms)
         if not reason:
             break
         why = reason
-        surplus -= entry.log_bytes
+        excess_bytes -= entry.log_bytes
         start = entry.next_offset
     return Expiry(start, why) if start > manifest.log_start_offset else None
 
@@ -100,13 +104,14 @@ def find_expiry(
 def may_expire(
     manifest: Manifest, oldest: SegmentEntry, limits: RetentionLimits, *, local_bytes_above_cold: int, now_ms: int
 ) -> bool:
-    """Whether `expire` would find anything, told by the oldest live segment alone: no sub-manifest need be opened."""
-    surplus = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
-    return bool(_exceeded_limit(oldest, surplus, limits, now_ms))
+    """True if `find_expiry` would find anything. Only the oldest live segment counts, so no sub-manifest has to be
+    read."""
+    excess_bytes = manifest.cold_bytes + local_bytes_above_cold - limits.retention_bytes
+    return bool(_exceeded_limit(oldest, excess_bytes, limits, now_ms))
 
 
 def _exceeded_limit(entry: SegmentEntry, surplus: int, limits: RetentionLimits, now_ms: int) -> str:
-    """The limit that lets this oldest segment go; "" while none does."""
+    """Returns the setting that lets this oldest segment expire, or ""."""
     since_ms = age_start_ms(entry.max_timestamp, entry.uploaded_ms, now_ms)
     if limits.retention_ms >= 0 and now_ms - since_ms > limits.retention_ms:
         return "retention.ms"
@@ -130,9 +135,9 @@ def _oldest_first(nodes: Iterable[ManifestNode], start: int, submanifests: Subma
 def find_dropped_keys(
     nodes: Iterable[ManifestNode], old_start: int, new_start: int, submanifests: Submanifests
 ) -> list[str]:
-    """Keys of segments and sub-manifests that were alive at `old_start` and are not at `new_start`, children first.
+    """Returns keys of segments and sub-manifests that are live at `old_start` and not at `new_start`, children first.
 
-    NeedsOpen while `opened` lacks a spill that may hold some.
+    Raises `SubmanifestNeeded` while `submanifests` lacks one that may have such keys.
     """
     keys: list[str] = []
     for node in nodes:
@@ -150,10 +155,11 @@ def find_dropped_keys(
 def find_garbage(
     listed: Iterable[ListedObject], alive: Collection[str], in_flight: Collection[str], leader_epoch: int
 ) -> list[ListedObject]:
-    """Objects that nobody can name any more: of this epoch or a lower one, not alive in the manifest nor in the making.
+    """Returns objects that no manifest can name any more: of this epoch or a lower one, neither live nor in flight.
 
-    Final, because the manifest has been taken over under `leader_epoch`: no lower epoch can name its keys any more, and
-    this epoch's own are in `busy` until they are decided. Keys of higher epochs belong to a newer leader and stay.
+    This is final, because the manifest is taken over under `leader_epoch`. Lower epochs can no longer add keys. Keys of
+    this epoch are in `in_flight` until their change is decided. Objects of higher epochs belong to a newer leader and
+    stay.
     """
     return [
         item

@@ -1,6 +1,6 @@
-"""When a cold read that failed may be tried again, so that no reader makes a broker hammer the bucket.
+"""Decides when a failed cold read may be tried again, so that no reader makes a broker overload the bucket.
 
-Pure. A bucket that does not answer holds up the whole partition; what is damaged holds up its own offset only.
+Pure. If the bucket does not reply, the whole partition waits. If data is damaged, only its own offset waits.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from tiered.errors import Corrupt, Unavailable
 from tiered.ids import PartitionId
 
 PAUSE_NS = (250_000_000, 10_000_000_000)
-"""Until the next try: after the first failure, and at most."""
+"""Pause before the next try: after the first failure, and the longest."""
 FAILURES_MAX = 10_000
-"""Failures that are remembered; beyond so many the oldest is forgotten."""
+"""Limit on remembered failures: beyond it the oldest is forgotten."""
 ALL_OFFSETS = -1
-"""Stands for all offsets of a partition."""
+"""Key for all offsets of a partition."""
 TIME_LOOKUPS = -2
-"""Stands for its look-ups by time, which may meet damage that no offset is known of."""
+"""Key for the look-ups by time of a partition, which may meet damage at an unknown offset."""
 
 Failure = Unavailable | Corrupt
 
 
 @dataclass(slots=True)
 class _FailedRead:
-    """Nobody tries before `until_ns`."""
+    """A failed read. No new try before `until_ns`."""
 
     failure: Failure
     pause_ns: int
@@ -33,7 +33,7 @@ class _FailedRead:
 
 
 class ReadBackoff:
-    """The failures of one reader, by partition and offset. False while there are none."""
+    """The failures of one reader, by partition and offset. False in a condition if there are none."""
 
     def __init__(self) -> None:
         self._failed_reads: OrderedDict[tuple[PartitionId, int], _FailedRead] = OrderedDict()
@@ -42,17 +42,19 @@ class ReadBackoff:
         return len(self._failed_reads)
 
     def raise_if_backing_off(self, partition_id: PartitionId, offset: int, now_ns: int) -> None:
-        """Raises the last failure again while it is too early for another try. One caller tries, the others wait for
-        what comes of it."""
+        """Raises the last failure again if it is too early for another try.
+
+        After the pause one caller tries. The others wait for its outcome.
+        """
         for key in ((partition_id, ALL_OFFSETS), (partition_id, offset)):
-            held = self._failed_reads.get(key)
-            if held is not None:
-                if now_ns < held.until_ns:
-                    raise held.failure.with_traceback(None)
-                held.until_ns = now_ns + held.pause_ns
+            failed_read = self._failed_reads.get(key)
+            if failed_read is not None:
+                if now_ns < failed_read.until_ns:
+                    raise failed_read.failure.with_traceback(None)
+                failed_read.until_ns = now_ns + failed_read.pause_ns
 
     def record_failure(self, partition_id: PartitionId, offset: int, failure: Failure, now_ns: int) -> float:
-        """Notes a failure; returns after how many seconds the next try may be made."""
+        """Records a failure and returns the seconds until the next try."""
         key = (partition_id, offset if isinstance(failure, Corrupt) else ALL_OFFSETS)
         shortest, longest = PAUSE_NS
         before = self._failed_reads.pop(key, None)
@@ -63,6 +65,6 @@ class ReadBackoff:
         return pause_ns / 1e9
 
     def record_success(self, partition_id: PartitionId, offset: int) -> None:
-        """A read of this offset came to its end: the next failure is the first again."""
+        """Records a successful read of this offset: the next failure starts with the shortest pause."""
         self._failed_reads.pop((partition_id, ALL_OFFSETS), None)
         self._failed_reads.pop((partition_id, offset), None)

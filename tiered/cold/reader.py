@@ -1,8 +1,8 @@
 """Reads of cold data: one fetch at an offset, a whole range, a look-up by time, the sections of a segment.
 
-Needs a store and nothing else, so it serves the broker, the command line and Spark alike. A fetch that goes on where an
-earlier one ended finds that one's stream, with the chunks it has under way: that is what makes a consumer's sequence of
-fetches as fast as one long read.
+Needs only a store, so it serves the broker, the command line and Spark. A fetch that continues where an earlier one
+ended gets the stream of that one, with its chunks in flight. Therefore the fetches of a consumer are as fast as one
+long read.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ STREAM_IDLE_S = 10.0
 DEPTH_OF_ITERATE = 4
 
 LOOKUP_BYTES = 64 * MIB
-"""A look-up by time that has read so much in vain answers with where it is."""
+"""Limit on the bytes that a look-up by time reads for nothing: it then returns the position that it has reached."""
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class ColdReader:
-    """Reads cold segments of any partition of one bucket. Belongs to one event loop; `close` it.
+    """Reads cold segments of any partition of one bucket. Belongs to one event loop. Call `close` at the end.
 
     `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
     """
@@ -76,14 +76,14 @@ class ColdReader:
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
     async def read(self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that holds `offset`: at most `max_bytes` unless the first alone is larger, and as
-        many as are at hand, at least one.
+        """Returns whole batches from the one that holds `offset`: at least one, and more if they are in memory.
 
-        `manifest` may be older than the bucket's (None: not known); it is loaded anew when it does not name the offset.
-        What it does name has the same bytes under every later one (`manifest.check_change`), so that the offset alone
-        says which they are. Refused(OFFSET_OUT_OF_RANGE), Unavailable, Corrupt.
+        The result has at most `max_bytes`, unless the first batch alone is larger. `manifest` may be older than the one
+        in the bucket (None: not known). It is loaded again if it does not name the offset. An offset that it names has
+        the same bytes in every later manifest (`manifest.check_change`), so the offset alone identifies them. Raises
+        `Refused` with OFFSET_OUT_OF_RANGE, `Unavailable` and `Corrupt`.
 
-        What failed is not asked for again before its pause is over: until then the failure is raised again.
+        A failed read is not tried again during its pause: until then the failure is raised again.
         """
         with self._with_backoff(partition_id, offset, manifest):
             return await self._read(partition_id, manifest, offset, max_bytes)
@@ -92,7 +92,7 @@ class ColdReader:
         stream = self._take_stream(partition_id, offset)
         piece = await self._next_batches(partition_id, offset, stream, max_bytes) if stream is not None else None
         if stream is None or piece is None:
-            # A stream that is at its end knew an older manifest: what follows may be cold since.
+            # A stream at its end has an older manifest: records after it may be cold by now.
             stream = await self._open_stream(partition_id, manifest, offset)
             piece = await self._next_batches(partition_id, offset, stream, max_bytes)
         if piece is None:
@@ -104,12 +104,12 @@ class ColdReader:
     async def _next_batches(
         self, partition_id: PartitionId, offset: int, stream: ColdStream, max_bytes: int
     ) -> ColdBatches | None:
-        """The next piece; None at the end of the stream, which is closed then, as it is when the read fails."""
+        """Returns the next piece, or None at the end of the stream. Closes the stream at its end and after an error."""
         try:
             piece = await stream.next_batches(max_bytes)
-        except BaseException as fault:
+        except BaseException as error:
             stream.close()
-            if isinstance(fault, Corrupt) and await self._is_expired(partition_id, offset):
+            if isinstance(error, Corrupt) and await self._is_expired(partition_id, offset):
                 raise _out_of_range(partition_id, offset) from None
             raise
         if piece is None:
@@ -119,10 +119,13 @@ class ColdReader:
     async def iterate(
         self, partition_id: PartitionId, start: int, end: int | None = None, *, manifest: Manifest | None = None
     ) -> AsyncGenerator[ColdBatches]:
-        """Pieces of whole batches from the one that holds `start` to the one that holds `end - 1` (None: to the cold
-        end of the manifest), each about as large as a chunk, with read-ahead across segments.
+        """Yields whole batches from the one that holds `start` to the one that holds `end - 1`, with read-ahead across
+        segments.
 
-        Refused(OFFSET_OUT_OF_RANGE) when `start` is below the log start or beyond the cold end, Unavailable, Corrupt.
+        None as `end` means the cold end of the manifest. Each piece is about as large as a chunk.
+
+        Raises `Refused` with OFFSET_OUT_OF_RANGE if `start` is below the log start or beyond the cold end,
+        `Unavailable` and `Corrupt`.
         """
         manifest = manifest or await self._manifests.load(partition_id)
         stop = manifest.cold_end_offset if manifest is not None else 0
@@ -148,9 +151,11 @@ class ColdReader:
         manifest: Manifest | None = None,
         lookups: TimeLookups | None = None,
     ) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (milliseconds); None when
-        there is none. Exact while few batches claim what they do not hold (`hot/time_lookup.py`). Unavailable,
-        Corrupt; what failed pauses as with `read`."""
+        """Returns (offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (ms), or None.
+
+        The result is exact unless too many batch headers are false (`hot/time_lookup.py`). Raises `Unavailable` and
+        `Corrupt`. After a failure it pauses as `read` does.
+        """
         with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
             return await self._find_by_time(partition_id, timestamp, manifest, lookups or TimeLookups())
 
@@ -170,7 +175,10 @@ class ColdReader:
             stream.close()
 
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
-        """All that lies behind the log of a segment, proved. One get, then from the cache. Unavailable, Corrupt."""
+        """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
+
+        Raises `Unavailable` and `Corrupt`.
+        """
         begin, end = (
             entry.log_bytes,
             max((ref.position + ref.length for ref in entry.sections), default=entry.log_bytes),
@@ -185,7 +193,7 @@ class ColdReader:
                 break
             self._cache.invalidate(chunk)
             if attempt:
-                raise Corrupt(f"section {bad.kind} CRC differs", where=entry.key, position=bad.position)
+                raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
         return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
@@ -195,7 +203,7 @@ class ColdReader:
         )
 
     def close(self) -> None:
-        """Lets all streams go."""
+        """Closes all streams."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for stream, _ in self._streams.values():
@@ -204,7 +212,7 @@ class ColdReader:
 
     @contextmanager
     def _with_backoff(self, partition_id: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
-        """Raises the last failure again where it is too early for another try; notes how this one ends."""
+        """Raises the last failure again if it is too early for another try. Otherwise records how this read ends."""
         backoff, clock = self._backoff, self._clock
         if backoff:
             backoff.raise_if_backing_off(partition_id, offset, clock.mono_ns())
@@ -213,10 +221,16 @@ class ColdReader:
         except (Unavailable, Corrupt) as error:
             pause = backoff.record_failure(partition_id, offset, error, clock.mono_ns())
             self._failures.inc(1, type(error).__name__.lower())
-            unsaid = self._log_limiter.admit()
-            if unsaid is not None:
-                at = partition_id if manifest is None else manifest.tp
-                log.warning("cold read fails partition=%s again_in=%.2f unsaid=%d why=%s", at, pause, unsaid, error)
+            suppressed = self._log_limiter.admit()
+            if suppressed is not None:
+                partition = partition_id if manifest is None else manifest.tp
+                log.warning(
+                    "cold read failed partition=%s again_in=%.2f suppressed=%d why=%s",
+                    partition,
+                    pause,
+                    suppressed,
+                    error,
+                )
             raise
         if backoff:
             backoff.record_success(partition_id, offset)
@@ -226,7 +240,8 @@ class ColdReader:
     async def _open_stream(
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, *, depth: int = 0
     ) -> ColdStream:
-        """A stream from `offset`, on the manifest given or, where that does not name the offset, on the bucket's."""
+        """Opens a stream from `offset`, on the given manifest, or on the bucket's if the given one does not name the
+        offset."""
         entry = await self._manifests.find_segment(manifest, offset) if manifest is not None else None
         if manifest is None or entry is None:
             manifest = await self._manifests.load(partition_id)
@@ -242,15 +257,16 @@ class ColdReader:
         )
 
     def _take_stream(self, partition_id: PartitionId, offset: int) -> ColdStream | None:
-        """The stream that an earlier read left at this offset."""
-        kept = self._streams.pop((partition_id, offset), None)
-        if kept is None:
+        """Takes the stream that an earlier read left at this offset."""
+        entry = self._streams.pop((partition_id, offset), None)
+        if entry is None:
             return None
-        kept[0].enable_read_ahead()
-        return kept[0]
+        entry[0].enable_read_ahead()
+        return entry[0]
 
     def _keep_stream(self, partition_id: PartitionId, stream: ColdStream) -> None:
-        """Leaves a stream for the read that goes on where this one ended; idle ones give their chunks back."""
+        """Keeps a stream for the read that continues where this one ended. Idle streams are closed and release their
+        chunks."""
         loop = asyncio.get_running_loop()
         replaced = self._streams.pop((partition_id, stream.offset), None)
         if replaced is not None:
@@ -273,15 +289,16 @@ class ColdReader:
             self._idle_timer = loop.call_later(STREAM_IDLE_S, self._close_idle)
 
     async def _is_expired(self, partition_id: PartitionId, offset: int) -> bool:
-        """Whether the manifest in the bucket names this offset no more: then its object may be gone rightly."""
+        """True if the manifest in the bucket no longer names this offset: then its object may have been deleted by
+        retention."""
         manifest = await self._manifests.load(partition_id)
         return manifest is None or manifest.find_node(offset) is None
 
     # -- gets ---------------------------------------------------------------------------------------------------------
 
     async def _get(self, chunk: Chunk) -> bytes:
-        """Exactly these bytes. A short answer is asked for once more, then Corrupt."""
-        there = 0
+        """Gets exactly these bytes. After a short reply it tries once more, and then raises `Corrupt`."""
+        received = 0
         began = self._clock.mono_ns()
         for _ in range(2):
             got = await self._store.get(chunk.key, chunk.start, chunk.length)
@@ -293,8 +310,8 @@ class ColdReader:
                 self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
                 return got.data
             self._gets.inc(1, "short")
-            there = len(got.data)
-        raise Corrupt(f"object ends early: {there} of {chunk.length} bytes", where=chunk.key, position=chunk.start)
+            received = len(got.data)
+        raise Corrupt(f"object ends early: {received} of {chunk.length} bytes", where=chunk.key, position=chunk.start)
 
 
 def _out_of_range(partition_id: PartitionId, offset: int) -> Refused:
@@ -302,7 +319,7 @@ def _out_of_range(partition_id: PartitionId, offset: int) -> Refused:
 
 
 def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
-    """Without the batches that begin at or after `stop`."""
+    """Returns the piece without the batches that begin at or after `stop`."""
     if piece.next_offset <= stop:
         return piece
     batches = [batch for batch in piece.batches if batch.base_offset < stop]
@@ -313,18 +330,20 @@ def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
 async def _find_in_stream(
     stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups
 ) -> tuple[int, int, int] | None:
-    """The first record of a stream with a timestamp >= `timestamp` and an offset >= `start`; the first offset of the
-    batch where it has read `LOOKUP_BYTES` in vain."""
-    left = LOOKUP_BYTES
+    """Returns the first record of a stream with a timestamp >= `timestamp` and an offset >= `start`, or None.
+
+    After `LOOKUP_BYTES` it returns the first offset of the batch that it has reached.
+    """
+    bytes_left = LOOKUP_BYTES
     while (piece := await stream.next_batches(MIB)) is not None:
         for batch in piece.batches:
-            left -= batch.size
-            if batch.last_offset < start or (batch.max_timestamp < timestamp and left > 0):
+            bytes_left -= batch.size
+            if batch.last_offset < start or (batch.max_timestamp < timestamp and bytes_left > 0):
                 continue
             at = batch.position - piece.batches[0].position
-            data = memoryview(piece.data)[at : at + batch.size] if left > 0 else None
-            claim = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
-            found = await lookups.find_in_batch(claim, timestamp, start)
+            data = memoryview(piece.data)[at : at + batch.size] if bytes_left > 0 else None
+            candidate = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
+            found = await lookups.find_in_batch(candidate, timestamp, start)
             if found is not None:
                 return (*found, batch.leader_epoch)
     return None

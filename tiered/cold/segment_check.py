@@ -1,5 +1,4 @@
-"""A local segment proved batch by batch before a byte of it leaves, so one that rotted on disk never becomes the only
-copy."""
+"""Checks a local segment batch by batch before its upload, so that a corrupt copy never becomes the only one (I20)."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from tiered.records.model import WalkedBatch
 from tiered.records.native import crc32c, walk
 
 PIECE_BYTES = 512 << 10
-"""Proved in one turn of the loop: less than 10 ms even of the smallest batches."""
+"""Bytes that one turn of the event loop checks: less than 10 ms even with the smallest batches."""
 
 
 class ClosedSegment(Protocol):
-    """A local segment that takes no more records."""
+    """A local segment that gets no more records."""
 
     @property
     def base_offset(self) -> int: ...
@@ -32,23 +31,25 @@ class ClosedSegment(Protocol):
 async def check_segment(
     segment: ClosedSegment, from_offset: int, *, may_begin_before: bool
 ) -> tuple[int, SegmentFacts, Lineage]:
-    """Walks a local segment, checks every batch and the order of offsets, and tells of the part from the batch that
-    holds `from_offset` at which byte of the segment it begins, what it is, and who wrote it. (The log's own lineage
-    begins at the log start, which may be inside that batch.)
+    """Checks every batch of a local segment, and the order of offsets.
 
-    Corrupt when a batch does not prove itself, or when `from_offset` lies inside a batch and `may_begin_before` is
+    Returns three facts about the part from the batch that holds `from_offset`: the byte of the segment where it begins,
+    its `SegmentFacts`, and its lineage. The lineage of the log may begin inside that batch, at the log start, so it
+    cannot be used.
+
+    Raises `Corrupt` if a batch is invalid. Also raises it if `from_offset` is inside a batch and `may_begin_before` is
     false: the earlier part of that batch is cold already.
     """
-    walked = _SegmentCheck(segment, from_offset)
+    check = _SegmentCheck(segment, from_offset)
     position = 0
     while position < segment.log.length:
-        position += walked.check_piece(position)
+        position += check.check_piece(position)
         await asyncio.sleep(0)
-    return walked.finish(may_begin_before)
+    return check.finish(may_begin_before)
 
 
 class _SegmentCheck:
-    """The running state of `prove`: what the batches so far add up to."""
+    """The running state of `check_segment`: the sums over the batches so far."""
 
     def __init__(self, segment: ClosedSegment, from_offset: int) -> None:
         self._log = segment.log
@@ -64,7 +65,7 @@ class _SegmentCheck:
         self._crc = 0
 
     def check_piece(self, position: int) -> int:
-        """Proves the whole batches of one piece at `position`; how many bytes they are."""
+        """Checks the whole batches of one piece at `position`. Returns their bytes."""
         length = min(PIECE_BYTES, self._log.length - position)
         data = self._log.file.pread(self._log.start + position, length)
         found = walk(data)
@@ -81,14 +82,14 @@ class _SegmentCheck:
         return found.end
 
     def _size_at(self, data: bytes, position: int) -> int:
-        """Bytes of the batch at the start of `data`, which is larger than a piece."""
+        """Returns the size of the batch at the start of `data`, which is larger than a piece."""
         size = 12 + int.from_bytes(data[8:12], "big") if len(data) >= 12 else 0
         if not len(data) < size <= self._log.length - position:
             raise Corrupt("log ends inside a batch", where=self._where, position=position)
         return size
 
     def _count_below_start(self, batches: Sequence[WalkedBatch]) -> int:
-        """How many of these batches end below the offset to begin at."""
+        """Returns how many of these batches end below the requested offset."""
         if self._first is not None:
             return 0
         return sum(1 for batch in batches if batch.last_offset < self._from_offset)
@@ -108,10 +109,10 @@ class _SegmentCheck:
         self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
 
     def finish(self, may_begin_before: bool) -> tuple[int, SegmentFacts, Lineage]:
-        """The cut, the facts and the lineage, once all pieces are walked."""
+        """Returns the start position, the facts and the lineage, once all pieces are checked."""
         first = self._first
         if first is None or self._last_offset >= self._next_offset:
-            raise Corrupt("segment does not hold the offsets that it should", where=self._where)
+            raise Corrupt("segment has other offsets than its log says", where=self._where)
         if first.base_offset < self._from_offset and not may_begin_before:
             raise Corrupt(
                 f"offset {self._from_offset} is inside a batch", where=self._where, position=self._start_position

@@ -1,9 +1,9 @@
-"""One reader's walk through the cold segments of a partition, oldest to newest, with gets under way ahead of it.
+"""One reader's pass through the cold segments of a partition, oldest to newest, with read-ahead.
 
-How far ahead adapts: whenever the reader had to wait for a chunk, the number of gets in flight doubles, up to the byte
-budget; a reader that never waits never asks for more. The read-ahead crosses segment borders. Every batch is proved
-before it is handed out; bytes that do not prove themselves are read once more from the bucket, then Corrupt. Only a
-batch that lies across two chunks is copied.
+The read-ahead adapts: each time the reader had to wait for a chunk, the number of gets in flight doubles, up to the
+byte limit. For a reader that never waits it does not grow. The read-ahead crosses segment borders. Every batch is
+checked before it is returned. Invalid bytes are read from the bucket once more, and then raise `Corrupt`. Only a batch
+that lies across two chunks is copied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from tiered.records.model import HEADER_BYTES, LENGTH_FROM, WalkedBatch
 from tiered.records.native import walk
 
 DEPTH_MAX = 32
-"""Gets ahead of one reader at most, whatever their size."""
+"""Limit on the gets in flight for one reader, whatever their size."""
 
 
 class ColdBatches(NamedTuple):
-    """Whole batches, proved. `batches[i].at` counts from `batches[0].at`, which is where `data` begins."""
+    """Whole batches that were checked. `batches[i].position` counts from `batches[0].position`, which is where `data`
+    begins."""
 
     data: memoryview
     batches: list[WalkedBatch]
@@ -33,17 +34,17 @@ class ColdBatches(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """First offset of the first batch: at or below the one asked for."""
+        """Returns the first offset of the first batch: at or below the requested one."""
         return self.batches[0].base_offset
 
     @property
     def next_offset(self) -> int:
-        """One past the last offset of the last batch."""
+        """Returns the offset after the last batch."""
         return self.batches[-1].last_offset + 1
 
 
 class _PendingChunk(NamedTuple):
-    """A chunk under way: whose it is, the lease on it, and the byte of the object from which on it is of use."""
+    """A chunk in flight: its segment, the lease on it, and the byte of the object from which it is needed."""
 
     entry: SegmentEntry
     lease: Lease
@@ -53,8 +54,8 @@ class _PendingChunk(NamedTuple):
 class ColdStream:
     """Reads on from the batch that holds `offset`. `position` is a byte in the first entry at or before that batch.
 
-    `depth` is the number of chunks ahead to begin with (0: none until `expect_sequence`), `window_bytes` bounds what is
-    ahead. After an error only `close` is left; close it in any case.
+    `depth` is the number of chunks to read ahead at first (0: none until `enable_read_ahead`). `window_bytes` bounds
+    the read-ahead. After an error only `close` may be called. Every stream must be closed.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class ColdStream:
         self._reread_entries: deque[SegmentEntry] = deque()
         self._depth = depth
         self._window_bytes = window_bytes
-        # The chunk in hand: its bytes not yet handed out, and the byte of the object where they begin.
+        # The current chunk: its bytes that are not returned yet, and their position in the object.
         self._view = memoryview(b"")
         self._position = position
         self._lease: Lease | None = None
-        # The chunks ahead, and where the plan goes on.
+        # The chunks in flight, and where the next get starts.
         self._pending: deque[_PendingChunk] = deque()
         self._pending_bytes = 0
         self._plan_entry: SegmentEntry | None = None
@@ -91,21 +92,22 @@ class ColdStream:
         self._last_offset = -1
 
     def enable_read_ahead(self) -> None:
-        """The reader came back for what follows: from now on read ahead."""
+        """Starts read-ahead, because the reader came back for what follows."""
         self._depth = max(self._depth, 2)
 
     def close(self) -> None:
-        """Gives all chunks back and cancels gets that nobody else waits for."""
+        """Releases all chunks and cancels gets that no other reader waits for."""
         self._release()
-        for ahead in self._pending:
-            ahead.lease.release()
+        for pending in self._pending:
+            pending.lease.release()
         self._pending.clear()
         self._pending_bytes = 0
 
     async def next_batches(self, limit: int | None = None) -> ColdBatches | None:
-        """The next whole batches, at most `limit` bytes unless the first alone is larger; None at the end.
+        """Returns the next whole batches, or None at the end. They have at most `limit` bytes, unless the first alone
+        is larger.
 
-        Unavailable, Corrupt (with the object's key and the position).
+        Raises `Unavailable`, and `Corrupt` with the object's key and the position.
         """
         while self._view or await self._next_chunk():
             found = await self._take_batches(limit)
@@ -116,7 +118,7 @@ class ColdStream:
         return None
 
     def _skip_below_offset(self, found: ColdBatches) -> ColdBatches | None:
-        """Without the batches below the offset asked for, which stand before it in the first chunk."""
+        """Removes the batches below the requested offset, which come before it in the first chunk."""
         if found.batches[0].last_offset >= self.offset:
             return found
         first = next((i for i, batch in enumerate(found.batches) if batch.last_offset >= self.offset), None)
@@ -126,7 +128,7 @@ class ColdStream:
         return ColdBatches(found.data[skipped:], found.batches[first:], found.entry)
 
     async def _take_batches(self, limit: int | None) -> ColdBatches | None:
-        """Takes whole batches off the view; None when they did not prove themselves and are read once more."""
+        """Takes whole batches off the view. Returns None if they are invalid and are read once more."""
         entry, view = self.entry, self._view
         assert entry is not None
         found = walk(view, 0, len(view) if limit is None else min(limit, len(view)))
@@ -145,27 +147,28 @@ class ColdStream:
     def _check_order(
         self, entry: SegmentEntry, view: memoryview, batches: list[WalkedBatch], at: int
     ) -> ColdBatches | None:
-        """The batches up to the first that cannot stand there: no CRC covers a batch's base offset and leader epoch."""
-        last, good = max(self._last_offset, entry.base_offset - 1), 0
-        known = last >= entry.base_offset or at == 0
+        """Returns the batches up to the first one out of order: no CRC covers a batch's base offset and leader
+        epoch."""
+        last, good_count = max(self._last_offset, entry.base_offset - 1), 0
+        is_start_known = last >= entry.base_offset or at == 0
         epochs = LeaderEpochs(entry.lineage)
         for batch in batches:
             if not (last < batch.base_offset <= batch.last_offset < entry.next_offset):
                 break
-            if entry.is_dense and batch.base_offset > (last + 1 if known else self.offset):
+            if entry.is_dense and batch.base_offset > (last + 1 if is_start_known else self.offset):
                 break
             if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
                 break
-            last, known, good = batch.last_offset, True, good + 1
-        if not good:
+            last, is_start_known, good_count = batch.last_offset, True, good_count + 1
+        if not good_count:
             self._reread_from(entry, at, f"batch of offset {batches[0].base_offset} is out of place")
             return None
-        end = batches[good - 1].position + batches[good - 1].size
+        end = batches[good_count - 1].position + batches[good_count - 1].size
         self._reread_position, self._last_offset = -1, last
-        return ColdBatches(view[:end], batches[:good], entry)
+        return ColdBatches(view[:end], batches[:good_count], entry)
 
     async def _join_batch(self, entry: SegmentEntry) -> ColdBatches | None:
-        """The batch that begins in this chunk and ends in a later one, copied together."""
+        """Copies together the batch that begins in this chunk and ends in a later one."""
         at, joined = self._position, bytearray(self._view)
         self._consume(len(joined))
         while (missing := _batch_size(joined) - len(joined)) > 0:
@@ -189,7 +192,7 @@ class ColdStream:
         self._position += length
 
     def _reread_from(self, entry: SegmentEntry, at: int, why: str) -> None:
-        """Begins anew at byte `at` with bytes fresh from the bucket. Corrupt when these were fresh already."""
+        """Starts again at byte `at` with new bytes from the bucket. Raises `Corrupt` if the bytes were new already."""
         if self._reread_position == at:
             raise Corrupt(why, where=entry.key, position=at)
         self._reread_position = at
@@ -204,24 +207,24 @@ class ColdStream:
     # -- read-ahead ---------------------------------------------------------------------------------------------------
 
     async def _next_chunk(self) -> bool:
-        """The next chunk becomes the view; False at the end of the last segment."""
+        """Makes the next chunk the view. Returns False at the end of the last segment."""
         self._release()
         if not self._pending:
             await self._start_gets(1)
         if not self._pending:
             return False
-        ahead = self._pending.popleft()
-        self._pending_bytes -= ahead.lease.chunk.length
-        self.entry, self._lease, self._position = ahead.entry, ahead.lease, ahead.position
-        if self._chunks_read and not ahead.lease.is_ready:
+        pending = self._pending.popleft()
+        self._pending_bytes -= pending.lease.chunk.length
+        self.entry, self._lease, self._position = pending.entry, pending.lease, pending.position
+        if self._chunks_read and not pending.lease.is_ready:
             self._depth = min(2 * self._depth, DEPTH_MAX)
         self._chunks_read += 1
         await self._start_gets(self._depth)
-        self._view = memoryview(await ahead.lease.data())[ahead.position - ahead.lease.chunk.start :]
+        self._view = memoryview(await pending.lease.data())[pending.position - pending.lease.chunk.start :]
         return True
 
     async def _start_gets(self, depth: int) -> None:
-        """Begins gets until `depth` are ahead, or the bytes allowed are."""
+        """Starts gets until `depth` are in flight, or the byte limit is reached."""
         while len(self._pending) < depth:
             entry = self._plan_entry
             if entry is None or self._plan_at >= entry.log_bytes:
@@ -256,7 +259,7 @@ class ColdStream:
 
 
 def _batch_size(partial: bytearray) -> int:
-    """Bytes of the batch that begins here, as far as its header is there to say so."""
+    """Returns the size of the batch that begins here, or the size of its header while that is incomplete."""
     if len(partial) < HEADER_BYTES:
         return HEADER_BYTES
     return LENGTH_FROM + int.from_bytes(partial[8:12], "big")

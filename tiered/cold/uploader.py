@@ -1,6 +1,7 @@
-"""Copies closed segments to the bucket: objects first, manifest second, one object at a time per partition.
+"""Uploads closed segments to the bucket: objects first, manifest second, one object at a time per partition.
 
-Memory does not grow with the segment: `proving` reads pieces, the upload streams from the file.
+Keeps I20 and I23. Memory does not grow with the segment: `segment_check` reads pieces, and the upload streams from the
+file.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from tiered.ports import Clock, FileSlice, NotFound, ObjectStore, Ok, Rng
 log = logging.getLogger(__name__)
 
 TOGETHER_BYTES = 512 << 20
-"""What one change of the manifest may name: where segments close faster than the bucket takes manifests, requests are
-saved, and no more than this is ever in the bucket without a name."""
+"""Limit on the bytes that one manifest change names.
+
+It saves requests where segments close faster than the bucket takes manifests. No more than this is ever in the bucket
+without a manifest that names it.
+"""
 
 
 class LogSections(Protocol):
-    """The small files beside a local segment, as bytes; positions and offsets relative to the place asked for."""
+    """The indexes and the producer snapshot of a local segment, as bytes. Offsets and positions are relative to the
+    upload's start."""
 
     @property
     def offset_index(self) -> bytes: ...
@@ -42,18 +47,21 @@ class LogSections(Protocol):
 
 
 class TieredLog(Protocol):
-    """What the uploader needs of a local log."""
+    """The parts of a local log that the uploader needs."""
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """Who wrote what, from the log start on."""
+        """Returns the lineage, from the log start on."""
 
     def closed_segments(self) -> Sequence[ClosedSegment]:
-        """Oldest first."""
+        """Returns the closed segments, oldest first."""
 
     def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
-        """Of the segment `base_offset`; with `from_offset`, as if the segment began there: offsets relative to it,
-        positions relative to the first batch that reaches it."""
+        """Returns the index data of the segment `base_offset`.
+
+        With `from_offset` it is as if the segment began there: offsets are relative to `from_offset`, and positions to
+        the batch that holds it.
+        """
 
 
 class Uploader:
@@ -69,26 +77,31 @@ class Uploader:
         self._segments = metrics.counter("tiered_upload_segments_total", "Segments uploaded, by outcome", ("outcome",))
 
     def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
-        """Objects being uploaded, or whose manifest change is undecided: no garbage, although nothing names them."""
+        """Returns the keys of objects in upload or in an undecided manifest change: they are no garbage."""
         return frozenset(self._keys_in_flight.get(partition_id, ()))
 
     def forget(self, partition_id: PartitionId) -> None:
-        """The partition is led elsewhere: what was undecided is for the next leader to judge."""
+        """Drops the state of a partition that is led elsewhere: its next leader decides what was undecided."""
         self._keys_in_flight.pop(partition_id, None)
 
     async def upload_next(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
     ) -> Manifest | None:
-        """Makes the oldest closed segments above the cold end and below `stable_offset` cold, as many as are closed by
-        then and one change of the manifest may name; None when there is none.
+        """Uploads the oldest closed segments above the cold end and below `stable_offset`, up to the limit of one
+        manifest change.
 
-        `manifest` must have been taken over under `epoch`. Fenced: step down. Unavailable: the object may be there and
-        even named; call again. Corrupt: the local copy does not prove itself. Segments before the one that failed
-        are cold then all the same, and the next call tells of it.
+        Returns the new manifest, or None if there was nothing to upload. `manifest` must have been taken over under
+        `epoch`. Raises:
+
+        - `Fenced`: step down.
+        - `Unavailable`: the object may be in the bucket, and even in the manifest. Call it again.
+        - `Corrupt`: the local copy is invalid.
+
+        If a later segment fails, the segments before it become cold, and the next call raises the error.
         """
         if manifest.leader_epoch != epoch:
             raise Fenced(f"{manifest.partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
-        given = manifest
+        original = manifest
         if self.keys_in_flight(manifest.partition_id):
             manifest = await self._resolve_undecided(manifest, epoch)
         entries: list[SegmentEntry] = []
@@ -106,45 +119,50 @@ class Uploader:
             planned = planned.add(entry)
         if entries:
             return await self._add_to_manifest(manifest, epoch, entries)
-        return manifest if manifest != given else None
+        return manifest if manifest != original else None
 
     async def _next_object(
         self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
     ) -> SegmentEntry | None:
-        """The object of the segment that follows this manifest, proved and put; None when there is none."""
+        """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
+        segment."""
         closed = source.closed_segments()
         plan = next_upload(closed, manifest, stable_offset)
         if plan is None:
             return None
         segment = next(s for s in closed if s.base_offset == plan.base_offset)
-        cut, facts, wrote = await check_segment(segment, plan.from_offset, may_begin_before=not manifest.nodes)
-        log_part = FileSlice(segment.log.file, segment.log.start + cut, facts.log_bytes)
+        start_position, facts, segment_lineage = await check_segment(
+            segment, plan.from_offset, may_begin_before=not manifest.nodes
+        )
+        log_part = FileSlice(segment.log.file, segment.log.start + start_position, facts.log_bytes)
         rebase = facts.base_offset != segment.base_offset
         sections = source.segment_data(segment.base_offset, from_offset=facts.base_offset if rebase else None)
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
-        tail, refs = build_trailer(manifest.partition_id, epoch, facts, _section_bytes(sections, lineage))
+        trailer, refs = build_trailer(manifest.partition_id, epoch, facts, _section_bytes(sections, lineage))
         key = segment_key(manifest.partition_id, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
         entry = SegmentEntry(
             key=key,
             base_offset=facts.base_offset,
             next_offset=facts.next_offset,
             leader_epoch=epoch,
-            lineage=wrote,
+            lineage=segment_lineage,
             base_timestamp=facts.base_timestamp,
             max_timestamp=facts.max_timestamp,
             record_count=facts.record_count,
             log_bytes=facts.log_bytes,
             log_crc=facts.crc,
-            object_bytes=facts.log_bytes + len(tail),
+            object_bytes=facts.log_bytes + len(trailer),
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
-        await self._upload_object(manifest, epoch, entry, log_part, tail)
+        await self._upload_object(manifest, epoch, entry, log_part, trailer)
         return entry
 
     async def _resolve_undecided(self, manifest: Manifest, epoch: int) -> Manifest:
-        """The manifest once an earlier change, whose outcome nobody learnt, is decided. Nothing is sent before: while
-        manifests cannot be written, the bucket would fill with copies of one segment."""
+        """Returns the manifest once an earlier change with unknown outcome is decided.
+
+        Nothing is uploaded before: while manifests cannot be written, the bucket would fill with copies of one segment.
+        """
         written = await self._manifests.take_over(manifest.partition_id, manifest.topic, epoch)
         self._keys_in_flight.pop(manifest.partition_id, None)
         return written
@@ -157,28 +175,29 @@ class Uploader:
         try:
             await self._put_and_verify(key, log_part, tail, entry.object_bytes)
         except BaseException:
-            # never offered to a manifest: an orphan, whenever it lands
+            # No manifest change names the object: it is an orphan if the put was applied.
             self._keys_in_flight.get(partition_id, set()).discard(key)
             self._manifests.mark_orphans(partition_id)
             self._segments.inc(1, "failed")
             raise
 
     async def _put_and_verify(self, key: str, log_part: FileSlice, tail: bytes, object_bytes: int) -> None:
-        """The object is in the bucket, whole: its size and its last bytes are read back."""
+        """Puts the object and checks it: its size and its last bytes are read back."""
         result = await self._store.upload(key, [log_part, tail])
         if not isinstance(result, Ok):
-            raise Unavailable(f"upload of {key} did not succeed: {result!r}")
+            raise Unavailable(f"upload of {key} failed: {result!r}")
         got = await self._store.get(key, log_part.length, len(tail))
         if isinstance(got, NotFound) or got.size != object_bytes or got.data != tail:
-            raise Unavailable(f"{key} does not read back as it was uploaded")
+            raise Unavailable(f"{key} reads back with other bytes than were uploaded")
         self._bytes.inc(object_bytes)
 
     async def _add_to_manifest(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
-        """The manifest names the objects. While that is undecided, their keys stay busy."""
+        """Adds the objects to the manifest. While the change is undecided, their keys count as in flight."""
         partition_id = manifest.partition_id
 
         def add(current: Manifest, _: Submanifests) -> Manifest:
-            # Moved by an earlier, then undecided change of this very leader: that one's objects are named, or these.
+            # An earlier, then undecided change of this leader moved the cold end: the manifest names
+            # its objects, or these.
             if current.cold_end_offset != manifest.cold_end_offset:
                 return current
             for entry in entries:
@@ -192,10 +211,10 @@ class Uploader:
             self._segments.inc(len(entries), "fenced")
             raise
         self._keys_in_flight.pop(partition_id, None)
-        named = {node.key for node in written.nodes}
+        named_keys = {node.key for node in written.nodes}
         for entry in entries:
-            self._segments.inc(1, "copied" if entry.key in named else "failed")
-            if entry.key in named:
+            self._segments.inc(1, "copied" if entry.key in named_keys else "failed")
+            if entry.key in named_keys:
                 log.info(
                     "segment is cold partition=%s base=%d next=%d bytes=%d key=%s",
                     written.tp, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,

@@ -1,10 +1,10 @@
-"""The runtime of group coordinator shards over an internal topic.
+"""Group coordinators: run the group shards over the partitions of an internal topic.
 
 May import: replication, metadata, groups
 
-~ runtime         one loaded shard, its log, and callers until commit
-~ loader          shard load from snapshot and log, then against the metadata (R5)
-  snapshot        snapshot keys and bytes, and choice of the newest valid one
+~ runtime         one loaded shard, its log, and its callers until commit
+~ loader          loads a shard from snapshot and log, then corrects offsets (R5)
+  snapshot        keys and bytes of snapshots, and the choice of one to start from
 ~ snapshot_store  snapshots in the bucket, and logs that must agree with them (R5)
-~ snapshotter     the order: snapshot written, log truncated, older snapshots deleted
+~ snapshotter     writes a snapshot, then deletes the log below it, then older snapshots
 """

@@ -1,6 +1,6 @@
-"""Brings a shard to what its log says: the image below it, the log from there on, then what the cluster says of it.
+"""Loads a shard: the snapshot, then the log from its offset on, then corrections by the state of the cluster (R5).
 
-In slices, with a turn for everybody else in between: a coordinator with a long log slows nobody but its own groups.
+It works in slices, with a turn for other tasks in between: a coordinator with a long log delays only its own groups.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ log = logging.getLogger(__name__)
 READ_BYTES = 256 << 10
 SLICE_RECORDS = 500
 COMMIT_MS = 30_000
-"""How long the in-sync replicas may take to have what the log held when this broker began to lead it."""
+"""Time in which the in-sync replicas have to replicate the log as it was when this broker became leader."""
 
 
 class LoadedShard(NamedTuple):
-    """`base`: the image that was used. `lost`: the offset below which something may be missing, -1 for nothing.
-    `unsaved`: the log says more than the image."""
+    """Outcome of a load.
+
+    `snapshot` is the one that was used, None for none. `lost_below_offset`: records below it may be lost; -1 for no
+    loss. `has_unsaved`: the log holds more than the snapshot.
+    """
 
     snapshot: SnapshotName | None
     lost_below_offset: int
@@ -40,8 +43,10 @@ class LoadedShard(NamedTuple):
 async def load_shard(
     replica: LeaderReplica, shard: GroupShard, store: CoordinatorSnapshotStore, base: PreviousSnapshot, clock: Clock
 ) -> LoadedShard:
-    """The shard knows what the log knew when this broker began to lead it. `Unavailable` (the bucket), `Corrupt` (the
-    log), `Refused` (led elsewhere by now)."""
+    """Loads the state of the log at the time when this broker became leader.
+
+    Raises `Unavailable` (the bucket), `Corrupt` (the log), `Refused` (another broker leads by now).
+    """
     end = replica.log.end_offset
     await replica.wait_committed(end, COMMIT_MS)
     start = replica.log_start_offset
@@ -58,14 +63,14 @@ async def load_shard(
 async def _read_snapshot(
     replica: LeaderReplica, store: CoordinatorSnapshotStore, base: PreviousSnapshot
 ) -> tuple[SnapshotName | None, list[bytes]]:
-    """The image to begin with; an older one where it does not prove itself."""
+    """Reads the snapshot to start from, or an older one if it is corrupt."""
     name, batches, end = base.name, base.batches, replica.log.end_offset
     candidates = [each for each in base.names if each.offset <= end]
     while name is not None and batches is None:
         try:
             batches = await store.read(name)
         except Corrupt as error:
-            log.error("image of groups is passed over key=%s why=%s", name.key, error)
+            log.error("group snapshot cannot be used, trying an older one key=%s why=%s", name.key, error)
             candidates = [each for each in candidates if each != name]
             name = choose_snapshot(candidates, replica.log_start_offset, end, replica.log.epochs).base
     return name, batches or []
@@ -73,13 +78,13 @@ async def _read_snapshot(
 
 async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: int, clock: Clock) -> None:
     while offset < end:
-        fetched = replica.read_now(offset, READ_BYTES)
+        fetched = replica.reads.read_now(offset, READ_BYTES)
         data = fetched.data if fetched is not None else b""
         if isinstance(data, FileSlice):
             data = data.file.pread(data.start, data.length)
         walked = walk(data)
         if walked.why or not walked.batches:
-            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'nothing is there'}", where=str(replica.tp))
+            raise Corrupt(f"no batch at offset {offset}: {walked.why or 'no data'}", where=str(replica.tp))
         for each in walked.batches:
             if not each.attributes & CONTROL:
                 rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
@@ -89,8 +94,11 @@ async def _replay(replica: LeaderReplica, shard: GroupShard, offset: int, end: i
 
 
 class OffsetCorrections(NamedTuple):
-    """`records` to append so that offsets stand within their partitions, `cut` of them; `unknown`: topics that are not
-    any more."""
+    """Corrections of committed offsets.
+
+    `records` are to be appended, so that each offset lies within its partition. `lowered` names each changed offset
+    with its old and new value. `deleted_topics` have committed offsets but do not exist any more.
+    """
 
     records: list[CoordinatorRecord]
     lowered: list[tuple[OffsetKey, int, int]]
@@ -100,22 +108,25 @@ class OffsetCorrections(NamedTuple):
 async def correct_offsets(
     shard: GroupShard, end_offset_of: Callable[[str, int], int | None], clock: Clock
 ) -> OffsetCorrections:
-    """What was committed, held against the cluster. `ends` gives the offset at which a partition ends that lost records
-    (rule R5), -1 where there is no such topic, None where there is nothing to say."""
+    """Compares committed offsets with the state of the cluster (R5).
+
+    `end_offset_of` returns the end of a partition that lost records, -1 if there is no such topic, and None if the
+    offset can stay.
+    """
     lowered: list[tuple[OffsetKey, int, int]] = []
-    made: list[CoordinatorRecord] = []
+    records: list[CoordinatorRecord] = []
     deleted_topics: dict[str, None] = {}
     looked_at = 0
     for group in list(shard.log_state.offsets):
-        for topic, partition, kept in shard.log_state.iterate_offsets(group):
+        for topic, partition, committed in shard.log_state.iterate_offsets(group):
             looked_at += 1
             end = end_offset_of(topic, partition)
             if end is not None and end < 0:
                 deleted_topics[topic] = None
-            elif end is not None and kept.offset > end:
-                lowered.append((OffsetKey(group, topic, partition), kept.offset, end))
-                made.append(offset_record(group, topic, partition, kept._replace(offset=end, leader_epoch=-1)))
+            elif end is not None and committed.offset > end:
+                lowered.append((OffsetKey(group, topic, partition), committed.offset, end))
+                records.append(offset_record(group, topic, partition, committed._replace(offset=end, leader_epoch=-1)))
         if looked_at > SLICE_RECORDS:
             looked_at = 0
             await clock.sleep(0)
-    return OffsetCorrections(made, lowered, tuple(deleted_topics))
+    return OffsetCorrections(records, lowered, tuple(deleted_topics))

@@ -1,7 +1,8 @@
 """The group coordinator of one partition of `__consumer_offsets`: a pure shard, its log, and the callers that wait.
 
-What is decided in one turn of the loop goes to the log as one batch, and nobody hears of it before that is committed.
-Decisions run ahead of the log, so an append that fails ends the shard: it is loaded anew from what the log holds.
+All decisions of one turn of the event loop go to the log as one group of batches, and no caller gets its reply before
+they are committed. Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard is
+loaded again from the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 log = logging.getLogger(__name__)
 
 COMMIT_MS = 5_000
-"""How long the in-sync replicas may take to have what was decided (Kafka's offsets.commit.timeout.ms)."""
+"""Time in which the in-sync replicas have to replicate a decision (Kafka's offsets.commit.timeout.ms)."""
 SLICE_RECORDS = 500
 PENDING_REQUESTS_MAX = 20_000
 """Callers that wait for one shard at the same time."""
@@ -34,7 +35,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class CoordinatorCounters:
-    """What a broker's coordinators did, as plain numbers: the metrics read them when somebody looks."""
+    """Counters of a broker's coordinators, as plain numbers: metrics read them on each scrape."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -42,8 +43,11 @@ class CoordinatorCounters:
 
 
 class CoordinatorRuntime:
-    """A loaded shard over its replica. `changed` hears when a deadline may have moved, `failed` when the shard is of no
-    use any more; every caller has been answered by then."""
+    """A loaded shard over its replica.
+
+    `on_deadline_changed` gets the earliest deadline, which may have moved. `on_failed` is called when the shard has to
+    be dropped; each caller has its error by then.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class CoordinatorRuntime:
         self.replica = replica
         self.shard = shard
         self.unsaved_since_ms = -1
-        """When (monotonic) the first change came that no image holds; -1 for none."""
+        """Monotonic time of the first change that no snapshot holds yet; -1 for none."""
         self._clock = clock
         self._counters = counters
         self._spawn = spawn
@@ -68,7 +72,7 @@ class CoordinatorRuntime:
         self._token = 0
         self._pending_replies: dict[int, asyncio.Future[Reply]] = {}
         self._joining_groups: dict[int, str] = {}
-        """The group of each of them that joins one."""
+        """The group of each pending JoinGroup, by token."""
         self._pending_records: list[CoordinatorRecord] = []
         self._replies: list[tuple[int, Reply]] = []
         self._append_scheduled = False
@@ -76,19 +80,22 @@ class CoordinatorRuntime:
         self._end_reason: Refused | None = None
 
     def now(self) -> Now:
-        """Both clocks."""
+        """Returns both clocks."""
         return Now(self._clock.mono_ns() // 1_000_000, self._clock.wall_ms())
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> tuple[int, Reply | asyncio.Future[Reply]]:
-        """The caller's token, and the reply or what it will come in. `Refused` when this broker is not the coordinator
-        or too many wait."""
+        """Returns the caller's token, and the reply or a future for it.
+
+        Raises `Refused` if this broker is not the coordinator, or too many requests wait.
+        """
         if self._end_reason is not None:
             raise self._end_reason
         if len(self._pending_replies) >= PENDING_REQUESTS_MAX:
             raise Refused(
-                Code.COORDINATOR_NOT_AVAILABLE, f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.tp} already"
+                Code.COORDINATOR_NOT_AVAILABLE,
+                f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.tp}; try again",
             )
         self._token = token = self._token + 1
         if type(request) is CommitOffsets:
@@ -110,17 +117,17 @@ class CoordinatorRuntime:
         return not self._pending_records and not self._uncommitted
 
     def cancel_request(self, token: int) -> None:
-        """The caller does not wait any more."""
+        """Drops a request whose caller waits no more."""
         self._joining_groups.pop(token, None)
         if self._pending_replies.pop(token, None) is not None and self._end_reason is None:
             self.shard.cancel_request(token)
 
     def count_states(self) -> Counter[str]:
-        """How many groups are in which state."""
+        """Returns the number of groups in each state."""
         return Counter(group.state.value for group in self.shard.state.groups.values())
 
     def run_due(self) -> int | None:
-        """Does all whose time has come; when to come again, on the monotonic clock in ms."""
+        """Handles the deadlines that have come. Returns the next one in monotonic ms; None if there is none."""
         if self._end_reason is not None:
             return None
         now = self.now()
@@ -131,19 +138,19 @@ class CoordinatorRuntime:
         return when
 
     def on_topics_deleted(self, names: tuple[str, ...]) -> None:
-        """Offsets of topics that are not any more go."""
+        """Removes the committed offsets of deleted topics."""
         if self._end_reason is None:
             self.enqueue(self.shard.decide(TopicsDeleted(names), self.now(), 0))
 
     def append_corrections(self, records: list[CoordinatorRecord]) -> None:
-        """Changes that nobody asked for: what the cluster's state says about what was loaded."""
+        """Appends changes that no request made: corrections of the loaded state by the state of the cluster."""
         self.shard.apply(records)
         self.enqueue(CoordinatorResult(tuple(records)))
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def enqueue(self, result: CoordinatorResult) -> None:
-        """Changes join this turn's batch, replies wait for it and for all before it."""
+        """Adds records to this turn's append. The replies wait until these and all earlier records are committed."""
         if result.records:
             self._pending_records += result.records
             self._replies += result.replies
@@ -162,7 +169,7 @@ class CoordinatorRuntime:
         if self._pending_records and self._end_reason is None:
             try:
                 self._append()
-            except InvariantViolation as error:  # of a call-back nobody hears, of a task the broker does
+            except InvariantViolation as error:  # the broker sees errors of its tasks, but not of callbacks
                 self._spawn(_raise(error))
 
     def _append(self) -> None:
@@ -170,7 +177,7 @@ class CoordinatorRuntime:
         self._pending_records, self._replies = [], []
         end = 0
         try:
-            for each in encode_batches(records, self._clock.wall_ms()):  # one by one: together they may be too large
+            for each in encode_batches(records, self._clock.wall_ms()):  # one append may not hold all
                 end = self.replica.append_now(bytearray(each), ACKS_ALL).last_offset + 1
         except Refused as refused:
             self.fail(refused)
@@ -185,7 +192,7 @@ class CoordinatorRuntime:
             self._spawn(self._wait_committed())
 
     async def _wait_committed(self) -> None:
-        """Gives replies out in the order of the log, as it becomes committed."""
+        """Sends replies in the order of the log, as it becomes committed."""
         while self._uncommitted and self._end_reason is None:
             try:
                 await self.replica.wait_committed(self._uncommitted[0][0], COMMIT_MS)
@@ -201,16 +208,19 @@ class CoordinatorRuntime:
             if type(reply) is JoinGroupReply and reply.members:
                 self._counters.rebalances += 1
                 log.info(
-                    "group begins a generation group=%s generation=%d members=%d assignor=%s",
+                    "group starts a generation group=%s generation=%d members=%d assignor=%s",
                     group, reply.generation, len(reply.members), reply.protocol,
                 )  # fmt: skip
             if future is not None and not future.done():
                 future.set_result(reply)
 
-    # -- images -------------------------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """The offset below which the log says all that was decided. `Refused` when the log does not take it."""
+        """Appends pending records. Returns the offset below which the log holds all decisions.
+
+        Raises `Refused` if the log refuses them.
+        """
         if self._pending_records and self._end_reason is None:
             self._append()
         if self._end_reason is not None:
@@ -218,8 +228,11 @@ class CoordinatorRuntime:
         return self.replica.log.end_offset
 
     async def snapshot(self) -> tuple[int, list[CoordinatorRecord]]:
-        """An offset, and the committed state there. What is decided while it is taken, group by group, may be in it:
-        the log from that offset on says it again. `Refused` when it does not become committed."""
+        """Returns an offset and the committed state there.
+
+        The state is taken group by group. A decision made meanwhile may be in it: the log from that offset on holds it
+        too. Raises `Refused` if the state does not become committed.
+        """
         self.unsaved_since_ms = -1
         offset, found, next_pause = self.flush(), list[CoordinatorRecord](), SLICE_RECORDS
         log_state = self.shard.log_state
@@ -234,27 +247,28 @@ class CoordinatorRuntime:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def fail(self, reason: Refused) -> None:
-        """The log did not take what was decided: all who wait are told, and the shard is given up."""
+        """Ends the coordinator after the log refused a decision. Each caller gets the error; the shard is dropped."""
         if self._end_reason is None:
             self.end(_to_coordinator_error(reason))
             self._on_failed(reason)
 
     def end(self, reason: Refused) -> None:
-        """Nobody is served here any more."""
+        """Refuses all pending and later requests."""
         if self._end_reason is not None:
             return
         self._end_reason = reason
         pending, self._pending_replies = self._pending_replies, {}
         self._joining_groups.clear()
-        for answer in pending.values():
-            if not answer.done():
-                answer.set_exception(reason)
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(reason)
 
 
 def snapshot_group(log_state: LogState, group: str) -> list[CoordinatorRecord]:
-    """The fewest records that give one group's state."""
+    """Returns the fewest records that give one group's state."""
     found = [
-        offset_record(group, topic, partition, kept) for topic, partition, kept in log_state.iterate_offsets(group)
+        offset_record(group, topic, partition, committed)
+        for topic, partition, committed in log_state.iterate_offsets(group)
     ]
     value = log_state.groups.get(group)
     if value is not None:
@@ -262,9 +276,9 @@ def snapshot_group(log_state: LogState, group: str) -> list[CoordinatorRecord]:
     return found
 
 
-def _to_coordinator_error(why: Refused) -> Refused:
-    """What a refused append means to a member of a group, as Kafka translates it."""
-    match why.code:
+def _to_coordinator_error(refused: Refused) -> Refused:
+    """Returns the error for a member of a group after a refused append, with the code that Kafka translates it to."""
+    match refused.code:
         case Code.NOT_LEADER_OR_FOLLOWER | Code.KAFKA_STORAGE_ERROR | Code.UNKNOWN_TOPIC_OR_PARTITION:
             code = Code.NOT_COORDINATOR
         case Code.BROKER_NOT_AVAILABLE:
@@ -273,7 +287,7 @@ def _to_coordinator_error(why: Refused) -> Refused:
             code = Code.UNKNOWN_SERVER_ERROR
         case _:
             code = Code.COORDINATOR_NOT_AVAILABLE
-    return Refused(code, why.why)
+    return Refused(code, refused.why)
 
 
 async def _raise(error: InvariantViolation) -> None:

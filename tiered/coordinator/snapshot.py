@@ -1,8 +1,8 @@
-"""The image of one group coordinator's committed state in the bucket: its name, its bytes, and which one to begin with.
+"""Snapshots of one group coordinator in the bucket: their keys, their bytes, and the choice of one to start from. Pure.
 
-Pure. An image of (epoch, offset) is what the log says below `offset`, written by the leader of `epoch`. The newest is
-the one of the highest epoch, then of the highest offset: what a fenced leader still writes is never the newest once
-its successor has written one.
+A snapshot of (epoch, offset) is the state of the log below `offset`, written by the leader of `epoch`. The newest is
+the one of the highest epoch, then of the highest offset. So a snapshot by a fenced leader is never the newest once its
+successor has written one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAGIC = b"TIEREDGI"
 VERSION = 1
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
-"""With so much a batch is full, or with so many records."""
+"""Bytes, or `BATCH_RECORDS` records, after which a batch is full."""
 
 _PREAMBLE = struct.Struct(">8sHHI")
 _HEADER = struct.Struct(">16siiqqq")
@@ -32,7 +32,7 @@ _KEY = re.compile(r"groups/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
 
 
 class SnapshotName(NamedTuple):
-    """Which state an image holds. Names of one partition compare as the images do: the newer is the greater."""
+    """The state that a snapshot holds. Of two names of one partition, the greater is the newer snapshot."""
 
     partition_id: PartitionId
     epoch: int
@@ -40,18 +40,18 @@ class SnapshotName(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its key in the bucket."""
+        """The key in the bucket."""
         at = self.partition_id
         return f"{topic_prefix(at.topic_id)}{at.partition}/{self.epoch:010d}-{self.offset:020d}"
 
 
 def topic_prefix(topic_id: TopicId) -> str:
-    """All images of one `__consumer_offsets` are below it."""
+    """Returns the prefix of all snapshots of one `__consumer_offsets`."""
     return f"{GROUPS}{topic_id}/"
 
 
 def parse_key(key: str) -> SnapshotName | None:
-    """What a key names; None for any other key."""
+    """Returns the name in a key; None for any other key."""
     found = _KEY.fullmatch(key)
     if found is None:
         return None
@@ -63,7 +63,7 @@ def parse_key(key: str) -> SnapshotName | None:
 
 
 def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterator[bytes]:
-    """The records of an image as batches, numbered from 0 on; step by step, so that others have a turn in between."""
+    """Yields the records of a snapshot as batches, numbered from 0 on. Other tasks may run between two of them."""
     first, size = 0, 0
     for end, each in enumerate(records, 1):
         size += len(each.key) + len(each.value or b"")
@@ -75,7 +75,7 @@ def encode_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
 
 
 def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, now_ms: int) -> bytes:
-    """The whole object: what it is, then the batches; its CRC covers all that follows it."""
+    """Encodes the whole object: a header, then the batches. The CRC covers all that follows it."""
     header = _HEADER.pack(
         decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms
     )
@@ -84,52 +84,61 @@ def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, no
 
 
 def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
-    """The batches of an image. `Corrupt` when it does not prove itself, `Refused` when a newer program wrote it."""
+    """Returns the batches of a snapshot.
+
+    Raises `Corrupt` if the bytes fail a check, `Refused` if a newer version of this program wrote them.
+    """
     if len(data) < _PREAMBLE.size + _HEADER.size:
-        raise Corrupt("image is shorter than its header", where=name.key)
+        raise Corrupt("snapshot is shorter than its header", where=name.key)
     magic, version, _, crc = _PREAMBLE.unpack_from(data)
     if magic != MAGIC:
-        raise Corrupt("no image of groups", where=name.key)
+        raise Corrupt("object is no group snapshot", where=name.key)
     if version > VERSION:
-        raise Refused(Code.UNSUPPORTED_VERSION, f"{name.key} has version {version}, this program reads {VERSION}")
+        raise Refused(
+            Code.UNSUPPORTED_VERSION,
+            f"{name.key} has version {version}, this program reads {VERSION}: upgrade it",
+        )
     view = memoryview(data)
     if crc32c(view[_PREAMBLE.size :]) != crc:
-        raise Corrupt("image fails its check sum", where=name.key)
+        raise Corrupt("snapshot fails its checksum", where=name.key)
     topic_id, partition, epoch, offset, count, _ = _HEADER.unpack_from(data, _PREAMBLE.size)
     if (topic_id, partition, epoch, offset) != (
         decode_uuid(name.partition_id.topic_id),
         name.partition_id.partition,
         *name[1:],
     ):
-        raise Corrupt("image belongs to another name", where=name.key)
+        raise Corrupt("snapshot has the header of another one", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)
     if walked.why or sum(each.count for each in walked.batches) != count:
-        raise Corrupt(f"image does not hold {count} records", where=name.key)
+        raise Corrupt(f"snapshot does not hold {count} records", where=name.key)
     at = _PREAMBLE.size + _HEADER.size
     return [data[at + each.position : at + each.position + each.size] for each in walked.batches]
 
 
 def decode_batch(data: bytes) -> list[CoordinatorRecord]:
-    """The records of one batch, of an image or of the log; records without a key say nothing."""
+    """Returns the records of one batch, of a snapshot or of the log. Skips records without a key."""
     return [CoordinatorRecord(each.key, each.value) for each in batch.decode_records(data) if each.key is not None]
 
 
-# -- where to begin ---------------------------------------------------------------------------------------------------
+# -- where to start ---------------------------------------------------------------------------------------------------
 
 
 class SnapshotChoice(NamedTuple):
-    """What a new leader begins with. `base`: the image below the log, None for none. `restart`: the log ends below it,
-    or is of a history that parted before: it begins anew at the image's offset."""
+    """Start of a new leader.
+
+    `base` is the snapshot below the log, None for none. `restarts_log`: the log ends below that snapshot, or diverged
+    from it earlier, and starts over at the snapshot's offset.
+    """
 
     base: SnapshotName | None
     restarts_log: bool
 
 
 def choose_snapshot(names: Iterable[SnapshotName], start: int, end: int, epochs: LeaderEpochs) -> SnapshotChoice:
-    """The newest image that agrees with a log of `[start, end)` written by `epochs`.
+    """Chooses the newest snapshot that agrees with a log of `[start, end)` written by `epochs`.
 
-    An image beyond the log's end wins over the log, unless the log knows a later leader than the one that wrote it: it
-    was fenced by then. One within the log is used where the log's history holds that leader's at its offset.
+    A snapshot beyond the log's end wins over the log, unless the log knows a later leader epoch: then the writer of the
+    snapshot was fenced. A snapshot within the log is used if the log holds the same history below its offset.
     """
     for name in sorted(names, reverse=True):
         if name.offset > end:
@@ -141,12 +150,12 @@ def choose_snapshot(names: Iterable[SnapshotName], start: int, end: int, epochs:
 
 
 def names_below(names: Iterable[SnapshotName], start: int) -> list[SnapshotName]:
-    """Images that end before a log begins: what lies between is lost, and they are better than nothing."""
+    """Returns the snapshots that end before the log starts: better than none, though records in between are lost."""
     return [name for name in names if name.offset < start]
 
 
 def _matches_history(name: SnapshotName, end: int, epochs: LeaderEpochs) -> bool:
-    """Whether the leader that wrote the image wrote (or had) what the log holds below its offset."""
+    """True if the leader that wrote the snapshot wrote, or had, the log's records below its offset."""
     if name.epoch > epochs.latest:
         return True
     return epochs.end_offset_for(name.epoch, end)[1] >= name.offset

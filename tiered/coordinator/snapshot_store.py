@@ -1,7 +1,7 @@
-"""Images of group coordinators in the bucket: finds, reads, writes and deletes them, and makes a log agree with them.
+"""Snapshots of group coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
 
-An image is there for the day on which the log is not, so it counts as written only when the store has said so: the log
-is cut, and older images go, after that. A leader deletes no image of an epoch above its own.
+A snapshot replaces a log that is lost. Therefore it counts as written only after the store confirmed it. Only then the
+log below it and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from tiered.replication.leader_state import RestartAtColdEnd
 log = logging.getLogger(__name__)
 
 READ_ATTEMPTS = 8
-"""What is wrong on its way here is right the next time; what is wrong in the bucket is not."""
+"""Reads of one snapshot before it counts as corrupt. Another read heals a fault on the way, but none in the bucket."""
 KEPT_SNAPSHOTS = 2
-"""Images of a partition that stay: the newest, and the one before it for the day on which the newest does not prove
-itself."""
+"""Snapshots of a partition that are kept: the newest, and the one before it, in case the newest is corrupt."""
 
 
 class PreviousSnapshot(NamedTuple):
-    """What a leader begins with: the image below its log, its batches where they were read already, and all images that
-    there are."""
+    """Start of a leader: the snapshot below its log, with its batches if they were read already, and all snapshots."""
 
     name: SnapshotName | None
     batches: list[bytes] | None
@@ -49,7 +47,7 @@ class PreviousSnapshot(NamedTuple):
 
 
 class CoordinatorSnapshotStore:
-    """The images of one broker's coordinators."""
+    """The snapshots of one broker's coordinators."""
 
     def __init__(self, store: ObjectStore, clock: Clock, metrics: Metrics) -> None:
         self._store = store
@@ -60,15 +58,17 @@ class CoordinatorSnapshotStore:
         self._written = metrics.counter("tiered_group_images_total", "Images of groups by outcome.", ("outcome",))
         self._bytes = metrics.counter("tiered_group_image_bytes_total", "Bytes of images of groups.")
 
-    # -- where to begin -----------------------------------------------------------------------------------------------
+    # -- where to start -----------------------------------------------------------------------------------------------
 
     def invalidate_listing(self) -> None:
-        """What was listed is of an earlier leadership. Those that begin together share one listing."""
+        """Drops the listing of an earlier leadership. Partitions that start together share one listing."""
         self._listed = None
 
     async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
-        """Makes a log of `__consumer_offsets` agree with its images before it is led, as rule R5 does with what is
-        cold: offsets that an image covers are never given again. `Unavailable` when the bucket does not say."""
+        """Makes a log of `__consumer_offsets` agree with its snapshots before this broker leads it (R5).
+
+        Offsets that a snapshot covers are never assigned again. Raises `Unavailable` if the bucket cannot be read.
+        """
         names = await self._partition_names(partition_id)
         candidates = list(names)
         while True:
@@ -77,15 +77,15 @@ class CoordinatorSnapshotStore:
                 self._bases[partition_id] = PreviousSnapshot(choice.base, None, names)
                 return LeaderStart(None, None)
             try:
-                batches = await self.read(choice.base)  # before the log goes for it
+                batches = await self.read(choice.base)  # the log is dropped only for a snapshot that can be read
             except Corrupt as error:
-                log.error("image of groups is passed over key=%s why=%s", choice.base.key, error)
+                log.error("group snapshot cannot be used, trying an older one key=%s why=%s", choice.base.key, error)
                 candidates.remove(choice.base)
                 continue
-            restart = RestartAtColdEnd(choice.base.offset, f"the log ends at {hot.end_offset}, below its image")
+            restart = RestartAtColdEnd(choice.base.offset, f"the log ends at {hot.end_offset}, below its snapshot")
             tp = TopicPartition(OFFSETS_TOPIC, partition_id.partition)
             log.warning(
-                "the image wins over the local log partition=%s offset=%d why=%s", tp, restart.offset, restart.why
+                "group snapshot replaces the local log partition=%s offset=%d why=%s", tp, restart.offset, restart.why
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
@@ -93,7 +93,7 @@ class CoordinatorSnapshotStore:
             return LeaderStart(None, restart)
 
     def take_base(self, partition_id: PartitionId) -> PreviousSnapshot:
-        """What `begin` found, once; nothing for a log that is new."""
+        """Returns what `reconcile` found, and forgets it. Returns nothing for a new log."""
         return self._bases.pop(partition_id, PreviousSnapshot(None, None, ()))
 
     async def _partition_names(self, partition_id: PartitionId) -> tuple[SnapshotName, ...]:
@@ -110,27 +110,33 @@ class CoordinatorSnapshotStore:
                 names.setdefault(name.partition_id.partition, []).append(name)
         return names
 
-    # -- one image ----------------------------------------------------------------------------------------------------
+    # -- one snapshot -------------------------------------------------------------------------------------------------
 
     async def read(self, name: SnapshotName) -> list[bytes]:
-        """Its batches. `Corrupt` when it is gone, or does not prove itself however often it is read; `Unavailable`."""
+        """Returns the batches of a snapshot.
+
+        Raises `Corrupt` if the snapshot is gone or fails its checks in every attempt, `Unavailable` if the bucket
+        cannot be read.
+        """
         for attempt in range(1, READ_ATTEMPTS + 1):
             got = await self._store.get(name.key)
             if isinstance(got, NotFound):
-                raise Corrupt("image is gone", where=name.key)
+                raise Corrupt("snapshot is gone", where=name.key)
             try:
                 return decode_snapshot(name, got.data)
             except Corrupt as error:
                 if attempt == READ_ATTEMPTS:
                     raise
-                log.warning("image of groups is read again key=%s why=%s", name.key, error)
+                log.warning("group snapshot is corrupt, reading it again key=%s why=%s", name.key, error)
         raise AssertionError("unreachable")
 
     async def write(self, name: SnapshotName, records: list[CoordinatorRecord]) -> None:
-        """Returns once it is in the bucket. `Unavailable` when the store did not say so: it may be there, or come.
+        """Writes a snapshot, and returns once it is in the bucket.
 
-        One name stands for one state, and only the leader of its epoch writes it: what is there already is the same,
-        and nothing is written over it."""
+        Raises `Unavailable` if the store did not confirm it: the snapshot may be there, or appear later. One name
+        stands for one state, and only the leader of its epoch writes it. An object that is there already is the same,
+        and is not overwritten.
+        """
         now_ms = self._clock.wall_ms()
         batches: list[bytes] = []
         for each in encode_batches(records, now_ms):
@@ -140,15 +146,15 @@ class CoordinatorSnapshotStore:
         result = await self._store.put(name.key, body, if_absent=True)
         if not isinstance(result, Ok | ConditionFailed):
             self._written.inc(1, "failed")
-            raise Unavailable(f"image {name.key} was not stored: {result!r}")
+            raise Unavailable(f"snapshot {name.key} was not stored: {result!r}")
         self._written.inc(1, "written")
         self._bytes.inc(len(body))
 
     async def delete_older(self, names: Iterable[SnapshotName], newest: SnapshotName) -> tuple[SnapshotName, ...]:
-        """Deletes what is older than the newest two; what there is then. `Unavailable`."""
-        kept = sorted({*names, newest}, reverse=True)
-        newer = [name for name in kept if name > newest]
-        own_or_older = kept[len(newer) :]
+        """Deletes snapshots older than `newest` and the one before it. Returns those left; raises `Unavailable`."""
+        ordered = sorted({*names, newest}, reverse=True)
+        newer = [name for name in ordered if name > newest]
+        own_or_older = ordered[len(newer) :]
         if own_or_older[KEPT_SNAPSHOTS:]:
             await self._store.delete([name.key for name in own_or_older[KEPT_SNAPSHOTS:]])
         return tuple(newer + own_or_older[:KEPT_SNAPSHOTS])

@@ -1,6 +1,6 @@
-"""When images of groups are written, and what goes once one is there: image, then the log below it, then older images.
+"""Writes snapshots of coordinators: first the snapshot, then the log below it is deleted, then older snapshots.
 
-In this order each step lets go only of what is doubled by then.
+In this order each step deletes only data of which another copy exists.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from tiered.replication.leader_replica import LeaderReplica
 log = logging.getLogger(__name__)
 
 FINAL_SNAPSHOTS_SECONDS = 3.0
-"""What a clean stop gives the last images: the log is whole without them."""
+"""Time for the final snapshots of a clean stop. The log is complete without them."""
 CONCURRENT_SNAPSHOTS = 4
 
 
 @dataclass(eq=False, slots=True)
 class CoordinatorPartition:
-    """A partition that is led here. `coordinator` is None while it is loaded; `trouble` says why that takes long;
-    `names` are the images in the bucket, as far as this leader knows; `deleted` are topics that went meanwhile."""
+    """A partition that this broker leads.
+
+    `coordinator` is None while the shard loads, and `load_error` says why that takes long. `snapshot_names` are the
+    snapshots in the bucket, as far as this leader knows. `deleted_topics` were deleted meanwhile.
+    """
 
     replica: LeaderReplica
     coordinator: CoordinatorRuntime | None = None
@@ -37,14 +40,14 @@ class CoordinatorPartition:
 
 
 class CoordinatorSnapshotter:
-    """Keeps what the coordinators of a broker know in the bucket."""
+    """Writes the state of a broker's coordinators to the bucket."""
 
     def __init__(self, store: CoordinatorSnapshotStore) -> None:
         self._store = store
         self._final_snapshots: list[tuple[CoordinatorPartition, int, list[CoordinatorRecord]]] = []
 
     async def save_changed(self, partitions: Iterable[CoordinatorPartition]) -> None:
-        """An image of each that changed; one that fails comes with the next call."""
+        """Writes a snapshot of each coordinator that changed. The next call retries one that failed."""
         for partition in partitions:
             coordinator = partition.coordinator
             if coordinator is None or coordinator.unsaved_since_ms < 0:
@@ -54,33 +57,36 @@ class CoordinatorSnapshotter:
                 await self.write(partition, *await coordinator.snapshot())
             except (Unavailable, Refused) as error:
                 coordinator.unsaved_since_ms = since
-                log.warning("image of groups comes later partition=%s why=%s", partition.replica.tp, error)
+                log.warning("group snapshot failed, retrying later partition=%s why=%s", partition.replica.tp, error)
 
     async def write(self, partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
-        """`records` are what the log says below `offset`. `Unavailable` when it is not known to be in the bucket."""
+        """Writes a snapshot: `records` give the state of the log below `offset`.
+
+        Raises `Unavailable` if it is not known to be in the bucket.
+        """
         replica = partition.replica
         name = SnapshotName(replica.partition_id, replica.leader_epoch, offset)
         await self._store.write(name, records)
         partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
             return
-        replica.advance_start(offset)  # the image has what lies below: it may as well come back
+        replica.advance_start(offset)  # no harm if this is undone: the snapshot covers the records below
         try:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
-        except Unavailable as error:  # they go with the next image
-            log.warning("older images of groups stay for now partition=%s why=%s", replica.tp, error)
+        except Unavailable as error:  # the next snapshot deletes them
+            log.warning("older group snapshots are not deleted yet partition=%s why=%s", replica.tp, error)
 
     def prepare_final_snapshot(self, partition: CoordinatorPartition) -> None:
-        """What the last image of this partition is to hold, before its log is closed."""
+        """Takes the state for the final snapshot of this partition, before its log is closed."""
         coordinator = partition.coordinator
         if coordinator is not None and coordinator.unsaved_since_ms >= 0:
             try:
                 self._final_snapshots.append((partition, coordinator.flush(), coordinator.shard.snapshot()))
             except Refused as refused:
-                log.warning("last image of groups is not made partition=%s why=%s", partition.replica.tp, refused)
+                log.warning("final group snapshot is not taken partition=%s why=%s", partition.replica.tp, refused)
 
     async def save_final_snapshots(self) -> None:
-        """A clean stop: whoever finds another disk at the next start finds the groups as they are now."""
+        """Writes the final snapshots of a clean stop, so that a start with an empty disk finds the newest groups."""
         semaphore = asyncio.Semaphore(CONCURRENT_SNAPSHOTS)
 
         async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
@@ -93,4 +99,4 @@ class CoordinatorSnapshotter:
             async with asyncio.timeout(FINAL_SNAPSHOTS_SECONDS):
                 await asyncio.gather(*(save(*each) for each in self._final_snapshots))
         except (TimeoutError, Unavailable) as error:
-            log.warning("last images of groups are not all stored why=%s", error or "the store was too slow")
+            log.warning("final group snapshots are not all stored why=%s", error or "the object store was too slow")

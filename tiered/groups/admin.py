@@ -1,4 +1,4 @@
-"""What administrators ask: which groups there are, what they are doing, and that one be deleted."""
+"""Requests of administrators: DescribeGroups, ListGroups and DeleteGroups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLASSIC = "classic"
 
 
 def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGroup) -> DescribeGroupReply:
-    """The chosen protocol and what members said for it, once there is one that all agreed on."""
+    """Handles DescribeGroups for one group. Protocol and metadata are set only in a stable group."""
     group = groups.get(request.group)
     if group is None:
         return DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, request.group, ClassicGroupState.DEAD.value)
@@ -45,7 +45,7 @@ def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGrou
 
 
 def handle_list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> ListGroupsReply:
-    """Those that pass both filters."""
+    """Handles ListGroups: returns the groups that pass both filters."""
     states = {state.lower() for state in request.states}
     if request.types and CLASSIC not in {each.lower() for each in request.types}:
         return ListGroupsReply(())
@@ -58,7 +58,7 @@ def handle_list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> L
 
 
 def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply:
-    """Offsets and all."""
+    """Handles DeleteGroups for one group: removes an empty group with all its offsets."""
     group = decision.state.groups.get(request.group)
     if group is None:
         return DeleteReply(Code.GROUP_ID_NOT_FOUND)
@@ -69,7 +69,7 @@ def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply
 
 
 def remove_group(decision: Decision, group: ClassicGroup) -> None:
-    """Tombstones for all that the log has of it."""
+    """Writes tombstones for all that the log has of the group, and drops it."""
     log_state = decision.state.log_state
     decision.write(
         *[

@@ -1,6 +1,6 @@
-"""One group of the classic protocol: its states, its members, and what can be asked of them.
+"""One group of the classic protocol: its states, its members, and the protocols that they support.
 
-Moves between states stand in `MOVES`. The group answers nobody and sets no deadline: see `rebalance`.
+`TRANSITIONS` lists the permitted changes of state. The group sends no replies and sets no deadlines: `rebalance` does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tiered.groups.requests import JoinedMember
 from tiered.groups.subscription import CONSUMER, compute_subscribed_topics
 
 REASON_MAX = 255
-"""Characters kept of a client's reason (KIP-800)."""
+"""Characters of a client's reason that are kept (KIP-800)."""
 
 
 class ClassicGroupState(Enum):
-    """What a group is doing, by Kafka's names."""
+    """State of a group, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -40,12 +40,13 @@ TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
     ClassicGroupState.DEAD: frozenset(),
 }
-"""Where a group may go: members gather (Preparing), await the leader's assignment (Completing), and work (Stable)."""
+"""Permitted changes of state: members join (Preparing), wait for the leader's assignment (Completing), work (Stable).
+"""
 
 
 @dataclass(slots=True)
 class InitialRebalanceDelay:
-    """The first rebalance after Empty waits a little for more members, and longer while they come."""
+    """Delay of an empty group's first rebalance: it waits for more members, and longer while new ones join."""
 
     delay_ms: int
     remaining_ms: int
@@ -53,12 +54,12 @@ class InitialRebalanceDelay:
 
 
 def protocols_size(protocols: Protocols) -> int:
-    """Bytes of what a member says of its protocols."""
+    """Returns the bytes of a member's protocols, names and metadata."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 class ProtocolBytes:
-    """Bytes that the members of all groups of a shard say of their protocols."""
+    """Bytes of the protocols of all members, in all groups of a shard."""
 
     __slots__ = ("total",)
 
@@ -67,8 +68,12 @@ class ProtocolBytes:
 
 
 class ClassicGroup:
-    """`since_ms` is the wall time of the last move. `topics`: what its members subscribe to, None where nobody can
-    tell. `pending`: ids that were given out and not used yet; `unsynced`: who has not asked for its assignment."""
+    """One group with its members.
+
+    `state_since_ms` is the wall time of the last change of state. `subscribed_topics` are the topics of all members,
+    None if they are unknown. `pending_members` are ids that were given out and not used yet. `pending_sync_members`
+    have not sent SyncGroup in this generation.
+    """
 
     def __init__(self, name: str, now_ms: int, shard_protocol_bytes: ProtocolBytes | None = None) -> None:
         self.name = name
@@ -88,14 +93,14 @@ class ClassicGroup:
         self.awaiting_join_count = 0
         self.initial_delay: InitialRebalanceDelay | None = None
         self.protocol_bytes = 0
-        """Bytes of what its members say of their protocols."""
+        """Bytes of the protocols of all its members."""
         self._supported_protocols: Counter[str] = Counter()
 
     @classmethod
     def from_value(
         cls, name: str, value: GroupValue, shard_protocol_bytes: ProtocolBytes | None = None
     ) -> ClassicGroup:
-        """As its last rebalance left it."""
+        """Builds the group as its last rebalance left it."""
         group = cls(name, value.state_since_ms, shard_protocol_bytes)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
@@ -108,21 +113,21 @@ class ClassicGroup:
         return group
 
     def to_value(self) -> GroupValue:
-        """What the log is to know of it."""
+        """Returns the value of the group's record."""
         members = tuple(member.to_value(self.protocol or "") for member in self.members.values())
         return GroupValue(
             self.protocol_type or "", self.generation, self.protocol, self.leader, self.state_since_ms, members
         )
 
     def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
-        """To the next state."""
+        """Changes the state."""
         assert state in TRANSITIONS[self.state], f"group {self.name} cannot go from {self.state.value} to {state.value}"
         self.state, self.state_since_ms = state, now_ms
 
     # -- members -------------------------------------------------------------------------------------------------------
 
     def add(self, member: ClassicGroupMember) -> None:
-        """A member more; the first one says what type of group this is, and leads."""
+        """Adds a member. The first one becomes the leader."""
         self.members[member.member_id] = member
         self.pending_members.discard(member.member_id)
         if member.instance_id is not None:
@@ -133,7 +138,7 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> ClassicGroupMember | None:
-        """A member, or an id given out, less; another one leads."""
+        """Removes a member, or an id that was given out. If it was the leader, the next member becomes the leader."""
         self.pending_members.discard(member_id)
         self.pending_sync_members.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -147,7 +152,7 @@ class ClassicGroup:
         return member
 
     def replace_static_member(self, member: ClassicGroupMember, member_id: str) -> None:
-        """A static member came back: the same place under a new id."""
+        """Gives a static member that came back its old place under a new id."""
         assert member.instance_id is not None
         del self.members[member.member_id]
         if member.member_id in self.pending_sync_members:
@@ -160,7 +165,7 @@ class ClassicGroup:
         self.static_members[member.instance_id] = member_id
 
     def update_protocols(self, member: ClassicGroupMember, protocols: Protocols) -> None:
-        """A member says anew what it supports."""
+        """Replaces the protocols that a member supports."""
         self._count_protocols(member.protocols, -1)
         member.protocols = protocols
         self._count_protocols(protocols, 1)
@@ -175,12 +180,12 @@ class ClassicGroup:
                 del self._supported_protocols[name]
 
     def set_join_token(self, member: ClassicGroupMember, token: int | None) -> None:
-        """`member` has joined and waits for the others (None: not any more)."""
+        """Sets the parked JoinGroup of a member; None if it waits no more."""
         self.awaiting_join_count += (token is not None) - (member.join_token is not None)
         member.join_token = token
 
     def validate_member(self, member_id: str, instance_id: str | None) -> Code | None:
-        """Why this is no member of the group, if it is none."""
+        """Returns the error code if the ids name no member of the group, else None."""
         if instance_id is not None:
             current_id = self.static_members.get(instance_id)
             if current_id is None:
@@ -189,10 +194,10 @@ class ClassicGroup:
                 return Code.FENCED_INSTANCE_ID
         return None if member_id in self.members else Code.UNKNOWN_MEMBER_ID
 
-    # -- what they agree on --------------------------------------------------------------------------------------------
+    # -- protocols -----------------------------------------------------------------------------------------------------
 
     def protocol_bytes_with(self, member_id: str, protocols: Protocols) -> int:
-        """What the group holds of its members' words when this one says `protocols`."""
+        """Returns the bytes of all members' protocols if this member had these."""
         others = (
             self.protocol_bytes - protocols_size(self.members[member_id].protocols)
             if member_id in self.members
@@ -201,7 +206,7 @@ class ClassicGroup:
         return others + protocols_size(protocols)
 
     def supports_protocols(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these can be a member: a protocol that all support must stay."""
+        """True if a member with these protocols can join: at least one protocol must stay that all members support."""
         if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and protocols)
         member_count = len(self.members)
@@ -210,21 +215,24 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """The one with most votes among those that all support; among equals that of the member who came first."""
+        """Returns the protocol with the most votes among those that all members support.
+
+        With equal votes the choice of the earliest member wins.
+        """
         member_count = len(self.members)
         candidates = {name for name, count in self._supported_protocols.items() if count == member_count}
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(votes, key=votes.__getitem__) or ""
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
-        """The topics of all its members."""
+        """Returns the topics that the members subscribe to; None if they are unknown."""
         protocol = self.protocol or ""
         return compute_subscribed_topics(
             self.protocol_type, (member.metadata(protocol) for member in self.members.values())
         )
 
     def is_subscribed_to_topic(self, topic: str) -> bool:
-        """Whether its offsets of this topic are in use; a group of consumers that cannot tell may use any."""
+        """True if the group uses its offsets of this topic. Consumers with unknown subscriptions may use any topic."""
         return self.protocol_type == CONSUMER if self.subscribed_topics is None else topic in self.subscribed_topics
 
     def has_all_members_joined(self) -> bool:
@@ -234,7 +242,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def members_for_leader(self) -> tuple[JoinedMember, ...]:
-        """What the leader gets to make assignments from."""
+        """Returns the members as the leader gets them to make assignments."""
         protocol = self.protocol or ""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))

@@ -1,4 +1,4 @@
-"""Deadlines by name: setting one later costs nothing, and each is in the heap about once."""
+"""Deadlines by key. Moving a deadline to a later time costs nothing, and each key is in the heap about once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import heapq
 from collections.abc import Iterator
 
 DeadlineKey = tuple[str, str, str]
-"""What is due: kind, group, member."""
+"""(kind, group, member id)."""
 
 _SLACK = 64
 
 
 class Deadlines:
-    """Moved deadlines stay in the heap at their old time and are put right when that comes."""
+    """A heap in which a deadline that moved to a later time stays at its old place until its old time comes."""
 
     def __init__(self) -> None:
         self._due_ms: dict[DeadlineKey, int] = {}
@@ -26,21 +26,21 @@ class Deadlines:
         return iter(self._due_ms)
 
     def set(self, key: DeadlineKey, due_ms: int) -> None:
-        """`name` is due at `at_ms`, whatever was said before."""
+        """Sets the deadline of `key` to `due_ms`, in place of an earlier one."""
         self._due_ms[key] = due_ms
         queued = self._queued.get(key)
         if queued is None or due_ms < queued:
             self._queue(due_ms, key)
 
     def cancel(self, key: DeadlineKey) -> None:
-        """`name` is not due any more."""
+        """Removes the deadline of `key`."""
         if self._due_ms.pop(key, None) is not None and len(self._heap) > 2 * len(self._due_ms) + _SLACK:
             self._heap = [(at, each) for each, at in self._due_ms.items()]
             heapq.heapify(self._heap)
             self._queued = dict(self._due_ms)
 
     def next_due_ms(self) -> int | None:
-        """When the next one is due."""
+        """Returns the earliest deadline; None if there is none."""
         while self._heap:
             at, name = self._heap[0]
             wanted = self._due_ms.get(name) if self._queued.get(name) == at else None
@@ -54,7 +54,10 @@ class Deadlines:
         return None
 
     def pop_due(self, now_ms: int) -> Iterator[DeadlineKey]:
-        """Those that are due, earliest first; each is forgotten as it is taken, and may be set anew meanwhile."""
+        """Yields the keys whose deadline has come, earliest first.
+
+        Each key is removed before it is yielded, so the caller may set it again.
+        """
         while (at := self.next_due_ms()) is not None and at <= now_ms:
             _, name = heapq.heappop(self._heap)
             del self._queued[name], self._due_ms[name]

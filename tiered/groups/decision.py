@@ -1,4 +1,4 @@
-"""One decision under way: what it may look at, and what comes of it."""
+"""One decision in progress: the state that it reads and changes, and the records and replies that it makes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import Now, Reply
 
 MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
-"""What can be due: a member shows no life; a rebalance waits no longer for joins; nor for syncs; offsets expire."""
+"""Kinds of deadlines: a member's session, the wait for JoinGroup, the wait for SyncGroup, the next expiry of offsets.
+"""
 
 
 class ParkedRequest(NamedTuple):
-    """Who waits for an answer."""
+    """Group and member of a request that waits for its reply."""
 
     group: str
     member: ClassicGroupMember
@@ -27,7 +28,7 @@ class ParkedRequest(NamedTuple):
 
 @dataclass(slots=True)
 class GroupState:
-    """All that a shard is made of: the log's state, and the soft state beside it."""
+    """All state of a shard: the state of its log, and the soft state beside it."""
 
     settings: GroupSettings
     new_uuid: Callable[[], str]
@@ -37,22 +38,22 @@ class GroupState:
     parked_requests: dict[int, ParkedRequest] = field(default_factory=dict)
     protocol_bytes: ProtocolBytes = field(default_factory=ProtocolBytes)
     other_shards_bytes: Callable[[], int] = lambda: 0
-    """Bytes that the other shards of this broker hold."""
+    """Returns the memory that the other shards of this broker take, in bytes."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Group and member id of the ids given out last, oldest first; some are used or gone by now."""
+    """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory that this shard holds, about: words of members, and what the log keeps."""
+        """About how many bytes of memory this shard takes: protocols of members, and the state of the log."""
         return self.protocol_bytes.total + self.log_state.memory_bytes
 
     def has_room(self, size: int) -> bool:
-        """Whether the groups of this broker may hold so much more; they may always hold less."""
+        """True if the groups of this broker may take `size` bytes more. Always true for a size of 0 or less."""
         return size <= 0 or self.memory_bytes + self.other_shards_bytes() + size <= self.settings.bytes_max
 
 
 class Decision:
-    """Collects changes, which hold for the rest of the decision already, and replies."""
+    """Collects records and replies. Each record changes the state at once, so the rest of the decision sees it."""
 
     __slots__ = ("now", "records", "replies", "state")
 
@@ -63,30 +64,30 @@ class Decision:
         self.replies: list[tuple[int, Reply]] = []
 
     def write(self, *records: CoordinatorRecord) -> None:
-        """To the log."""
+        """Adds records for the log, and applies them."""
         self.records += records
         self.state.log_state.apply(records)
 
     def reply(self, token: int, reply: Reply) -> None:
-        """To the caller of this decision."""
+        """Replies to the request that is decided."""
         self.replies.append((token, reply))
 
     def reply_to_parked(self, token: int, reply: Reply) -> None:
-        """To one who waited, unless it is gone."""
+        """Replies to a parked request, unless its caller cancelled it."""
         if self.state.parked_requests.pop(token, None) is not None:
             self.replies.append((token, reply))
 
     def park(self, token: int, group: ClassicGroup, member: ClassicGroupMember) -> None:
-        """The answer comes later."""
+        """Parks the request under `token`: a later decision replies to it."""
         self.state.parked_requests[token] = ParkedRequest(group.name, member)
 
     def schedule_heartbeat(
         self, group: ClassicGroup, member: ClassicGroupMember, timeout_ms: int | None = None
     ) -> None:
-        """The member shows life within its session timeout."""
+        """Restarts the member's session: the next heartbeat is due in its session timeout, or in `timeout_ms`."""
         session_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.state.deadlines.set((MEMBER, group.name, member.member_id), self.now.mono_ms + session_ms)
 
     def cancel_heartbeat(self, group: ClassicGroup, member_id: str) -> None:
-        """Nobody waits for this member any more."""
+        """Removes the deadline of the member's session."""
         self.state.deadlines.cancel((MEMBER, group.name, member_id))

@@ -1,8 +1,10 @@
-"""When offsets expire, and groups with them: Kafka's rules (KIP-211).
+"""Expiry of committed offsets by Kafka's rules (KIP-211).
 
-In an empty group offsets expire a retention after it became empty; where no group ever was, after their last commit. In
-a stable group of consumers those of topics that nobody subscribes to any more expire after their last commit. During a
-rebalance nothing does. An offset that names its own end has it then.
+In an empty group, offsets expire one retention time after the group became empty. In a group that never had members,
+each offset expires one retention time after its commit. In a stable group of consumers, offsets of topics without a
+subscriber expire one retention time after their commit. During a rebalance no offset expires.
+
+An offset with its own expiry time (OffsetCommit v2-4) expires at that time instead.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tiered.groups.records import NO_TIME, OffsetValue
 def find_expired_offsets(
     group: ClassicGroup, offsets: GroupOffsets, wall_ms: int, retention_ms: int
 ) -> Iterator[tuple[str, int]]:
-    """Topic and partition of the offsets whose time has come."""
+    """Yields topic and partition of each expired offset."""
     for topic, partitions in offsets.items():
         if not _may_expire(group, topic):
             continue

@@ -1,8 +1,11 @@
-"""JoinGroup: who comes in, who comes back, and when that begins a rebalance.
+"""JoinGroup: new members, members that come back, and the rebalances that they start.
 
-An unknown dynamic member gets an id first and comes again with it (KIP-394). A static member that comes without its id
-takes over its own place, and whoever held it is fenced (KIP-345); in a stable group that costs no rebalance. A member
-that comes again in a stable group without news hears of the current generation; the leader, or news, begin a new one.
+A new dynamic member gets an id first and joins again with it (KIP-394). A static member without its id takes over its
+own place, and the previous holder of the place is fenced (KIP-345). In a stable group no rebalance follows, unless the
+chosen protocol changes.
+
+A member of the current generation that joins again with the same protocols gets that generation. In a stable group the
+leader starts a rebalance by joining again, and so does any member whose protocols changed.
 """
 
 from __future__ import annotations
@@ -24,18 +27,20 @@ from tiered.groups.requests import JoinGroup, JoinGroupReply, SyncGroupReply
 from tiered.groups.words import fits_in_record
 
 NEW_MEMBER_MS = 300_000
-"""How long a new member may wait for its first rebalance without asking again: it cannot send heartbeats yet."""
+"""Session of a new member until its first rebalance completes: it cannot send heartbeats before."""
 ID_PREFIX_MAX = 1_000
-"""Characters of a client's name that go into a member id."""
+"""Characters of the client id, or of a static member's instance id, that begin a member id."""
 ISSUED_IDS_MAX = 5_000
-"""Ids that are given out and not used yet, in all groups of a shard. Of one more the oldest is forgotten: a client
-comes with its id at once, and whoever only asks for ids keeps nobody else from getting one."""
+"""Ids given out last that a shard remembers, over all its groups. Beyond it the oldest one expires, unless it is used.
+
+A client joins with its id at once, and a client that only requests ids keeps nobody else from getting one.
+"""
 GROUP_BYTES_MAX = 16 << 20
-"""What the members of a group may say in all: a coordinator keeps it in memory, and the log in one record."""
+"""Bytes of the protocols of all members of a group: a coordinator keeps them in memory, and the log in one record."""
 
 
 def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> None:
-    """Answers `Joined`, now or when the rebalance completes."""
+    """Handles JoinGroup. Replies with `JoinGroupReply`, now or when the rebalance completes."""
     code = _validate_join(decision, request)
     if code is not None:
         decision.reply(token, JoinGroupReply(code, request.member_id))
@@ -78,7 +83,10 @@ def _validate_join(decision: Decision, request: JoinGroup) -> Code | None:
 
 
 def _can_join(decision: Decision, group: ClassicGroup, member_id: str) -> bool:
-    """While members gather, those count that have come: the last ones to come again are turned away."""
+    """True if the group has room for the member.
+
+    While members gather, only those that have joined count: the last ones to join again are refused.
+    """
     size_max = decision.state.settings.size_max
     member = group.members.get(member_id)
     if not member_id and len(group.pending_members) >= size_max:
@@ -93,7 +101,7 @@ def _fits_group_limit(group: ClassicGroup, request: JoinGroup) -> bool:
 
 
 def _added_bytes(group: ClassicGroup, request: JoinGroup) -> int:
-    """Bytes that the group holds more once it has the words of this request."""
+    """Returns how many bytes the group's protocols grow by with this request."""
     holder = request.member_id or group.static_members.get(request.instance_id or "", "")
     return group.protocol_bytes_with(holder, request.protocols) - group.protocol_bytes
 
@@ -140,7 +148,7 @@ def _join_static_member(decision: Decision, group: ClassicGroup, request: JoinGr
 
 
 def _add_member(decision: Decision, group: ClassicGroup, request: JoinGroup, member_id: str, token: int) -> None:
-    """A member more."""
+    """Adds a new member to the group, and starts a rebalance if none is in progress."""
     member = ClassicGroupMember(
         member_id,
         request.instance_id,
@@ -169,7 +177,7 @@ def _add_member(decision: Decision, group: ClassicGroup, request: JoinGroup, mem
 def _replace_static_member(
     decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, member_id: str, token: int
 ) -> None:
-    """The same place under a new id; whoever held it hears that it is fenced."""
+    """Gives the static member's place to a new id. Parked requests of the old id get FENCED_INSTANCE_ID."""
     old_id, old_leader = member.member_id, group.leader
     decision.cancel_heartbeat(group, old_id)
     if member.join_token is not None:
@@ -197,8 +205,11 @@ def _replace_static_member(
 def _reply_without_rebalance(
     decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, old_leader: str | None
 ) -> None:
-    """No rebalance: the new id goes into the log. A leader must not assign anew: newer clients are told to skip it
-    (KIP-814), older ones that the leader is somebody else."""
+    """Writes the new id to the log and replies without a rebalance.
+
+    A leader that came back must not assign again. Newer clients get a flag to skip it (KIP-814). Older ones get the old
+    leader's id, so that they do not act as leader.
+    """
     decision.write(group_record(group.name, group.to_value()))
     token = member.join_token
     assert token is not None
@@ -232,15 +243,15 @@ def _join_existing_member(decision: Decision, group: ClassicGroup, request: Join
     member = group.members[member_id]
     same_protocols = member.protocols == request.protocols
     if group.state is ClassicGroupState.PREPARING:
-        _rejoin(decision, group, member, request, token, "comes again")
+        _rejoin(decision, group, member, request, token, "joins again")
     elif not same_protocols:
-        _rejoin(decision, group, member, request, token, "says something else")
+        _rejoin(decision, group, member, request, token, "supports other protocols")
     elif group.state is ClassicGroupState.STABLE and group.leader == member_id:
-        _rejoin(decision, group, member, request, token, "leads and asks for a rebalance")
+        _rejoin(decision, group, member, request, token, "is the leader and requests a rebalance")
     else:
         decision.reply(token, make_join_reply(group, member))
         if not member.has_satisfied_heartbeat:
-            decision.schedule_heartbeat(group, member)  # it was heard just now, and has its place
+            decision.schedule_heartbeat(group, member)  # this request shows that it is alive
 
 
 def _rejoin(
@@ -253,7 +264,10 @@ def _rejoin(
 def _update_member(
     decision: Decision, group: ClassicGroup, member: ClassicGroupMember, request: JoinGroup, token: int
 ) -> None:
-    """What the member says now holds; an older call of the same member hears that it has to ask again."""
+    """Takes over the protocols and timeouts of the request.
+
+    An older parked JoinGroup of the same member gets REBALANCE_IN_PROGRESS, so that its sender joins again.
+    """
     if member.join_token is not None:
         decision.reply_to_parked(member.join_token, JoinGroupReply(Code.REBALANCE_IN_PROGRESS, member.member_id))
     group.update_protocols(member, request.protocols)

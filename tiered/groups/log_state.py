@@ -1,4 +1,4 @@
-"""Hard state: what the log holds, compacted. Only `apply` changes it."""
+"""Hard state of a shard: the content of its log, compacted. Only `apply` changes it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ from tiered.groups.records import (
 )
 
 GroupOffsets = dict[str, dict[int, OffsetValue]]
-"""Of one group: topic, partition, what was committed."""
+"""Committed offsets of one group, by topic and partition."""
 
 
 OFFSET_BYTES = 300
-"""What a committed offset takes in memory beside its metadata."""
+"""Memory that a committed offset takes beside its metadata, in bytes."""
 
 
 def offset_size(offset: OffsetValue | None) -> int:
-    """Bytes that a committed offset takes in memory, about; 0 for none."""
+    """Returns about how many bytes of memory a committed offset takes; 0 for None."""
     return OFFSET_BYTES + len(offset.metadata) if offset is not None else 0
 
 
 class LogState:
-    """`groups` keeps each value as the log has it: it is read only when a coordinator begins. `held`: bytes that it all
-    takes, about."""
+    """Newest value of each key in the log.
+
+    `groups` keeps the values in the log's bytes: their fields are needed only when a coordinator loads.
+    `skipped_records` counts records that `apply` could not use. `memory_bytes` is about the memory that all values
+    take.
+    """
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
@@ -41,7 +45,7 @@ class LogState:
         self.memory_bytes = 0
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Takes what it knows; what it does not know, or cannot read, is counted and passed over."""
+        """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
         for key, value in records:
             try:
                 self._apply(key, value)
@@ -79,17 +83,17 @@ class LogState:
                 del self.offsets[group]
 
     def committed_offset(self, group: str, topic: str, partition: int) -> OffsetValue | None:
-        """What was committed for this partition."""
+        """Returns the committed offset of a partition; None if there is none."""
         return self.offsets.get(group, {}).get(topic, {}).get(partition)
 
     def iterate_offsets(self, group: str) -> Iterator[tuple[str, int, OffsetValue]]:
-        """All that was committed by this group."""
+        """Yields (topic, partition, offset) for each offset that the group committed."""
         for topic, partitions in self.offsets.get(group, {}).items():
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
     def snapshot(self) -> Iterator[CoordinatorRecord]:
-        """The fewest records that give this state."""
+        """Yields the fewest records that give this state."""
         for group, value in self.groups.items():
             yield CoordinatorRecord(group_key(group), value)
         for group in self.offsets:

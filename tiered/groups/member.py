@@ -12,9 +12,11 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True, eq=False)
 class ClassicGroupMember:
-    """What a member said when it joined, what it was assigned, and whom to answer.
+    """Data of the member's last JoinGroup, its assignment, and the tokens of its parked requests.
 
-    `is_new`: it joins for the first time, so it cannot send heartbeats yet. `knows_id`: it can come back by its id.
+    `join_token` and `sync_token` name its parked JoinGroup and SyncGroup, None if there is none. `is_new` is True until
+    the member's first rebalance completes: it cannot send heartbeats before. `knows_id` is True if the client knows its
+    member id and can join again with it.
     """
 
     member_id: str
@@ -32,7 +34,7 @@ class ClassicGroupMember:
 
     @classmethod
     def from_value(cls, value: MemberValue, protocol: str) -> ClassicGroupMember:
-        """As the log has it: of its protocols the chosen one is known."""
+        """Builds a member from the group's record, which has only the chosen one of its protocols."""
         return cls(
             value.member_id,
             value.instance_id,
@@ -45,7 +47,7 @@ class ClassicGroupMember:
         )
 
     def to_value(self, protocol: str) -> MemberValue:
-        """As the log is to have it."""
+        """Returns the member's part of the group's record."""
         return MemberValue(
             self.member_id,
             self.instance_id,
@@ -58,15 +60,17 @@ class ClassicGroupMember:
         )
 
     def metadata(self, protocol: str) -> bytes:
-        """What it said for this protocol."""
+        """Returns the member's metadata for a protocol; empty if it does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Container[str]) -> str | None:
-        """The first of its protocols that all support."""
+        """Returns the first of the member's protocols that is among the candidates."""
         return next((name for name, _ in self.protocols if name in candidates), None)
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether it is known to be there without a heartbeat: the coordinator owes it an answer. A new member can be
-        missed even then, for it has no other way to show itself than to ask again."""
+        """True if the member is known to be alive without a heartbeat, because one of its requests is parked here.
+
+        A new member can expire even then: it can show that it is alive only by joining again.
+        """
         return not self.is_new and (self.join_token is not None or self.sync_token is not None)

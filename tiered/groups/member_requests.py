@@ -1,4 +1,4 @@
-"""What members of a group do between rebalances: ask for their assignment, beat, leave."""
+"""SyncGroup, Heartbeat and LeaveGroup: requests of members between their JoinGroups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tiered.groups.requests import (
 
 
 def handle_sync_group(decision: Decision, request: SyncGroup, token: int) -> None:
-    """Answers `Synced`, now or when the leader has assigned."""
+    """Handles SyncGroup. Replies with `SyncGroupReply`, now or when the leader has sent the assignments."""
     group = decision.state.groups.get(request.group)
     code = _validate_sync(group, request)
     if group is None or code is not None:
@@ -64,11 +64,11 @@ def _validate_sync(group: ClassicGroup | None, request: SyncGroup) -> Code | Non
     return Code.REBALANCE_IN_PROGRESS if group.state is ClassicGroupState.PREPARING else None
 
 
-# -- life -------------------------------------------------------------------------------------------------------------
+# -- heartbeats and leaving -------------------------------------------------------------------------------------------
 
 
 def handle_heartbeat(decision: Decision, request: Heartbeat) -> HeartbeatReply:
-    """Each beat begins the session anew, while members gather too."""
+    """Handles Heartbeat. Each one restarts the member's session, during a rebalance too."""
     if not request.group:
         return HeartbeatReply(Code.INVALID_GROUP_ID)
     group = decision.state.groups.get(request.group)
@@ -84,7 +84,7 @@ def handle_heartbeat(decision: Decision, request: Heartbeat) -> HeartbeatReply:
 
 
 def handle_leave_group(decision: Decision, request: LeaveGroup) -> LeaveGroupReply:
-    """Each member for itself; one rebalance for all of them."""
+    """Handles LeaveGroup. Each member gets its own code, and one rebalance follows for all of them."""
     if not request.group:
         return LeaveGroupReply(Code.INVALID_GROUP_ID)
     group = decision.state.groups.get(request.group)

@@ -1,4 +1,4 @@
-"""Committing, fetching and deleting offsets: who may, and what is kept."""
+"""Commit, fetch and deletion of offsets: permissions, and the stored values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tiered.groups.subscription import CONSUMER
 from tiered.groups.words import fits_in_record, java_length
 
 LATEST_MS = (1 << 63) - 1
-"""The latest time that a record can name."""
+"""The latest time that a record can hold."""
 
 # -- committing -------------------------------------------------------------------------------------------------------
 
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
-    """Whoever commits without being a member may do so where there are none: that makes a simple group."""
+    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
     group = decision.state.groups.get(request.group)
     code = _validate_commit(group, request)
     if code is not None:
@@ -52,7 +52,7 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
             decision.state.log_state.committed_offset(request.group, row.topic, row.partition)
         )
         added_bytes += max(growth, 0)
-        if growth > 0 and not decision.state.has_room(added_bytes):  # clients try again
+        if growth > 0 and not decision.state.has_room(added_bytes):  # clients retry
             codes.append(Code.COORDINATOR_NOT_AVAILABLE)
             continue
         records.append(offset_record(request.group, row.topic, row.partition, value))
@@ -87,7 +87,7 @@ def _validate_commit(group: ClassicGroup | None, request: CommitOffsets) -> Code
 
 
 def handle_fetch_offsets(log_state: LogState, request: FetchOffsets) -> FetchOffsetsReply:
-    """A group that nobody knows has committed nothing."""
+    """Handles OffsetFetch. An unknown group has committed nothing."""
     ids = dict(request.topic_ids)
     if request.partitions is None:
         return FetchOffsetsReply(
@@ -111,15 +111,15 @@ def _partition_offset(topic: str, partition: int, value: OffsetValue | None) -> 
     return PartitionOffset(topic, partition, value.offset, value.leader_epoch, value.metadata, value.topic_id)
 
 
-def _is_other_topic(committed: str, asked: str) -> bool:
-    return bool(committed and asked) and committed != asked
+def _is_other_topic(committed: str, requested: str) -> bool:
+    return bool(committed and requested) and committed != requested
 
 
 # -- deleting ---------------------------------------------------------------------------------------------------------
 
 
 def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteReply:
-    """Not those that consumers of the group use; a group of another kind has to be empty."""
+    """Handles OffsetDelete. Offsets of subscribed topics stay. A group that is not of consumers has to be empty."""
     group = decision.state.groups.get(request.group)
     if group is None:
         return DeleteReply(Code.GROUP_ID_NOT_FOUND)
@@ -137,10 +137,10 @@ def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteR
 
 
 def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
-    """Topics are gone: so is what was read of them."""
+    """Removes the offsets of deleted topics from all groups."""
     for group, offsets in list(decision.state.log_state.offsets.items()):
-        gone = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
-        decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in gone))
+        committed = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
+        decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in committed))
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:

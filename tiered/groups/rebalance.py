@@ -1,9 +1,10 @@
-"""A group's way from one generation to the next: members gather, the leader assigns, all work.
+"""Steps of a group from one generation to the next: members join, the leader assigns partitions, members work.
 
-    Empty or Stable -- prepare --> Preparing -- complete_join --> Completing -- assign --> Stable
+    Empty or Stable -- prepare_rebalance --> Preparing -- complete_join --> Completing -- apply_assignments --> Stable
 
-What is promised to a member for good, its assignment, stands in the log before it is told. A generation that is only
-being formed does not: a coordinator that moved goes on from the one before, and its members join again.
+An assignment is a lasting promise: no member gets it before it is committed to the log. A generation that still forms
+is not in the log. After the coordinator moves, the group goes on from the generation before, and its members join
+again.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import group_record
 from tiered.groups.requests import JoinGroupReply, SyncGroupReply
 
-# -- gathering --------------------------------------------------------------------------------------------------------
+# -- joining ----------------------------------------------------------------------------------------------------------
 
 
 def prepare_or_complete_join(decision: Decision, group: ClassicGroup, reason: str) -> None:
-    """Something changed: a rebalance begins, or the one that gathers already may be complete."""
+    """Starts a rebalance after a change. If one gathers members already, completes it if all have joined."""
     if group.state is ClassicGroupState.PREPARING:
         complete_join_if_all_joined(decision, group)
     else:
@@ -29,7 +30,10 @@ def prepare_or_complete_join(decision: Decision, group: ClassicGroup, reason: st
 
 
 def prepare_rebalance(decision: Decision, group: ClassicGroup, reason: str) -> None:
-    """Members are to join again; those that wait for an assignment are told so."""
+    """Starts a rebalance, for which all members have to join again.
+
+    Members that wait for an assignment get REBALANCE_IN_PROGRESS.
+    """
     if group.state is ClassicGroupState.COMPLETING:
         fail_pending_syncs(decision, group, Code.REBALANCE_IN_PROGRESS)
     group.pending_sync_members.clear()
@@ -49,18 +53,21 @@ def prepare_rebalance(decision: Decision, group: ClassicGroup, reason: str) -> N
 
 
 def schedule_join_timeout(decision: Decision, group: ClassicGroup, timeout_ms: int) -> None:
-    """Not longer than this."""
+    """Sets the time at which the rebalance stops waiting for members."""
     decision.state.deadlines.set((JOIN, group.name, ""), decision.now.mono_ms + timeout_ms)
 
 
 def complete_join_if_all_joined(decision: Decision, group: ClassicGroup) -> None:
-    """The first rebalance waits its delay even then."""
+    """Completes the rebalance if all members have joined. The first rebalance waits for its delay even then."""
     if group.state is ClassicGroupState.PREPARING and group.initial_delay is None and group.has_all_members_joined():
         complete_join(decision, group)
 
 
 def on_join_timeout(decision: Decision, group: ClassicGroup) -> None:
-    """Enough waited; unless it is the first rebalance and somebody came in the meantime."""
+    """Completes the rebalance at the end of its wait.
+
+    The first rebalance waits again if new members joined meanwhile and part of its time is left.
+    """
     initial_delay = group.initial_delay
     if initial_delay is not None and initial_delay.new_member_added and initial_delay.remaining_ms > 0:
         delay = min(decision.state.settings.initial_rebalance_delay_ms, initial_delay.remaining_ms)
@@ -71,7 +78,11 @@ def on_join_timeout(decision: Decision, group: ClassicGroup) -> None:
 
 
 def complete_join(decision: Decision, group: ClassicGroup) -> None:
-    """Who has joined is in the next generation; static members stay in it while their session lasts."""
+    """Starts the next generation with the members that have joined.
+
+    Static members stay in it while their session lasts. If only static members are left and none has joined, the
+    rebalance waits again.
+    """
     for member in [each for each in group.members.values() if each.join_token is None and each.instance_id is None]:
         group.remove(member.member_id)
         decision.cancel_heartbeat(group, member.member_id)
@@ -99,7 +110,7 @@ def complete_join(decision: Decision, group: ClassicGroup) -> None:
 
 
 def reply_to_join(decision: Decision, group: ClassicGroup, member: ClassicGroupMember) -> None:
-    """The member is in this generation; the leader is told who else is."""
+    """Replies to a member's parked JoinGroup."""
     token = member.join_token
     if token is not None:
         group.set_join_token(member, None)
@@ -107,7 +118,7 @@ def reply_to_join(decision: Decision, group: ClassicGroup, member: ClassicGroupM
 
 
 def make_join_reply(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupReply:
-    """The answer to a member of the current generation."""
+    """Returns the reply to a member of the current generation. The leader's reply lists the members."""
     leads = group.leader == member.member_id
     return JoinGroupReply(
         Code.NONE,
@@ -121,7 +132,10 @@ def make_join_reply(group: ClassicGroup, member: ClassicGroupMember) -> JoinGrou
 
 
 def become_empty(decision: Decision, group: ClassicGroup) -> None:
-    """Nobody is left: that is a generation of its own, and the log knows since when (offsets expire from then)."""
+    """Ends the rebalance without members: a generation of its own.
+
+    The log records since when the group is empty, because its offsets expire from then.
+    """
     group.generation += 1
     group.protocol = group.leader = None
     group.subscribed_topics = group.compute_subscribed_topics()
@@ -133,7 +147,10 @@ def become_empty(decision: Decision, group: ClassicGroup) -> None:
 
 
 def apply_assignments(decision: Decision, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """The leader has said who gets what: written down, then told to all that wait."""
+    """Writes the leader's assignments to the log, and replies to all members that wait.
+
+    A group that is too large for one record, or for the broker's memory, rebalances again instead.
+    """
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     group.transition_to(ClassicGroupState.STABLE, decision.now.wall_ms)
@@ -146,7 +163,7 @@ def apply_assignments(decision: Decision, group: ClassicGroup, assignments: Mapp
         len(record.value or b"") - len(decision.state.log_state.groups.get(group.name, b""))
     ):
         fail_pending_syncs(decision, group, Code.COORDINATOR_NOT_AVAILABLE)
-        prepare_rebalance(decision, group, "the groups of this broker hold as much as they may")
+        prepare_rebalance(decision, group, "the groups of this broker take all memory that they may")
         return
     decision.write(record)
     for member in group.members.values():
@@ -154,14 +171,14 @@ def apply_assignments(decision: Decision, group: ClassicGroup, assignments: Mapp
 
 
 def fail_pending_syncs(decision: Decision, group: ClassicGroup, code: Code) -> None:
-    """The generation comes to nothing: those that wait for an assignment hear why."""
+    """Ends the generation without assignments. Members that wait get `code`."""
     for member in group.members.values():
         member.assignment = b""
         reply_to_sync(decision, group, member, SyncGroupReply(code))
 
 
 def reply_to_sync(decision: Decision, group: ClassicGroup, member: ClassicGroupMember, reply: SyncGroupReply) -> None:
-    """Whoever waited did not beat meanwhile: its session begins anew."""
+    """Replies to a member's parked SyncGroup, and restarts its session: a member that waits sends no heartbeats."""
     token, member.sync_token = member.sync_token, None
     if token is not None:
         decision.reply_to_parked(token, reply)
@@ -169,12 +186,12 @@ def reply_to_sync(decision: Decision, group: ClassicGroup, member: ClassicGroupM
 
 
 def make_sync_reply(group: ClassicGroup, member: ClassicGroupMember) -> SyncGroupReply:
-    """The answer to a member of a stable group."""
+    """Returns the reply to a member of a stable group."""
     return SyncGroupReply(Code.NONE, group.protocol_type, group.protocol, member.assignment)
 
 
 def on_sync_timeout(decision: Decision, group: ClassicGroup) -> None:
-    """Members that never asked for their assignment are gone."""
+    """Removes members that did not send SyncGroup in time, and starts a rebalance."""
     expired_ids = [member_id for member_id in group.members if member_id in group.pending_sync_members]
     for member_id in expired_ids:
         group.remove(member_id)
@@ -182,11 +199,11 @@ def on_sync_timeout(decision: Decision, group: ClassicGroup) -> None:
     prepare_rebalance(decision, group, f"{len(expired_ids)} members did not sync in time, {expired_ids[0]} among them")
 
 
-# -- members that go --------------------------------------------------------------------------------------------------
+# -- members that leave -----------------------------------------------------------------------------------------------
 
 
 def remove_member(decision: Decision, group: ClassicGroup, member: ClassicGroupMember) -> None:
-    """Takes a member out; if it waits for something it may come back as a new one."""
+    """Removes a member. Its parked requests get UNKNOWN_MEMBER_ID, so that it can join again as a new one."""
     join, sync = member.join_token, member.sync_token
     group.remove(member.member_id)
     decision.cancel_heartbeat(group, member.member_id)
@@ -198,7 +215,7 @@ def remove_member(decision: Decision, group: ClassicGroup, member: ClassicGroupM
 
 
 def on_member_timeout(decision: Decision, group: ClassicGroup, member_id: str) -> None:
-    """An id that nobody used, or a member without a heartbeat."""
+    """Ends the session of a member without a heartbeat, or of an id that was not used."""
     member = group.members.get(member_id)
     if member is None:
         group.pending_members.discard(member_id)
@@ -207,14 +224,14 @@ def on_member_timeout(decision: Decision, group: ClassicGroup, member_id: str) -
     else:
         remove_member(decision, group, member)
     if member is not None and group.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
-        prepare_rebalance(decision, group, f"member {member_id} showed no life for its session timeout")
+        prepare_rebalance(decision, group, f"member {member_id} sent no heartbeat within its session timeout")
     elif group.state is ClassicGroupState.PREPARING and group.has_all_members_joined():
         complete_join(decision, group)
     drop_group_if_unused(decision, group)
 
 
 def drop_group_if_unused(decision: Decision, group: ClassicGroup) -> None:
-    """A group of which neither the log nor anybody alive knows anything."""
+    """Drops an empty group that has nothing in the log and no ids that were given out."""
     state, name = decision.state, group.name
     if (
         group.state is ClassicGroupState.EMPTY
@@ -226,7 +243,7 @@ def drop_group_if_unused(decision: Decision, group: ClassicGroup) -> None:
 
 
 def drop_group(decision: Decision, group: ClassicGroup) -> None:
-    """The group is gone; ids that were given out are worth nothing."""
+    """Drops the group from the shard. Ids that were given out become unknown."""
     group.transition_to(ClassicGroupState.DEAD, decision.now.wall_ms)
     for member_id in group.pending_members:
         decision.state.deadlines.cancel((MEMBER, group.name, member_id))

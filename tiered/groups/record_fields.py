@@ -1,4 +1,4 @@
-"""The fields of a coordinator record: big-endian, strings by their length, compact ones in flexible versions."""
+"""Fields of a coordinator record: big-endian numbers, strings after their length, compact ones in flexible versions."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ I64 = struct.Struct(">q")
 
 
 def encode_string(value: str) -> bytes:
-    """A string that may not be null."""
+    """Encodes a string that may not be null."""
     raw = value.encode()
     return I16.pack(len(raw)) + raw
 
 
 def encode_nullable_string(value: str | None) -> bytes:
-    """A string that may be null."""
+    """Encodes a string that may be null."""
     return b"\xff\xff" if value is None else encode_string(value)
 
 
 def encode_bytes(value: bytes) -> bytes:
-    """Bytes that may not be null."""
+    """Encodes bytes that may not be null."""
     return I32.pack(len(value)) + value
 
 
 def encode_uvarint(value: int) -> bytes:
-    """An unsigned varint, as compact fields have it for a length."""
+    """Encodes an unsigned varint: the length in compact fields."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -38,7 +38,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 class FieldReader:
-    """Reads a record field by field; `Corrupt` where it ends too early or says what cannot be."""
+    """Reads a record field by field. Raises `Corrupt` if the record ends too early or a field is malformed."""
 
     def __init__(self, raw: bytes, position: int = 0, *, flexible: bool = False) -> None:
         self._raw = raw
@@ -46,10 +46,10 @@ class FieldReader:
         self._flexible = flexible
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Returns the next `count` bytes."""
         start, end = self._position, self._position + count
         if count < 0 or end > len(self._raw):
-            raise Corrupt(f"{count} bytes wanted, {len(self._raw) - start} left", position=start)
+            raise Corrupt(f"field of {count} bytes, {len(self._raw) - start} left", position=start)
         self._position = end
         return self._raw[start:end]
 
@@ -69,36 +69,36 @@ class FieldReader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise Corrupt("a varint of more than five bytes", position=self._position)
+        raise Corrupt("varint has more than five bytes", position=self._position)
 
     def nullable_string(self) -> str | None:
-        """A string, or None."""
+        """Returns a string, or None."""
         length = self.uvarint() - 1 if self._flexible else self.i16()
         if length == -1:
             return None
         try:
             return self.take(length).decode()
         except UnicodeDecodeError:
-            raise Corrupt("a string is not UTF-8", position=self._position) from None
+            raise Corrupt("string is not UTF-8", position=self._position) from None
 
     def string(self) -> str:
         value = self.nullable_string()
         if value is None:
-            raise Corrupt("null where a string must be", position=self._position)
+            raise Corrupt("null in a field that may not be null", position=self._position)
         return value
 
     def data(self) -> bytes:
         return self.take(self.uvarint() - 1 if self._flexible else self.i32())
 
     def count(self) -> int:
-        """How many elements follow: never more than bytes that are left."""
+        """Returns the number of elements that follow: at most the number of bytes that are left."""
         count = self.uvarint() - 1 if self._flexible else self.i32()
         if not 0 <= count <= len(self._raw) - self._position:
             raise Corrupt(f"{count} elements in {len(self._raw) - self._position} bytes", position=self._position)
         return count
 
     def tags(self) -> dict[int, bytes]:
-        """Tagged fields; none in versions that are not flexible."""
+        """Returns the tagged fields; none in versions that are not flexible."""
         if not self._flexible:
             return {}
         return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}

@@ -1,7 +1,7 @@
-"""The records of `__consumer_offsets`, byte for byte as Kafka 4.2 writes them; every version that it reads is read.
+"""Records of `__consumer_offsets`, byte for byte as Kafka 4.2 writes them. Reads every version that Kafka 4.2 reads.
 
-The first two bytes of a key tell its kind: 0 and 1 an offset, 2 a group; all others belong to other protocols and are
-passed over. The first two bytes of a value are its version.
+The first two bytes of a key are its kind: 0 and 1 an offset, 2 a group. Other kinds belong to other protocols and are
+skipped. The first two bytes of a value are its version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tiered.ids import decode_uuid, encode_uuid
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
 OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
-"""Versions of an offset's value. One that names its own expiry has to be version 1: no later one has that field."""
+"""Versions of an offset's value. An offset with its own expiry time has to be version 1: no later one has the field."""
 GROUP_PLAIN, GROUP_FLEXIBLE = 3, 4
 NO_TIME = -1
 _KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
@@ -34,14 +34,14 @@ _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the log; no value: a tombstone."""
+    """One record of the log. A record without a value is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset."""
+    """Key of a committed offset."""
 
     group: str
     topic: str
@@ -49,13 +49,13 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Which group."""
+    """Key of a group."""
 
     group: str
 
 
 class OffsetValue(NamedTuple):
-    """What was committed. `expire_ms`: NO_TIME unless the client named one (OffsetCommit v2-4)."""
+    """A committed offset. `expire_ms` is NO_TIME unless the client set a retention time (OffsetCommit v2-4)."""
 
     offset: int
     leader_epoch: int
@@ -79,7 +79,7 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A group as the last rebalance left it; `since_ms` is wall time."""
+    """A group as the last rebalance left it. `state_since_ms` is wall time."""
 
     protocol_type: str
     generation: int
@@ -93,17 +93,17 @@ class GroupValue(NamedTuple):
 
 
 def offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of one partition's offset."""
+    """Encodes the key of one partition's offset."""
     return I16.pack(OFFSET_KEY) + encode_string(group) + encode_string(topic) + I32.pack(partition)
 
 
 def offset_record(group: str, topic: str, partition: int, value: OffsetValue) -> CoordinatorRecord:
-    """A commit."""
+    """Returns the record of one committed offset."""
     return CoordinatorRecord(offset_key(group, topic, partition), offset_value(value))
 
 
 def offset_value(value: OffsetValue) -> bytes:
-    """Version 1 for an offset that names its own expiry, version 4 for one that knows its topic's id, else 3."""
+    """Encodes version 1 for an offset with its own expiry time, version 4 for one with a topic id, else version 3."""
     offset, metadata, when = I64.pack(value.offset), value.metadata, I64.pack(value.commit_ms)
     if value.expire_ms != NO_TIME:
         return I16.pack(OFFSET_EXPIRING) + offset + encode_string(metadata) + when + I64.pack(value.expire_ms)
@@ -115,17 +115,17 @@ def offset_value(value: OffsetValue) -> bytes:
 
 
 def group_key(group: str) -> bytes:
-    """The key of a group."""
+    """Encodes the key of a group."""
     return I16.pack(GROUP_KEY) + encode_string(group)
 
 
 def group_record(group: str, value: GroupValue) -> CoordinatorRecord:
-    """A group after a rebalance."""
+    """Returns the record of a group after a rebalance."""
     return CoordinatorRecord(group_key(group), group_value(value))
 
 
 def group_value(value: GroupValue) -> bytes:
-    """Version 3."""
+    """Encodes a group in version 3."""
     parts = [
         I16.pack(GROUP_PLAIN),
         encode_string(value.protocol_type),
@@ -153,12 +153,12 @@ def group_value(value: GroupValue) -> bytes:
 
 
 def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
-    """None for a kind that is not ours; `Corrupt` for one of ours that cannot be."""
+    """Decodes a key. Returns None for an unknown kind; raises `Corrupt` for a malformed key of a known kind."""
     return _read_offset_key_fast(raw) or _read_key(raw)
 
 
 def _read_offset_key_fast(raw: bytes) -> OffsetKey | None:
-    """The key of an offset in one go, as nearly all are; None where the slow way has to judge."""
+    """Decodes the key of an offset in one step, as nearly all keys are; None if `_read_key` has to decide."""
     try:
         kind, size = _KEY_HEAD.unpack_from(raw)
         if kind not in (OFFSET_KEY, OFFSET_KEY_OLD) or size < 0:
@@ -182,12 +182,12 @@ def _read_key(raw: bytes) -> OffsetKey | GroupKey | None:
 
 
 def read_offset(raw: bytes) -> OffsetValue:
-    """Versions 0 to 4."""
+    """Decodes the value of an offset, versions 0 to 4."""
     return _read_offset_fast(raw) or _read_offset(raw)
 
 
 def _read_offset_fast(raw: bytes) -> OffsetValue | None:
-    """An offset of the version that is written nearly always, in one go; None where the slow way has to judge."""
+    """Decodes an offset of version 3, as nearly all are, in one step; None if `_read_offset` has to decide."""
     try:
         version, offset, epoch, size = _PLAIN_HEAD.unpack_from(raw)
         if version != OFFSET_PLAIN or size < 0:
@@ -202,7 +202,7 @@ def _read_offset_fast(raw: bytes) -> OffsetValue | None:
 def _read_offset(raw: bytes) -> OffsetValue:
     version = FieldReader(raw).i16()
     if not 0 <= version <= OFFSET_FLEXIBLE:
-        raise Corrupt(f"version {version} of an offset is not known")
+        raise Corrupt(f"unknown version {version} of an offset")
     fields = FieldReader(raw, 2, flexible=version == OFFSET_FLEXIBLE)
     offset = fields.i64()
     epoch = fields.i32() if version >= 3 else -1
@@ -210,17 +210,17 @@ def _read_offset(raw: bytes) -> OffsetValue:
     expires = fields.i64() if version == OFFSET_EXPIRING else NO_TIME
     topic_id = fields.tags().get(_TOPIC_ID_TAG)
     if topic_id is not None and len(topic_id) != 16:
-        raise Corrupt("a topic id of another size than 16 bytes")
+        raise Corrupt("topic id does not have 16 bytes")
     return OffsetValue(
         offset, epoch, metadata, committed, expires, encode_uuid(uuid.UUID(bytes=topic_id)) if topic_id else ""
     )
 
 
 def read_group(raw: bytes) -> GroupValue:
-    """Versions 0 to 4."""
+    """Decodes the value of a group, versions 0 to 4."""
     version = FieldReader(raw).i16()
     if not 0 <= version <= GROUP_FLEXIBLE:
-        raise Corrupt(f"version {version} of a group is not known")
+        raise Corrupt(f"unknown version {version} of a group")
     fields = FieldReader(raw, 2, flexible=version == GROUP_FLEXIBLE)
     kind, generation, protocol, leader = (
         fields.string(),

@@ -1,8 +1,8 @@
-"""What a group coordinator is asked, and what it answers: plain values, free of wire versions.
+"""Requests to a group coordinator and its replies: plain values, free of wire versions.
 
-Replies carry a code where Kafka's carry one; the shard never raises for a caller's mistake. What differs between
-versions of one API is the handler's: it says `member_id_required`, or turns GROUP_ID_NOT_FOUND into what an older
-client knows.
+Replies carry a code where Kafka's carry one; the shard never raises for a caller's mistake. The handlers care for
+differences between versions of one API: they set `member_id_required`, or turn GROUP_ID_NOT_FOUND into a code that an
+older client knows.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from tiered.errors import Code
 
 NO_GENERATION = -1
-"""The generation of whoever commits without being a member."""
+"""Generation of a client that commits without being a member."""
 
 NO_OFFSET = -1
-"""The offset that stands for "nothing was committed"."""
+"""Offset in a reply if nothing was committed."""
 
 NO_RETENTION = -1
-"""The offset is kept as long as the broker's setting says."""
+"""The request sets no retention time: the broker's setting holds."""
 
 
 class Now(NamedTuple):
-    """Both clocks at one instant: `mono_ms` (any origin) for deadlines, `wall_ms` for what goes into records."""
+    """Both clocks at one instant: `mono_ms` (any origin) for deadlines, `wall_ms` for the content of records."""
 
     mono_ms: int
     wall_ms: int
@@ -34,8 +34,11 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """-> Joined, parked until the rebalance completes. `member_id_required`: JoinGroup v4+ (KIP-394);
-    `skip_assignment_known`: v9+ (KIP-814). v0 has no rebalance timeout: its session timeout stands for it."""
+    """Parked until the rebalance completes; the reply is `JoinGroupReply`.
+
+    `member_id_required` is set from v4 on (KIP-394), `supports_skip_assignment` from v9 on (KIP-814). v0 has no
+    rebalance timeout: the handler sets it to the session timeout.
+    """
 
     group: str
     member_id: str
@@ -52,7 +55,7 @@ class JoinGroup:
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader of the group gets to see it."""
+    """A member as the leader of the group sees it."""
 
     member_id: str
     instance_id: str | None
@@ -61,7 +64,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupReply:
-    """Only the leader is told the `members`."""
+    """Reply to `JoinGroup`. Only the leader gets the `members`."""
 
     code: Code
     member_id: str = ""
@@ -75,7 +78,10 @@ class JoinGroupReply:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """-> Synced, parked until the leader's comes. Type and name are None below v5."""
+    """Parked until the leader's assignments arrive; the reply is `SyncGroupReply`.
+
+    Protocol type and name are None below v5.
+    """
 
     group: str
     generation: int
@@ -88,7 +94,7 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupReply:
-    """The bytes that the leader made for this member."""
+    """Reply to `SyncGroup`: the bytes that the leader made for this member."""
 
     code: Code
     protocol_type: str | None = None
@@ -98,7 +104,7 @@ class SyncGroupReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """-> Beaten."""
+    """The reply is `HeartbeatReply`."""
 
     group: str
     generation: int
@@ -108,13 +114,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """REBALANCE_IN_PROGRESS tells the member to join again."""
+    """Reply to `Heartbeat`. REBALANCE_IN_PROGRESS makes the member join again."""
 
     code: Code
 
 
 class LeavingMember(NamedTuple):
-    """Who leaves: a static member may be named by its instance alone."""
+    """A member that leaves. A static member may be named by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
@@ -123,7 +129,7 @@ class LeavingMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """-> Left. Below v3 there is one member, and its code is the answer's."""
+    """The reply is `LeaveGroupReply`. Below v3 there is one member, and its code is the code of the response."""
 
     group: str
     members: tuple[LeavingMember, ...]
@@ -131,7 +137,7 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupReply:
-    """`codes` in the order of the request's members; empty when `code` is not NONE."""
+    """Reply to `LeaveGroup`: `codes` in the order of the request's members; empty when `code` is not NONE."""
 
     code: Code
     codes: tuple[Code, ...] = ()
@@ -141,7 +147,7 @@ class LeaveGroupReply:
 
 
 class PartitionOffset(NamedTuple):
-    """One partition's offset, as it is to be kept. `topic_id`: "" when the client names topics."""
+    """Offset of one partition, to commit or as committed. `topic_id` is "" when the client names topics."""
 
     topic: str
     partition: int
@@ -153,8 +159,10 @@ class PartitionOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """-> Committed. Topics that do not exist are the handler's to refuse. `retention_ms`: v2-4 only.
-    GROUP_ID_NOT_FOUND reads ILLEGAL_GENERATION below v9."""
+    """The reply is `CommitOffsetsReply`. The handler refuses topics that do not exist. `retention_ms`: v2-4 only.
+
+    Below v9 GROUP_ID_NOT_FOUND becomes ILLEGAL_GENERATION.
+    """
 
     group: str
     offsets: tuple[PartitionOffset, ...]
@@ -166,26 +174,32 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsetsReply:
-    """One code for each row of the request, in its order."""
+    """Reply to `CommitOffsets`: one code for each row of the request, in its order."""
 
     codes: tuple[Code, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsets:
-    """-> Fetched. `partitions` None: all that are committed. Member and epoch: v9+ (-1 and None: not checked)."""
+    """The reply is `FetchOffsetsReply`. `partitions` None means all that are committed.
+
+    Member and epoch come with v9+; None and -1 mean that they are not checked.
+    """
 
     group: str
     partitions: tuple[tuple[str, int], ...] | None
     member_id: str | None = None
     member_epoch: int = -1
     topic_ids: tuple[tuple[str, str], ...] = ()
-    """(name, id) of topics asked by id: an offset that was committed for another topic of that name is none."""
+    """(name, id) of topics requested by id. An offset committed for another topic of that name does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOffsetsReply:
-    """Rows in the order of the request (by topic and partition when all were asked); NO_OFFSET where there is none."""
+    """Reply to `FetchOffsets`: rows in the order of the request, or by topic and partition if it requested all.
+
+    The offset is NO_OFFSET where nothing was committed.
+    """
 
     code: Code
     offsets: tuple[PartitionOffset, ...] = ()
@@ -193,7 +207,7 @@ class FetchOffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """-> Deleted, with one code for each partition."""
+    """The reply is `DeleteReply`, with one code for each partition."""
 
     group: str
     partitions: tuple[tuple[str, int], ...]
@@ -209,7 +223,10 @@ class DeleteReply:
 
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """-> Deleted. An event of the cluster: the offsets of these topics go, in every group of the shard."""
+    """Event of the cluster: removes the offsets of these topics from every group of the shard.
+
+    The reply is `DeleteReply`.
+    """
 
     topics: tuple[str, ...]
 
@@ -219,7 +236,7 @@ class TopicsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """-> Described."""
+    """The reply is `DescribeGroupReply`."""
 
     group: str
 
@@ -237,7 +254,7 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupReply:
-    """An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the code reads NONE."""
+    """Reply to `DescribeGroup`. An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the handler sends NONE."""
 
     code: Code
     group: str
@@ -249,14 +266,17 @@ class DescribeGroupReply:
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """-> Listed: the groups of this shard. Empty filters let all pass; case does not count."""
+    """Requests the groups of this shard. Empty filters let all pass; case does not count.
+
+    The reply is `ListGroupsReply`.
+    """
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 
 
 class ListedGroup(NamedTuple):
-    """One line of the list; `type` is "classic"."""
+    """One row of the list. `type` is "classic"."""
 
     group: str
     protocol_type: str
@@ -266,14 +286,14 @@ class ListedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsReply:
-    """In the order of their names."""
+    """Reply to `ListGroups`, in the order of the groups' names."""
 
     groups: tuple[ListedGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """-> Deleted."""
+    """The reply is `DeleteReply`."""
 
     group: str
 

@@ -1,8 +1,8 @@
 """The group coordinator of one partition of `__consumer_offsets`, as a pure shard.
 
-Hard state (committed offsets, and each group as its last rebalance left it) changes only by `apply`; it is what the
-log holds, and all that a reply promises for good. Joins under way, parked callers and deadlines are soft: `decide` and
-`due` change them, and a coordinator that moved begins without.
+Hard state is the committed offsets, and each group as its last rebalance left it. The log holds it, only `apply`
+changes it, and a reply makes lasting promises about nothing else. Soft state is rebalances in progress, parked requests
+and deadlines. `decide` and `due` change it. A coordinator that moved to another broker starts without it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,26 @@ from tiered.groups.records import CoordinatorRecord, read_group
 from tiered.groups.requests import Now, Reply, Request
 
 EXPIRY_SLICE_OFFSETS = 10_000
-"""Offsets that are looked at in one turn of the sweep, or a few more: no turn takes long."""
+"""Offsets that one turn of the expiry looks at, or a few more, so that no turn takes long."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResult:
-    """What to append, and whom to answer once that and all before it is committed."""
+    """Records to append, and replies to send once these records and all before them are committed."""
 
     records: tuple[CoordinatorRecord, ...] = ()
     replies: tuple[tuple[int, Reply], ...] = ()
 
 
 class GroupShard:
-    """The changes of an outcome are applied already when the carrier gets it: it appends them, in order, and gives the
-    replies out once they are committed. When an append fails the shard is dropped and loaded anew. `draw` gives a fresh
-    UUID in text form, `held_elsewhere` the bytes that other shards of the broker hold. `next_due_ms` (None: never) is
-    on the monotonic clock; look at it after each call."""
+    """Decides the requests of one coordinator partition.
+
+    The records of a result are applied already when the caller gets it. The caller appends them in order, and sends the
+    replies once they are committed. After a failed append, the caller drops the shard and loads a new one.
+
+    `new_uuid` returns a fresh UUID as text. `other_shards_bytes` returns the bytes that other shards of the broker
+    take. `next_due_ms` (None: never) is on the monotonic clock; it may change with each call.
+    """
 
     def __init__(
         self, settings: GroupSettings, new_uuid: Callable[[], str], other_shards_bytes: Callable[[], int] = lambda: 0
@@ -59,11 +63,14 @@ class GroupShard:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def load(self, records: Iterable[CoordinatorRecord]) -> None:
-        """From an image, then from the log, in order; records of other kinds and of other formats are passed over."""
+        """Applies records of a snapshot, then of the log, in order. Skips records of other kinds and formats."""
         self.apply(records)
 
     def on_loaded(self, now: Now) -> None:
-        """All is read: groups come alive, each member with a fresh session; one that is over the limit is to shrink."""
+        """Builds the groups once all records are loaded. Each member gets a fresh session.
+
+        A group with more members than the limit starts a rebalance, in which it shrinks.
+        """
         decision = Decision(self.state, now)
         for name, raw in self.state.log_state.groups.items():
             group = self.state.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.state.protocol_bytes)
@@ -77,22 +84,25 @@ class GroupShard:
         self._schedule_expiry(now)
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
-        """The only way in which hard state changes."""
+        """Applies records: the only way in which hard state changes."""
         self.state.log_state.apply(records)
 
     def snapshot(self) -> list[CoordinatorRecord]:
-        """The hard state, as the fewest records that give it."""
+        """Returns the hard state as the fewest records that give it."""
         return list(self.state.log_state.snapshot())
 
     @property
     def log_state(self) -> LogState:
-        """What the log holds."""
+        """The state of the log."""
         return self.state.log_state
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def decide(self, request: Request, now: Now, token: int) -> CoordinatorResult:
-        """Answers `token` now or in a later outcome. Changes promise what the replies of this outcome say."""
+        """Decides a request. The reply for `token` is in this result or in a later one.
+
+        A reply holds once the records of its result are committed.
+        """
         decision = Decision(self.state, now)
         match request:
             case requests.Heartbeat():
@@ -121,7 +131,7 @@ class GroupShard:
         return CoordinatorResult(tuple(decision.records), tuple(decision.replies))
 
     def due(self, now: Now) -> CoordinatorResult:
-        """Does all whose time has come."""
+        """Handles all deadlines that have come."""
         decision = Decision(self.state, now)
         for kind, name, member_id in self.state.deadlines.pop_due(now.mono_ms):
             if kind == EXPIRY:
@@ -138,30 +148,33 @@ class GroupShard:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When `due` has something to do."""
+        """The earliest deadline; None if there is none."""
         return self.state.deadlines.next_due_ms()
 
     def cancel_request(self, token: int) -> None:
-        """Whoever waits under this token is gone; a reply to it is not given any more. A new member that was never
-        told its id cannot come back by it, so it does not hold up the others."""
+        """Drops the parked request of a caller that is gone; it gets no reply any more.
+
+        A new member that does not know its id cannot come back with it. It expires at once, so that the others do not
+        wait for it.
+        """
         parked = self.state.parked_requests.pop(token, None)
         if parked is not None and parked.member.is_new and not parked.member.knows_id:
             self.state.deadlines.set((MEMBER, parked.group, parked.member.member_id), 0)
 
     def cancel_all_requests(self) -> tuple[int, ...]:
-        """The tokens that still wait (the shard is given up: the carrier refuses them)."""
+        """Drops all parked requests and returns their tokens. The shard is given up, and the caller refuses them."""
         tokens = tuple(self.state.parked_requests)
         self.state.parked_requests.clear()
         return tokens
 
     def find_violations(self) -> tuple[str, ...]:
-        """What should hold and does not, in words."""
+        """Returns a sentence for each broken rule of the shard's state."""
         return tuple(find_violations(self.state))
 
     # -- expiry --------------------------------------------------------------------------------------------------------
 
     def _expire_offsets(self, decision: Decision) -> None:
-        """Offsets whose time has come go, and with the last of them an empty group; a slice in each turn."""
+        """Removes expired offsets, and an empty group with its last offset: one slice in each turn."""
         if not self._groups_to_expire:
             self._groups_to_expire = sorted(self.state.groups, reverse=True)
         looked_at = 0

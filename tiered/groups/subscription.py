@@ -1,4 +1,4 @@
-"""The one thing that a coordinator reads of what members say: the topics that a consumer subscribes to."""
+"""Reads the subscribed topics of a consumer: the only part of a member's metadata that a coordinator reads."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from tiered.errors import Corrupt
 from tiered.groups.record_fields import FieldReader
 
 CONSUMER = "consumer"
-"""The protocol type of consumers; other types (Connect, Streams' own) say something else in their metadata."""
+"""The protocol type of consumers. Other types (Connect, Streams' own) carry other metadata."""
 
 
 def parse_topics(metadata: bytes) -> frozenset[str]:
-    """The topics of a subscription: all its versions begin with a version and the topics. `Corrupt` if it is none."""
+    """Returns the topics of a subscription. Every version begins with the version and the topics.
+
+    Raises `Corrupt` if the bytes are no subscription.
+    """
     fields = FieldReader(metadata)
     if fields.i16() < 0:
-        raise Corrupt("a subscription of a negative version")
+        raise Corrupt("subscription has a negative version")
     return frozenset([fields.string() for _ in range(fields.count())])
 
 
 def compute_subscribed_topics(protocol_type: str | None, subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """What a group subscribes to; None where nobody can tell: another protocol type, or metadata of another kind."""
+    """Returns the topics that a group subscribes to.
+
+    Returns None if they are unknown: for another protocol type, or if a member's metadata is no subscription.
+    """
     if protocol_type != CONSUMER:
         return None
     try:

@@ -11,20 +11,20 @@ May import: config, records
   unsynced_truncations  a count of truncations that a power cut could still undo
   segments              segment facts in the segment checkpoint, look-up by offset, roll rules
 ~ segment_files         names of a partition's files, and the bounded set of open files
-~ segment_index         look-ups in segments by offset, size and time, with proved indexes
-~ segment_view          closed segments, with all that is uploaded with each
-~ segment_deletion      deletion of the oldest segments, off the disk after a delay
+~ segment_index         look-ups in segments by offset, size and time, with indexes checked by CRC
+~ segment_view          closed segments, and the data that is uploaded with each
+~ segment_deletion      deletion of the oldest segments: renamed at once, deleted after a delay
   index                 offset index and time index as bytes in Kafka's formats
 ~ time_lookup           the first record at or after a timestamp
   retention             decision on segments to drop from local disk or for good
   leader_epochs         the lineage: which leader epoch wrote from which offset
   producer_state        sequence numbers and transactions of each producer
 ~ producer_recovery     producer state at an offset, from snapshots and batch headers
-~ log_loader            the open of a partition's directory after a start
-  recovery              rules for what a directory may be trusted for after a start
-~ unopened_log          the end of a log that a full disk keeps closed (R4)
+~ log_loader            the load of a partition's directory after a start
+  recovery              rules for how much of a directory is trusted after a start
+~ unopened_log          the end of a log that cannot be opened because the disk is full (R4)
 ~ checkpoints           small text files in Kafka's checkpoint formats
-  clean_shutdown        the file of small logs that a clean shutdown leaves
-~ synced_logs           the note of logs that are whole at their fsynced end
+  clean_shutdown        the file in which a clean shutdown describes small logs
+~ synced_logs           the list of logs that are proved whole at their fsynced end (R1)
   traffic               counts of bytes and records that clients wrote and read
 """

@@ -1,6 +1,9 @@
-"""Small text files in Kafka's formats: leader epochs and topic id of a partition, offsets of all of a broker's.
+"""Small text files in Kafka's checkpoint formats.
 
-Parsers say `Corrupt` instead of guessing; whoever reads one knows how to do without it.
+Each partition has one for its leader epochs and one for its topic id. The data directory has files with an offset for
+each partition of the broker.
+
+Parsers raise `Corrupt` instead of guessing. Every caller can do without the file.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SEGMENTS_FILE = "segment-checkpoint"
 SUSPECT_FILE = "rotten"
-"""Is there from before rot is cut off until the cluster knows that records are missing."""
+"""Marks a log that lost records to corruption. Written before the corrupt part is truncated, and removed once the
+cluster knows that records are missing."""
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -31,23 +35,26 @@ _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
-    """Version, count, one row a line."""
+    """Encodes a version line, a count line, and one line for each row."""
     listed = list(rows)
     return "".join(f"{row}\n" for row in (_VERSION, str(len(listed)), *listed)).encode()
 
 
 def parse_rows(data: bytes, *, where: str = "") -> list[str]:
-    """The rows of a checkpoint; `Corrupt` when version or count do not hold. An empty file has none, as in Kafka."""
+    """Returns the rows of a checkpoint. An empty file has none, as in Kafka.
+
+    Raises `Corrupt` if the version or the count is wrong.
+    """
     if not data:
         return []
     try:
         version, count, *rest = data.decode().split("\n")
     except ValueError:
-        raise Corrupt("checkpoint has no head", where=where) from None
+        raise Corrupt("checkpoint has no version and count lines", where=where) from None
     if version != _VERSION:
-        raise Corrupt(f"checkpoint has version {version[:16]!r}", where=where)
+        raise Corrupt(f"checkpoint has version {version[:16]!r}, this program reads {_VERSION}", where=where)
     if rest[-1:] != [""] or count != str(len(rest) - 1):
-        raise Corrupt(f"checkpoint names {count[:16]!r} rows", where=where)
+        raise Corrupt(f"checkpoint announces {count[:16]!r} rows and has {len(rest) - 1}", where=where)
     return rest[:-1]
 
 
@@ -56,25 +63,25 @@ def encode_lineage(lineage: Lineage) -> bytes:
 
 
 def parse_lineage(data: bytes, *, where: str = "") -> Lineage:
-    """`leader-epoch-checkpoint`; `Corrupt` also when it is not in order."""
+    """Parses `leader-epoch-checkpoint`. Raises `Corrupt` also if its entries are out of order."""
     try:
         pairs = tuple(
             (int(epoch), int(start)) for epoch, start in (row.split() for row in parse_rows(data, where=where))
         )
     except ValueError:
-        raise Corrupt("leader epochs are no numbers", where=where) from None
+        raise Corrupt("leader epochs are not numbers", where=where) from None
     if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(pairs)):
         raise Corrupt("leader epochs are out of order", where=where)
     return pairs
 
 
 def encode_metadata(topic_id: str) -> bytes:
-    """`partition.metadata`."""
+    """Encodes `partition.metadata`."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def parse_metadata(data: bytes, *, where: str = "") -> str:
-    """The topic id in `partition.metadata`."""
+    """Returns the topic id in `partition.metadata`."""
     fields = dict(row.split(": ", 1) for row in data.decode(errors="replace").splitlines() if ": " in row)
     if fields.get("version") != "0" or not _TOPIC_ID.fullmatch(fields.get("topic_id", "")):
         raise Corrupt("partition metadata is not version 0", where=where)
@@ -82,7 +89,8 @@ def parse_metadata(data: bytes, *, where: str = "") -> str:
 
 
 def is_torn_metadata(data: bytes) -> bool:
-    """Whether this is what a power cut leaves of an unsynced `partition.metadata`: nothing, zeros or its beginning."""
+    """Returns True if a power cut can leave this of an unsynced `partition.metadata`: nothing, zeros, or its
+    beginning."""
     return len(data.rstrip(b"\0")) < len(encode_metadata("x" * 22))
 
 
@@ -91,13 +99,13 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:
-    """A broker-wide checkpoint: offset by partition."""
+    """Parses a checkpoint of the data directory into offsets by partition."""
     found = {}
     try:
         for topic, partition, offset in (row.split(" ") for row in parse_rows(data, where=where)):
             found[TopicPartition(topic, int(partition))] = int(offset)
     except ValueError:
-        raise Corrupt("offsets are no numbers", where=where) from None
+        raise Corrupt("offsets are not numbers", where=where) from None
     return found
 
 
@@ -105,7 +113,10 @@ def parse_offsets(data: bytes, *, where: str = "") -> dict[TopicPartition, int]:
 
 
 async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replaces a file durably: all of the old or all of the new after any crash. One call at a time for one file."""
+    """Replaces a file durably: after any crash the file has all of its old content or all of the new.
+
+    Concurrent calls for one file are not allowed.
+    """
     path = f"{directory}/{name}"
     disk.remove(path + ".tmp")
     file = disk.open(path + ".tmp", create=True)
@@ -119,7 +130,7 @@ async def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
 
 
 def load(disk: Disk, directory: str, name: str) -> bytes | None:
-    """The bytes of a small file; None when it is absent."""
+    """Returns the bytes of a small file, or None if it is absent."""
     path = f"{directory}/{name}"
     if not disk.exists(path):
         return None

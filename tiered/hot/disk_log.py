@@ -1,8 +1,10 @@
-"""One partition's log on a Disk: appends, reads, rolls, cuts and flushes.
+"""The log of one partition on a `Disk`: append, read, roll, truncate and flush.
 
-The rules are in the pure files beside it and their order in the carriers that it puts together: opening.py, tail.py,
-cutting.py, dropping.py, flushing.py. Here an error of the disk becomes the answer that a producer may see. Not for
-threads: all calls come from the loop.
+Keeps I2 and I3: each batch is appended at the log end, with the offsets that the reply names.
+
+The rules are in the pure files of this package. The order of writes and fsyncs is in log_loader.py, log_writer.py,
+truncation.py, segment_deletion.py and flush.py, which this file combines. This file turns disk errors into the error
+code that a producer sees. It is not thread-safe: all calls come from the event loop.
 """
 
 from __future__ import annotations
@@ -41,8 +43,11 @@ log = logging.getLogger(__name__)
 
 
 class DiskLog:
-    """The log of one partition. Offsets: `start_offset <= local_start_offset <= end_offset`, and what is below
-    `flushed_offset` survives a power cut. `noted_start_offset` is the start that the data directory says, durably."""
+    """The log of one partition, with `start_offset <= local_start_offset <= end_offset`.
+
+    Records below `flushed_offset` survive a power cut. `checkpointed_start_offset` is the log start offset that is
+    durable in the data directory.
+    """
 
     def __init__(
         self,
@@ -66,9 +71,9 @@ class DiskLog:
         self.name = name
         self.topic_id = topic_id
         self.start_offset = self.checkpointed_start_offset = start_offset
-        self.truncated_bytes = opened.truncated_bytes  # by recovery, from the tail
+        self.truncated_bytes = opened.truncated_bytes  # by recovery, from the end of the log
         self.traffic = Traffic()
-        self.suspect = False  # records have rotted away that this log once had, and not everybody knows it yet
+        self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
         self.truncations = UnsyncedTruncations()
         self._files = files
         self._clock = clock
@@ -104,14 +109,19 @@ class DiskLog:
         synced_entry: SyncedLogEntry | None = None,
         producer_limits: ProducerLimits | None = None,
     ) -> DiskLog:
-        """Opens or creates a partition's directory, recovered. `files` bounds the open files of many logs together. A
-        `fresh` directory is known not to be there; of a `cut` one that failed half way; `left`: a clean stop's word.
-        `synced` is what is noted of it; `producer_limits` are shared by the logs of a broker.
+        """Opens or creates a partition's directory, and recovers the log.
 
-        Unless the log is whole (`same_boot` or `clean`), what was found above `recovery_point` is fsynced before it is
-        served: it must not vanish in a second power cut. A whole log moves no fsync point; its tail is the caller's to
-        flush. Where no crash explains what has to be cut off, the log is `doubted`, at every start until `believe`.
-        Refused when the directory belongs to another topic id.
+        `files` bounds the open files of many logs together. `is_new`: the directory is known not to exist.
+        `truncation_interrupted`: a truncation failed half way in this directory. `clean_entry` is the entry that a
+        clean shutdown wrote for this log. `synced_entry` is its part of the list of synced logs. `producer_limits` are
+        shared by all logs of a broker.
+
+        The log is whole if `same_boot` or `clean`. If it is not, everything found above `recovery_point` is fsynced
+        before it is served, so that a second power cut cannot take it. For a whole log the fsync point does not move,
+        and the caller flushes the end of it. If bytes have to be truncated that no crash explains, the log is
+        `suspect`, at every start until `clear_suspicion`.
+
+        Raises `Refused` if the directory belongs to another topic id.
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         whole = same_boot or clean
@@ -140,7 +150,7 @@ class DiskLog:
             self._writer.claim_for_topic(topic_id, is_new)
         elif not self._writer.active.size:
             self._writer.unconfirmed_topic_id = topic_id
-        if end < start_offset:  # what was not deleted is lost; who wrote on from `end` would write what nobody can read
+        if end < start_offset:  # records are lost; a record appended at `end` would be below the log start: unreadable
             self.truncate_fully_and_start_at(start_offset, self.epochs.lineage, None)
             await self.flush()
         if not whole:
@@ -153,7 +163,7 @@ class DiskLog:
         return self
 
     def close(self) -> None:
-        """Lets go of the files; writes what the next start would else have to check, syncs nothing."""
+        """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
         self._writer.producers.leave_limits()
         if not self._group_flush.write_failure:
             self._writer.write_indexes()
@@ -161,8 +171,11 @@ class DiskLog:
 
     @property
     def is_unchanged_since_stop(self) -> bool:
-        """True if nothing has to be synced for a clean stop: the log is as the last clean stop left it, or was made
-        since and never written. What a power cut takes of a log without records, any start makes anew."""
+        """True if a clean stop has nothing to sync: the log is as the last clean stop left it, or is new and was never
+        written.
+
+        If a power cut damages a log without records, any start creates it again.
+        """
         if self._resumed_at is None or self.truncations.made or self._writer.end_offset != self._resumed_at[0]:
             return False
         return (
@@ -172,7 +185,7 @@ class DiskLog:
         )
 
     async def close_clean(self) -> None:
-        """All durable, producers snapshotted at the end: the next start has nothing to check."""
+        """Fsyncs everything, with a producer snapshot at the end: the next start has nothing to check."""
         self._writer.builder.finish()
         if self.make_clean_entry(-1, True) is None:
             self._writer.take_snapshot()
@@ -180,23 +193,29 @@ class DiskLog:
         self.close()
 
     def configure(self, config: TopicConfig) -> None:
-        """Other settings are in force."""
+        """Applies changed settings."""
         self.config = config
         self.synced_entry.configure(ack=config.flush == "ack", end_offset=self.end_offset)
 
     async def update_synced_entry(self) -> None:
-        """Brings in line with `flush` what is noted of this log, after a flush (`Synced.settle`). `Unavailable`."""
+        """Brings the list of synced logs in line with `flush`, after a flush (`SyncedLogEntry.save_if_due`).
+
+        Raises `Unavailable`.
+        """
         await self.synced_entry.save_if_due(self.flushed_offset, self.end_offset)
 
     async def clear_suspicion(self) -> None:
-        """The cluster knows what is missing: no next start need doubt it, also after a power cut. `Unavailable`."""
+        """Clears `suspect` durably: the cluster knows which records are missing, so no later start marks the log again.
+
+        Raises `Unavailable`.
+        """
         if self.suspect:
             self._files.disk.remove(f"{self._files.directory}/{checkpoints.SUSPECT_FILE}")
             await self._files.disk.sync_dir(self._files.directory)
             self.suspect = False
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
-        """What is to be said of it once it is closed; None when it is too large for that."""
+        """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
         if not is_small(self.segment_count, len(self.producers), self._writer.builder):
             return None
         return CleanLogEntry.of(
@@ -212,37 +231,37 @@ class DiskLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next record."""
+        """Returns the offset of the next record."""
         return self._writer.end_offset
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below it is durable: the recovery point."""
+        """Returns the recovery point: all records below it are durable."""
         return self._writer.unsynced.flushed_offset
 
     @property
     def unproved_bytes(self) -> int:
-        """Bytes of the active segment that a start after a power cut would check, whatever was fsynced of them."""
+        """Returns how many bytes of the active segment a start after a power cut would check, fsynced or not."""
         return self._writer.unproved_bytes
 
     @property
     def write_failure(self) -> str:
-        """Why this log takes no writes any more; empty while it does."""
+        """Returns why this log takes no more writes, or "" while it does."""
         return self._group_flush.write_failure
 
     @property
     def has_disk_failed(self) -> bool:
-        """Whether it is `broken` because the disk failed."""
+        """True if `write_failure` is set because the disk failed."""
         return bool(self._group_flush.write_failure) and self._group_flush.has_disk_failed
 
     @property
     def local_start_offset(self) -> int:
-        """The first offset that this directory can serve."""
+        """Returns the first offset that is on this disk."""
         return max(self.start_offset, self._writer.segments[0].base_offset)
 
     @property
     def first_unstable_offset(self) -> int:
-        """The first offset of an undecided transaction, else the end."""
+        """Returns the first offset of the oldest undecided transaction, or the end offset if there is none."""
         unstable = self._writer.producers.first_unstable_offset
         return self.end_offset if unstable is None else unstable
 
@@ -256,7 +275,7 @@ class DiskLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all log files."""
+        """Returns the total size of all log files."""
         return sum(segment.size for segment in self._writer.segments)
 
     @property
@@ -265,21 +284,24 @@ class DiskLog:
 
     @property
     def active_view(self) -> SegmentView:
-        """The segment that grows, as of now; `created_ms` is of no meaning while it is empty."""
+        """Returns the active segment as of now. `created_ms` has no meaning while the segment is empty."""
         return SegmentView.of(self._writer.active, self._files)
 
     @property
     def offset_gaps(self) -> list[tuple[int, int]]:
-        """Damage: offset ranges `[start, end)` that are missing between segments. Reading there is `Corrupt`."""
+        """Returns offset ranges `[start, end)` that are missing between segments because of damage. A read there raises
+        `Corrupt`."""
         return recovery.find_gaps(self._writer.segments)
 
     def closed_segments(self) -> list[SegmentView]:
-        """Oldest first, without the active one."""
+        """Returns the closed segments, oldest first."""
         return [SegmentView.of(segment, self._files) for segment in self._writer.segments[:-1]]
 
     def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSegmentData:
-        """What goes up with the closed segment at `base_offset`; from the batch that holds `from_offset` on where an
-        earlier upload ended inside it."""
+        """Returns all data that is uploaded with the closed segment at `base_offset`.
+
+        The data starts at the batch that holds `from_offset`, if an earlier upload ended inside the segment.
+        """
         return build_segment_data(self._writer, self._reader.find_segment(base_offset), from_offset)
 
     # -- append -------------------------------------------------------------------------------------------------------
@@ -287,30 +309,36 @@ class DiskLog:
     def append(
         self, data: bytearray | memoryview, *, leader_epoch: int, now_ms: int, check_each_record: bool = False
     ) -> LogAppendInfo:
-        """Produced batches, stamped in place and written whole or not at all; batches that stand in the log already
-        (an idempotent producer's retry) are answered with the offsets they have. `deep` opens every record. Refused
-        with the code that the producer shall see, KAFKA_STORAGE_ERROR on a full or failing disk."""
-        config, tail = self.config, self._writer
-        base = tail.end_offset
+        """Stamps produced batches in place and appends all of them or none.
+
+        If batches are in the log already (the retry of an idempotent producer), the result has the offsets that they
+        have there. `check_each_record` decodes every record.
+
+        Raises `Refused` with the code for the producer: KAFKA_STORAGE_ERROR if the disk is full or failing.
+        """
+        config, writer = self.config, self._writer
+        base = writer.end_offset
         batches = validate_batches(data, base, leader_epoch, config, now_ms, check_each_record)
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            known = tail.producers.find_duplicates(batches, now_ms)
-            if known:
-                if len(known) == len(batches):
-                    stamp = known[-1].timestamp if append_time >= 0 else -1
-                    return LogAppendInfo(known[0].base_offset, known[-1].last_offset, stamp, True)
-                data = memoryview(data)[batches[len(known)].position :]
+            duplicates = writer.producers.find_duplicates(batches, now_ms)
+            if duplicates:
+                if len(duplicates) == len(batches):
+                    stamp = duplicates[-1].timestamp if append_time >= 0 else -1
+                    return LogAppendInfo(duplicates[0].base_offset, duplicates[-1].last_offset, stamp, True)
+                data = memoryview(data)[batches[len(duplicates)].position :]
                 batches = assign_offsets(data, base, leader_epoch)
-                base = known[0].base_offset
+                base = duplicates[0].base_offset
         if len(data) > config.segment_bytes:
             raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
         self._write(data, batches, now_ms)
-        return LogAppendInfo(base, tail.end_offset - 1, append_time, False)
+        return LogAppendInfo(base, writer.end_offset - 1, append_time, False)
 
     def append_as_follower(self, data: bytearray | memoryview | bytes, *, now_ms: int) -> None:
-        """Batches that have their offsets and epochs already, from a leader or the bucket. `Refused(CORRUPT_MESSAGE)`
-        when they do not prove themselves or do not begin at the end of the log."""
+        """Appends batches that have their offsets and epochs already, from a leader or the bucket.
+
+        Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end.
+        """
         walked = walk(data)
         if walked.why or not walked.batches:
             raise Refused(Code.CORRUPT_MESSAGE, f"batch at byte {walked.end}: {walked.why or 'none'}")
@@ -323,72 +351,82 @@ class DiskLog:
             self._write(data, walked.batches, now_ms)
             return
         view = memoryview(data)
-        for batch in walked.batches:  # they come from a larger segment; no batch is too large for one of its own
+        for batch in walked.batches:  # they come from a larger segment; each batch alone fits into a segment
             self._write(view[batch.position : batch.position + batch.size], [batch._replace(position=0)], now_ms)
 
     def _write(self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], now_ms: int) -> None:
-        config, tail = self.config, self._writer
+        config, writer = self.config, self._writer
         if self._group_flush.write_failure:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
         try:
-            if len(batches) == 1 and tail.write_fast(data, batches[0], config):
+            if len(batches) == 1 and writer.write_fast(data, batches[0], config):
                 return
-            tail.write(data, batches, config, now_ms)
+            writer.write(data, batches, config, now_ms)
         except Unavailable as error:
             raise self._storage_error(error) from None
-        if tail.is_behind():
+        if writer.is_behind():
             try:
-                tail.catch_up()
+                writer.catch_up()
             except Unavailable as error:
-                # The batch is written; what is late only costs the next start time, unless the directory is done for.
+                # The batch is written. Late indexes only make the next start slower, unless the disk has failed.
                 self._storage_error(error)
 
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
             self._group_flush.fail(str(error), final=True)
-        unsaid = self._log_limiter.admit("final" if error.final else "passing")
-        if unsaid is not None:
+        suppressed = self._log_limiter.admit("final" if error.final else "passing")
+        if suppressed is not None:
             log.error(
-                "disk refused a write partition=%s final=%s unsaid=%d error=%s", self.name, error.final, unsaid, error
+                "disk refused a write partition=%s final=%s suppressed=%d error=%s",
+                self.name,
+                error.final,
+                suppressed,
+                error,
             )
         return Refused(Code.KAFKA_STORAGE_ERROR, str(error))
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, *, end_offset: int) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, all below `end_offset`, of at most `max_bytes` but at least
-        one; within one segment. None where nothing is (yet). Refused outside of what this directory holds."""
+        """Returns whole batches of one segment, from the batch that holds `offset` on, all below `end_offset`.
+
+        They have at most `max_bytes`, except that the first batch is always returned. Returns None if there is nothing
+        there yet. Raises `Refused` if `offset` is outside of what this disk has.
+        """
         limit = min(end_offset, self.end_offset)
         if offset < self.local_start_offset or offset > self.end_offset:
-            held = f"{self.local_start_offset}..{self.end_offset}"
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of {held}")
+            local_range = f"{self.local_start_offset}..{self.end_offset}"
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside of the local log {local_range}")
         if offset >= limit:
             return None
         return self._reader.read(offset, max_bytes, limit)
 
     def find_batch_by_time(self, timestamp: int, offset: int) -> CandidateBatch | None:
-        """The first batch that reaches `offset` and claims a record not earlier than `timestamp` (ms): a step of a
-        look-up by time (`time_lookup.py`)."""
+        """Returns the first batch that ends at or after `offset` and whose header names a timestamp of at least
+        `timestamp` (ms).
+
+        This is one step of a look-up by time (`time_lookup.py`).
+        """
         return self._index.find_batch_by_time(self._writer.segments, timestamp, offset)
 
     @property
     def max_timestamp(self) -> int:
-        """The greatest timestamp that any batch claims; -1 while there is none."""
+        """Returns the greatest timestamp in any batch header, or -1 if there is none."""
         return max(segment.max_timestamp for segment in self._writer.segments)
 
-    # -- roll and cut -------------------------------------------------------------------------------------------------
+    # -- roll and truncate --------------------------------------------------------------------------------------------
 
     def is_roll_due(self, now_ms: int, *, max_age_ms: int | None = None) -> bool:
-        """Whether the active segment is to be closed for its age alone."""
+        """True if the active segment has to be closed because of its age."""
         return is_roll_due(self._writer.active, self.config, now_ms, self.name, max_age_ms)
 
     def segment_created_ms(self, offset: int) -> int:
-        """When the segment that holds `offset` got its first batch, by the broker's clock."""
+        """Returns when the segment that holds `offset` got its first batch, by the broker's clock."""
         segments = self._writer.segments
         return segments[max(find_segment_number(segments, offset), 0)].created_ms
 
     def roll(self) -> None:
-        """Closes the active segment and begins the next one; nothing when it is empty."""
+        """Closes the active segment and starts the next one. Does nothing if the active segment is empty."""
         if self._group_flush.write_failure:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
         if self._writer.active.size == 0:
@@ -399,8 +437,11 @@ class DiskLog:
             raise self._storage_error(error) from None
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts the batch that holds `offset` and all after it; the end is then where that batch began, and the start no
-        higher. `flush` before the next append: else a power cut could bring back parts of both histories."""
+        """Truncates the log at the batch that holds `offset`: this batch and all later ones go.
+
+        The log end is then the first offset of that batch, and the log start is not above it. Call `flush` before the
+        next append: otherwise a power cut could bring back parts of both histories.
+        """
         if offset >= self.end_offset:
             return
         if offset <= self._writer.segments[0].base_offset:
@@ -411,8 +452,11 @@ class DiskLog:
         self.lower_start(self.end_offset)
 
     def truncate_fully_and_start_at(self, offset: int, epochs: Lineage, producer_snapshot: bytes | None) -> None:
-        """Forgets all that is local and begins empty at `offset`, with the history that others kept of what lies
-        below it (the bucket, or a leader). `flush` before the next append, as after `truncate_to`."""
+        """Deletes all local records and restarts the empty log at `offset`.
+
+        `epochs` and `producer_snapshot` describe the records below `offset`, as the bucket or a leader has them. Call
+        `flush` before the next append, as after `truncate_to`.
+        """
         producers = ProducerStates(offset)
         if producer_snapshot:
             producers = ProducerStates.from_snapshot(producer_snapshot, offset, where=self.name)
@@ -420,8 +464,10 @@ class DiskLog:
         self._run_truncation(lambda: truncation.truncate_fully(self._writer, offset, epochs, producers, interval))
 
     def _run_truncation(self, action: Callable[[], None]) -> None:
-        """A cut that fails half way leaves a directory that only opening it anew can judge: `Unavailable`, final or not
-        as the disk was."""
+        """Runs a truncation. If it fails half way, the directory has to be opened again before it can be used.
+
+        Raises `Unavailable`, with `final` as the disk reported it.
+        """
         if self._group_flush.write_failure:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
         self._reader.clear_hints()
@@ -429,35 +475,46 @@ class DiskLog:
         try:
             action()
         except Unavailable as error:
-            self._group_flush.fail(f"a cut of the log failed: {error}", final=error.final)
+            self._group_flush.fail(f"a truncation of the log failed: {error}", final=error.final)
             raise Unavailable(self._group_flush.write_failure, final=error.final) from None
 
     def repair_leader_epochs(self) -> bool:
-        """Holds the lineage against every batch and mends it; whether it was wrong. Reads all headers."""
+        """Compares the lineage with every batch header and corrects it. Returns True if it was wrong. Reads the whole
+        log."""
         return self._writer.repair_leader_epochs()
 
     def advance_start(self, offset: int) -> None:
-        """Records below `offset` are gone for every reader. Files stay until `drop_local_below`."""
+        """Moves the log start to `offset`: no reader gets the records below it. Their files stay until
+        `drop_local_below`."""
         self.start_offset = max(self.start_offset, min(offset, self.end_offset))
         self._writer.epochs.truncate_start(self.start_offset)
 
     def lower_start(self, offset: int) -> None:
-        """The log starts at `offset` at the latest: what is to follow there is of another history than what was gone,
-        and would be acknowledged and read by nobody."""
+        """Moves the log start down to `offset` if it is higher.
+
+        Records that are appended there belong to another history than the deleted ones. Below the log start they would
+        be acknowledged, and nobody could read them.
+        """
         self.start_offset = min(self.start_offset, offset)
 
     async def drop_local_below(self, offset: int) -> int:
-        """Takes closed segments that end at or below `offset` out of the log, for `sweep` to delete; how many."""
+        """Removes closed segments that end at or below `offset` from the log, and returns how many.
+
+        `delete_dropped_files` deletes their files later.
+        """
         await self._deletion.sync_producer_snapshot(offset)
         self._reader.clear_hints()
         return self._deletion.drop_segments_below(offset, self._clock.wall_ms())
 
     async def delete_dropped_files(self, now_ms: int) -> int:
-        """Deletes dropped files that are older than file.delete.delay.ms; returns how many."""
+        """Deletes files of dropped segments that are older than file.delete.delay.ms. Returns how many."""
         return await self._deletion.delete_files(now_ms - self.config.file_delete_delay_ms)
 
     async def flush(self, up_to: int | None = None) -> int:
-        """Durable below `up_to` (all, with indexes); returns the flushed offset. `Unavailable`, perhaps final."""
+        """Makes the log durable below `up_to`; None means all of it, with indexes. Returns the flushed offset.
+
+        Raises `Unavailable`, perhaps final.
+        """
         made, flushed = self.truncations.made, await self._group_flush.flush(up_to)
         self.truncations.mark_synced(made if up_to is None else 0)
         return flushed

@@ -1,7 +1,8 @@
 """One fsync for many callers: makes a log durable up to an offset.
 
-Nothing counts as flushed before the names of its files are durable too, nor when a cut took it back while the sync ran.
-A failed sync is final: what the page cache holds is unknown from then on; a second try that succeeds proves nothing.
+Records count as flushed only if the names of their files are durable too, and if no truncation removed them while the
+fsync ran. A failed fsync is final: the state of the page cache is unknown from then on, and a second fsync that
+succeeds proves nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class GroupFlush:
-    """The fsyncs of one log. `broken` says why there are no more, `final` that the disk failed."""
+    """The fsyncs of one log. `write_failure` says why there are no more, `has_disk_failed` that the disk failed."""
 
     def __init__(self, writer: LogWriter, clock: Clock, metrics: Metrics) -> None:
         self.write_failure = ""
@@ -31,12 +32,15 @@ class GroupFlush:
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
 
     def fail(self, why: str, *, final: bool) -> None:
-        """The log takes nothing any more. That the disk failed stays, whatever comes later."""
+        """Stops all writes to the log. `has_disk_failed` stays True once it is set."""
         self.write_failure, self.has_disk_failed = why, final or self.has_disk_failed
 
     async def flush(self, up_to: int | None) -> int:
-        """Durable below `up_to`; None also proves the indexes, so that a start after a power cut begins there. Callers
-        that come while a sync runs share the next one. Returns the flushed offset."""
+        """Makes the log durable below `up_to` and returns the flushed offset.
+
+        With None it also checkpoints the indexes, so that a start after a power cut checks only what follows. Callers
+        that come while an fsync runs share the next one.
+        """
         unsynced = self._writer.unsynced
         target = self._writer.end_offset if up_to is None else up_to
         while True:
@@ -63,28 +67,29 @@ class GroupFlush:
 
     async def _sync(self, whole: bool) -> None:
         began = self._clock.mono_ns()
-        tail, unsynced = self._writer, self._writer.unsynced
-        end = unsynced.lowest_end = tail.end_offset
+        writer, unsynced = self._writer, self._writer.unsynced
+        end = unsynced.lowest_end = writer.end_offset
         if whole:
-            tail.write_indexes()
-        active, noted = tail.active, self._copy_active()
+            writer.write_indexes()
+        active, synced = writer.active, self._copy_active()
         since = min(unsynced.checkpointed_to, unsynced.flushed_offset) if whole else unsynced.flushed_offset
-        for segment in list(tail.segments):
+        for segment in list(writer.segments):
             if segment.next_offset > since or segment is active:
                 for path in self._paths_to_sync(segment, with_indexes=whole or segment is not active):
-                    # A cut or a drop may have come while the last file was synced.
-                    if any(one is segment for one in tail.segments):
-                        await tail.files.open(path).sync()
+                    # A truncation or a drop may have removed the segment during the fsync before this one.
+                    if any(present is segment for present in writer.segments):
+                        await writer.files.open(path).sync()
         await self._sync_directory()
-        if whole and unsynced.lowest_end == end and active is tail.active:
-            tail.checkpoint_active(noted)
-            await tail.files.open(f"{tail.files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
+        if whole and unsynced.lowest_end == end and active is writer.active:
+            writer.checkpoint_active(synced)
+            await writer.files.open(f"{writer.files.directory}/{checkpoints.SEGMENTS_FILE}").sync()
             unsynced.checkpointed_to = min(end, unsynced.lowest_end)
         unsynced.flushed_offset = max(unsynced.flushed_offset, min(end, unsynced.lowest_end))
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
 
     def _copy_active(self) -> Segment:
-        """The active segment as it stands now, for the line that proves it once this is durable."""
+        """Copies the facts of the active segment as of now, for the checkpoint line that is written once they are
+        durable."""
         active, builder = self._writer.active, self._writer.builder
         return Segment(
             active.base_offset,
@@ -107,17 +112,22 @@ class GroupFlush:
                     yield path
 
     async def _sync_directory(self) -> None:
-        """Replaced files and names; once also the names of the folders above, which may be new themselves."""
+        """Syncs replaced files and the directory. The first call also syncs the parent directories, which may be new
+        themselves."""
         unsynced = self._writer.unsynced
-        replaced, names, above = unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed
+        replaced, directory_changed, parents_changed = (
+            unsynced.replaced_files,
+            unsynced.directory_changed,
+            unsynced.parents_changed,
+        )
         unsynced.replaced_files, unsynced.directory_changed, unsynced.parents_changed = set(), False, False
         try:
-            await self._sync_files(sorted(replaced), names, above)
+            await self._sync_files(sorted(replaced), directory_changed, parents_changed)
         except BaseException:
-            # Failed or cancelled half way: the next sync begins where this one did.
+            # The fsync failed or was cancelled half way: the next one repeats all of it.
             unsynced.replaced_files |= replaced
-            unsynced.directory_changed |= names
-            unsynced.parents_changed |= above
+            unsynced.directory_changed |= directory_changed
+            unsynced.parents_changed |= parents_changed
             raise
 
     async def _sync_files(self, replaced_files: Iterable[str], directory_changed: bool, parents_changed: bool) -> None:

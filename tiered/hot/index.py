@@ -1,8 +1,9 @@
-"""Sparse indexes of a segment, over bytes in Kafka's formats: built batch by batch, searched by bisection.
+"""The sparse indexes of a segment, as bytes in Kafka's formats.
 
-Offset index: 8 bytes an entry, (offset - base offset, file position) of a batch; the offset is the batch's *last*.
-Time index: 12 bytes an entry, (timestamp, offset - base offset): no record up to that offset has a later timestamp.
-Both are hints that must prove themselves: an entry is believed when the batch at its position has that last offset.
+Offset index: 8 bytes an entry, (offset - base offset, file position) of a batch; the offset is the *last* one of the
+batch. Time index: 12 bytes an entry, (timestamp, offset - base offset): no record up to that offset has a later
+timestamp. Both are hints: an entry counts only if the batch at its position has that last offset. Look-ups are binary
+searches.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tiered.ports import Buffer
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 RELATIVE_MAX = 2**31 - 1
-"""A segment spans at most this many offsets, and as many bytes."""
+"""Limit on the offsets and on the bytes of a segment."""
 
 _OFFSET_OF = struct.Struct(">i")
 _POSITION_OF = struct.Struct(">4xi")
@@ -23,8 +24,11 @@ _TIMESTAMP_OF = struct.Struct(">q")
 
 
 class IndexBuilder:
-    """Both indexes of a segment that grows. They are a function of its batches and the interval alone, so that an
-    index rebuilt from a log equals the one written along with it."""
+    """Both indexes of a growing segment.
+
+    They depend only on the batches and on the interval. Therefore an index that is rebuilt from a log equals the
+    original one.
+    """
 
     def __init__(self, base_offset: int, interval: int, offsets: Buffer = b"", times: Buffer = b"") -> None:
         self.base_offset = base_offset
@@ -32,7 +36,7 @@ class IndexBuilder:
         self.offsets = bytearray(offsets)
         self.times = bytearray(times)
         self.unindexed_bytes = 0
-        """Bytes of log since the last offset entry."""
+        """Bytes of the log after the last offset entry."""
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self._last_time = -1
@@ -42,7 +46,7 @@ class IndexBuilder:
             self.max_timestamp_offset = base_offset + relative
 
     def add_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """A batch of `size` bytes stands at `position`."""
+        """Adds the batch of `size` bytes at `position`."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -53,11 +57,11 @@ class IndexBuilder:
         self.unindexed_bytes += size
 
     def finish(self) -> None:
-        """The segment closes: its greatest timestamp must be found in the time index."""
+        """Adds the time entry of the greatest timestamp when the segment closes."""
         self._add_time_entry()
 
     def is_full(self, index_bytes: int) -> bool:
-        """Whether either index has reached `index_bytes`; one time entry is kept for `finish`."""
+        """True if either index has reached `index_bytes`. Room for one time entry is reserved for `finish`."""
         return (
             len(self.offsets) >= index_bytes // OFFSET_ENTRY.size * OFFSET_ENTRY.size
             or len(self.times) >= (index_bytes // TIME_ENTRY.size - 1) * TIME_ENTRY.size
@@ -70,34 +74,39 @@ class IndexBuilder:
 
 
 def lookup_offset(offsets: Buffer, relative: int) -> tuple[int, int]:
-    """(relative last offset, position) of the last entry at or below `relative`; (-1, 0) when there is none.
+    """Returns (relative last offset, position) of the last entry at or below `relative`, or (-1, 0) if there is none.
 
-    The batch that holds the offset stands at this position or after it.
+    The batch that holds the offset is at this position or after it.
     """
     at = bisect_right(range(len(offsets) // 8), relative, key=lambda i: _OFFSET_OF.unpack_from(offsets, i * 8)[0])
     return OFFSET_ENTRY.unpack_from(offsets, at * 8 - 8) if at else (-1, 0)
 
 
 def lookup_position(offsets: Buffer, limit: int) -> int:
-    """The last indexed position <= `limit`, or 0: where the search for the last whole batch below `limit` begins."""
+    """Returns the last indexed position <= `limit`, or 0. The search for the last whole batch below `limit` starts
+    there."""
     at = bisect_right(range(len(offsets) // 8), limit, key=lambda i: _POSITION_OF.unpack_from(offsets, i * 8)[0])
     return _POSITION_OF.unpack_from(offsets, at * 8 - 8)[0] if at else 0
 
 
 def lookup_timestamp(times: Buffer, timestamp: int) -> int:
-    """The relative offset of the last entry with an earlier timestamp, or -1: all up to it are earlier."""
+    """Returns the relative offset of the last entry with an earlier timestamp, or -1.
+    All records up to it are earlier."""
     at = bisect_left(range(len(times) // 12), timestamp, key=lambda i: _TIMESTAMP_OF.unpack_from(times, i * 12)[0])
     return TIME_ENTRY.unpack_from(times, at * 12 - 12)[1] if at else -1
 
 
 def time_bytes_below(times: Buffer, relative: int) -> int:
-    """Bytes of the time index to keep so that every entry's offset is below `relative`."""
+    """Returns how many bytes of the time index to keep so that every entry's offset is below `relative`."""
     return 12 * bisect_left(range(len(times) // 12), relative, key=lambda i: TIME_ENTRY.unpack_from(times, i * 12)[1])
 
 
 def valid_offset_bytes(offsets: Buffer, size: int) -> int:
-    """Bytes of the longest prefix that can be an offset index of a log of `size` bytes: whole entries, both columns
-    strictly increasing, positions inside the log. Cuts off what a writer preallocated or a crash tore."""
+    """Returns the size of the longest prefix that can be an offset index of a log of `size` bytes.
+
+    Entries are whole, both columns strictly increase, and positions are inside the log. The rest was preallocated by
+    the writer or torn by a crash.
+    """
     offset, position, kept = -1, 0, 0
     whole = len(offsets) // 8 * 8
     for next_offset, next_position in OFFSET_ENTRY.iter_unpack(memoryview(offsets)[:whole]):
@@ -108,7 +117,7 @@ def valid_offset_bytes(offsets: Buffer, size: int) -> int:
 
 
 def valid_time_bytes(times: Buffer) -> int:
-    """Bytes of the longest prefix that can be a time index: timestamps and offsets increasing."""
+    """Returns the size of the longest prefix that can be a time index: timestamps and offsets increase."""
     timestamp, offset, kept = -1, -1, 0
     whole = len(times) // 12 * 12
     for next_timestamp, next_offset in TIME_ENTRY.iter_unpack(memoryview(times)[:whole]):
@@ -119,7 +128,8 @@ def valid_time_bytes(times: Buffer) -> int:
 
 
 def rebase_indexes(offsets: Buffer, times: Buffer, first: int, position: int) -> tuple[bytes, bytes]:
-    """Both indexes as if the segment began at relative offset `first`, file position `position` (a batch's edge)."""
+    """Returns both indexes as if the segment began at relative offset `first` and file `position`, the start of a
+    batch."""
     moved = [
         OFFSET_ENTRY.pack(offset - first, at - position)
         for offset, at in OFFSET_ENTRY.iter_unpack(offsets)

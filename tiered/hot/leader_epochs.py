@@ -1,6 +1,7 @@
-"""The lineage of a log: which leader epoch wrote from which offset on, and where two histories part.
+"""The lineage of a log: which leader epoch wrote from which offset on, and where two histories diverge.
 
-Pure. Entries grow in both columns; an epoch that wrote nothing leaves no entry once the log is opened again.
+Pure. Epochs and offsets both increase from entry to entry. An epoch that wrote nothing has no entry once the log is
+opened again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _START = itemgetter(1)
 
 
 class LeaderEpochs:
-    """(epoch, start offset) of one partition. `latest` is the newest epoch, or -1."""
+    """The lineage of one partition. `latest` is the newest epoch, or -1."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._entries: list[tuple[int, int]] = []
@@ -35,8 +36,10 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     def assign(self, epoch: int, start: int) -> bool:
-        """`epoch` writes from `start` on. Entries that this contradicts (same or newer epoch, or a start not below)
-        go: the newest statement holds. Returns whether anything changed."""
+        """Records that `epoch` writes from `start` on, and returns True if anything changed.
+
+        Entries that contradict this (the same or a newer epoch, or a start at or above `start`) are removed.
+        """
         changed = self._assign(epoch, start)
         if changed:
             self.check()
@@ -53,15 +56,16 @@ class LeaderEpochs:
         return True
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote (or will write) `offset`; -1 below the first entry."""
+        """Returns the epoch that wrote or will write `offset`, or -1 below the first entry."""
         at = bisect_right(self._entries, offset, key=_START)
         return self._entries[at - 1][0] if at else NO_EPOCH
 
     def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, where it ends): what a follower compares its own end with.
+        """Returns (largest known epoch <= `epoch`, its end offset): a follower compares its own log end with it.
 
-        `end_offset` is the log's end, where the latest epoch ends. (-1, -1) when the epoch is unknown (newer than all)
-        or older than all: as Kafka answers OffsetForLeaderEpoch.
+        `end_offset` is the log end, where the latest epoch ends. As in Kafka's OffsetForLeaderEpoch, the result is (-1,
+        -1) if `epoch` is newer than all entries. If it is older than all, the result is `epoch` with the start of the
+        first entry.
         """
         if epoch == self.latest and epoch != NO_EPOCH:
             return epoch, end_offset
@@ -73,18 +77,22 @@ class LeaderEpochs:
         return self._entries[at - 1][0], self._entries[at][1]
 
     def truncate_from(self, end_offset: int) -> bool:
-        """Forgets what starts at or above `end_offset`: the log was cut there. Returns whether anything changed."""
+        """Removes entries that start at or above `end_offset`, after a truncation there. Returns True if anything
+        changed."""
         return self._replace([entry for entry in self._entries if entry[1] < end_offset])
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Forgets what lies wholly below `start_offset`; the epoch in force there starts there now."""
+        """Removes epochs that end at or below `start_offset`. The epoch that wrote `start_offset` then starts there.
+
+        Returns True if anything changed.
+        """
         at = bisect_right(self._entries, start_offset, key=_START)
         if at == 0:
             return False
         return self._replace([(self._entries[at - 1][0], start_offset), *self._entries[at:]])
 
     def lineage_within(self, start: int, end: int) -> Lineage:
-        """The part of the lineage that wrote `[start, end)`, its first entry moved up to `start`."""
+        """Returns the part of the lineage that wrote `[start, end)`, with its first entry moved up to `start`."""
         at = max(bisect_right(self._entries, start, key=_START) - 1, 0)
         return tuple((epoch, max(begin, start)) for epoch, begin in self._entries[at:] if begin < end)
 
@@ -96,7 +104,7 @@ class LeaderEpochs:
         return changed
 
     def check(self) -> None:
-        """What always holds."""
+        """Checks that both columns increase and that `latest` is the last epoch."""
         for a, b in pairwise(self._entries):
             check_invariant(a[0] < b[0] and a[1] < b[1], "lineage out of order", a, b)
         check_invariant(

@@ -1,7 +1,7 @@
-"""Opens the directory of a partition: segments, indexes, leader epochs and producers as they provably are.
+"""Loads the directory of a partition: segments, indexes, leader epochs and producer state.
 
-Carries out recovery.py's rules on a Disk. Running it again after a crash in its middle gives the same result: it only
-cuts what cannot be served and rebuilds what the log itself implies.
+Applies the rules of recovery.py to a `Disk`. A second run after a crash gives the same result: the loader only
+truncates bytes that cannot be served, and rebuilds what follows from the log itself.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class LoadedLog:
-    """A partition's log as found. The last of `segments` is the active one, `builder` its indexes."""
+    """A partition's log as loaded. The last of `segments` is the active one, and `builder` has its indexes."""
 
     segments: list[Segment]
     builder: IndexBuilder
     index_file_sizes: tuple[int, int]
-    """Bytes of `builder` that its two files hold."""
+    """How many bytes of both indexes in `builder` are in their files."""
     epochs: LeaderEpochs
     producers: ProducerStates
     snapshot_offset: int
@@ -42,11 +42,13 @@ class LoadedLog:
 
 
 class CorruptLog(Corrupt):
-    """Records have to be cut off that no crash explains: nothing is cut before that is noted on the disk."""
+    """Records would have to be truncated that no crash explains. Nothing is truncated before this is noted on the
+    disk."""
 
 
 class LogLoader:
-    """One opening of one directory. `doubted` once it is noted that records are missing: then rot may be cut off."""
+    """One load of one directory. `suspect` is True once a file notes that records are missing: only then may corrupt
+    records be truncated."""
 
     def __init__(
         self,
@@ -68,12 +70,14 @@ class LogLoader:
         self._truncated_bytes = 0
         self._index_file_sizes = (0, 0)
         self._last_epoch = NO_EPOCH
-        """Of the last batch that was checked: a lower one after it is of a history that was cut off."""
+        """Epoch of the last checked batch. A lower epoch after it belongs to a truncated history."""
 
     async def recover(self, start_offset: int, recovery_point: int) -> LoadedLog:
-        """`start_offset` is where an empty directory begins. That records are missing is noted before they are cut off:
-        a death after the cut must not make it look as if they had never been there. `Rotten` where there is no room
-        for that."""
+        """Loads the log. An empty directory begins at `start_offset`.
+
+        The loader notes on the disk that records are missing before it truncates them. Otherwise a crash after the
+        truncation would hide the loss. Raises `CorruptLog` if there is no room for that note.
+        """
         self.suspect = self._files.disk.exists(self._checkpoint_path(checkpoints.SUSPECT_FILE))
         try:
             opened = self.load(start_offset)
@@ -85,8 +89,13 @@ class LogLoader:
             opened = self.load(start_offset)
         end = opened.segments[-1].next_offset
         if self._clean and end < recovery_point and not self.suspect:
-            log.error("log is too short directory=%s end=%d closed_at=%d", self._files.directory, end, recovery_point)
-            why = f"it was closed at {recovery_point} and ends at {end}"
+            log.error(
+                "log ends below the offset of its clean shutdown directory=%s end=%d closed_at=%d",
+                self._files.directory,
+                end,
+                recovery_point,
+            )
+            why = f"the clean shutdown was at offset {recovery_point}, but the log ends at {end}"
             try:
                 await self._mark_suspect(why)
             except Unavailable:
@@ -98,23 +107,23 @@ class LogLoader:
         self.suspect = True
 
     def load(self, start_offset: int) -> LoadedLog:
-        """`Rotten` where records are missing and that is not noted yet."""
+        """Loads the log once. Raises `CorruptLog` if records are missing and this is not noted yet."""
         self._truncated_bytes, self._last_epoch = 0, NO_EPOCH
         listing = self._remove_leftovers()
-        noted = parse_lines(self._files.read(self._checkpoint_path(checkpoints.SEGMENTS_FILE)) or b"")
+        checkpointed = parse_lines(self._files.read(self._checkpoint_path(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
-        held = epochs.lineage if epochs is not None else None
-        # An empty file is what a power cut leaves of an unsynced one; where it is right, the walk finds none.
-        rebuild = not held
+        loaded_lineage = epochs.lineage if epochs is not None else None
+        # A power cut can leave an unsynced file empty. If it was empty before, the rebuild finds no epochs either.
+        rebuild = not loaded_lineage
         epochs = epochs or LeaderEpochs()
-        segments, builder = self._open_segments(listing, noted, epochs, start_offset)
+        segments, builder = self._open_segments(listing, checkpointed, epochs, start_offset)
         end = segments[-1].next_offset
         if self._trusted_to != recovery.WHOLE_LOG and not rebuild:
             rebuild = not self._epochs_match(epochs, segments)
         if rebuild:
             rebuild_epochs(self._files, segments, epochs)
         epochs.truncate_from(end)
-        if epochs.lineage != held:
+        if epochs.lineage != loaded_lineage:
             self._files.replace(
                 self._checkpoint_path(checkpoints.EPOCHS_FILE), checkpoints.encode_lineage(epochs.lineage)
             )
@@ -127,7 +136,8 @@ class LogLoader:
         )
 
     def create(self, start_offset: int) -> LoadedLog:
-        """A directory that was not there before: there is nothing to read. Index files come with their first entry."""
+        """Creates a directory that did not exist: there is nothing to read. Index files are created with their first
+        entry."""
         self._files.disk.make_dirs(self._files.directory)
         self._files.open(self._files.path(start_offset, ".log"), create=True)
         active = Segment(start_offset, start_offset, 0, self._now_ms)
@@ -135,7 +145,8 @@ class LogLoader:
         return LoadedLog([active], builder, (0, 0), LeaderEpochs(), ProducerStates(start_offset), start_offset, 0)
 
     def load_clean(self, entry: CleanLogEntry) -> LoadedLog | None:
-        """As the last process closed it; None when the log file is not what it said."""
+        """Loads the log as the last process closed it. Returns None if the log file has another size than `entry`
+        states."""
         segment = entry.segment
         try:
             if self._files.size(self._files.path(segment.base_offset, ".log")) != segment.size:
@@ -187,7 +198,8 @@ class LogLoader:
         return segments, builder
 
     def _load_closed_segment(self, base: int, following: int, checkpointed: Segment | None) -> Segment:
-        """A segment below the trusted offset: taken by its line, or by its headers when the line does not fit."""
+        """Loads a segment below the trusted offset from its checkpoint line, or from its headers if the line does not
+        match."""
         size = self._files.size(self._files.path(base, ".log"))
         if (
             checkpointed is not None
@@ -200,7 +212,7 @@ class LogLoader:
         end, next_offset = 0, base
         for batch in self._files.walk_batches(base, 0, check_crc=False):
             if batch.base_offset < next_offset or batch.last_offset >= following:
-                break  # no CRC covers the base offset
+                break  # not a batch of this segment: no CRC covers the base offset
             builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
             end, next_offset = batch.position + batch.size, batch.last_offset + 1
         builder.finish()
@@ -211,18 +223,22 @@ class LogLoader:
             )  # fmt: skip
         self._write_indexes(base, builder)
         created = checkpointed.created_ms if checkpointed is not None else self._guess_created_ms(builder)
-        proof = IndexChecksums.of(builder.offsets, builder.times)
-        return Segment(base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, proof)
+        index_checksums = IndexChecksums.of(builder.offsets, builder.times)
+        return Segment(
+            base, next_offset, end, created, builder.max_timestamp, builder.max_timestamp_offset, index_checksums
+        )
 
     def _recover_segment(
         self, base: int, checkpointed: Segment | None, epochs: LeaderEpochs
     ) -> tuple[Segment, IndexBuilder]:
-        """The active segment, or one above the trusted offset: walked with CRC from the last proven point, cut behind
-        the last good batch."""
+        """Loads the active segment, or one above the trusted offset.
+
+        Checks every CRC from the last proven position on, and truncates after the last valid batch.
+        """
         file = self._files.open(self._files.path(base, ".log"), create=True)
         offsets, times = (self._files.read(self._files.path(base, suffix)) for suffix in (".index", ".timeindex"))
-        resume = self._find_recovery_start(base, checkpointed, file.size(), offsets or b"", times or b"")
-        builder, end, next_offset = resume.builder, resume.position, resume.next_offset
+        start = self._find_recovery_start(base, checkpointed, file.size(), offsets or b"", times or b"")
+        builder, end, next_offset = start.builder, start.position, start.next_offset
         self._index_file_sizes = len(builder.offsets), len(builder.times)
         for batch in self._files.walk_batches(base, end, check_crc=True):
             if batch.base_offset != next_offset or batch.leader_epoch < self._last_epoch:
@@ -244,27 +260,30 @@ class LogLoader:
         return segment, builder
 
     def _check_truncation(self, base: int, end: int, next_offset: int, checkpointed: Segment | None) -> None:
-        """Says what is about to be cut off, and why. `Rotten` before anybody is to be told of it."""
+        """Logs what is about to be truncated, and why. Raises `CorruptLog` if a loss is not noted on the disk yet."""
         tail = self._files.log_file(base).map()[end:]
         proved_to = (
             checkpointed.next_offset if checkpointed is not None and checkpointed.index_checksums is not None else base
         )
         torn = self._trusted_to == recovery.WHOLE_LOG and recovery.is_torn(tail, next_offset)
-        cut = recovery.TruncationPoint(next_offset, proved_to, torn)
-        rot = recovery.is_corruption(cut, clean=self._clean, trusted_to=self._trusted_to)
-        if rot and not self.suspect:
-            raise CorruptLog(f"what begins with offset {next_offset} has rotted", where=self._files.path(base, ".log"))
-        (log.error if rot else log.warning)(
+        point = recovery.TruncationPoint(next_offset, proved_to, torn)
+        is_corrupt = recovery.is_corruption(point, clean=self._clean, trusted_to=self._trusted_to)
+        if is_corrupt and not self.suspect:
+            raise CorruptLog(f"records from offset {next_offset} on are corrupt", where=self._files.path(base, ".log"))
+        (log.error if is_corrupt else log.warning)(
             "%s directory=%s base=%d end_offset=%d bytes=%d",
-            "cut off what has rotted" if rot else "cut a torn tail",
+            "truncated corrupt records" if is_corrupt else "truncated a torn write",
             self._files.directory, base, next_offset, len(tail),
         )  # fmt: skip
 
     def _find_recovery_start(
         self, base: int, checkpointed: Segment | None, size: int, offsets: bytes, times: bytes
     ) -> recovery.RecoveryStart:
-        """In a log that is doubted nothing is proved: what rotted may be back, where the power failed before the cut of
-        it was durable, and lie below the point from which on a start looks."""
+        """Returns where the check of a segment starts.
+
+        In a suspect log it starts at 0. If the power failed before the truncation was durable, corrupt records may be
+        back. They may lie below the checkpointed position.
+        """
         interval = self._config.index_interval_bytes
         if self.suspect:
             return recovery.RecoveryStart(0, base, IndexBuilder(base, interval))
@@ -282,12 +301,13 @@ class LogLoader:
         return recovery.RecoveryStart(0, base, IndexBuilder(base, interval))
 
     def _guess_created_ms(self, builder: IndexBuilder) -> int:
-        """When a segment that nobody noted began: not later than now, by its records when they say something."""
+        """Returns a creation time for a segment without one: the time of its newest record if it has one, but not later
+        than now."""
         return min(builder.max_timestamp, self._now_ms) if builder.max_timestamp >= 0 else self._now_ms
 
-    def _truncate_index(self, path: str, held: bytes | None, keep: int) -> None:
-        """Leaves `keep` bytes of an index that holds `held`; None where there is no file."""
-        if held is not None and len(held) > keep:
+    def _truncate_index(self, path: str, content: bytes | None, keep: int) -> None:
+        """Truncates an index to `keep` bytes. `content` is None if there is no file."""
+        if content is not None and len(content) > keep:
             self._files.open(path).truncate(keep)
 
     def _write_indexes(self, base: int, builder: IndexBuilder) -> None:
@@ -297,9 +317,9 @@ class LogLoader:
                 self._files.replace(path, bytes(data))
 
     def _delete_segments(self, bases: tuple[int, ...]) -> None:
-        """Segments behind a hole that power loss made: their offsets were never promised."""
+        """Deletes the segments after a torn one: nobody was promised their offsets."""
         for base in reversed(bases):
-            log.warning("dropped a segment behind a torn one directory=%s base=%d", self._files.directory, base)
+            log.warning("deleted a segment after a torn one directory=%s base=%d", self._files.directory, base)
             self._truncated_bytes += self._files.size(self._files.path(base, ".log"))
             for suffix in (".index", ".timeindex", ".txnindex", ".log", ".snapshot"):
                 self._files.remove(self._files.path(base, suffix))
@@ -307,17 +327,19 @@ class LogLoader:
     # -- leader epochs ------------------------------------------------------------------------------------------------
 
     def _load_epochs(self) -> LeaderEpochs | None:
-        """None when the file does not prove itself."""
+        """Returns the lineage in the checkpoint, or None if the file is invalid."""
         path = self._checkpoint_path(checkpoints.EPOCHS_FILE)
         try:
             return LeaderEpochs(checkpoints.parse_lineage(self._files.read(path) or b"", where=path))
         except Corrupt as error:
-            log.warning("leader epochs are rebuilt from the log error=%s", error)
+            log.warning("leader epochs are rebuilt from the log because their checkpoint is invalid error=%s", error)
             return None
 
     def _epochs_match(self, epochs: LeaderEpochs, segments: list[Segment]) -> bool:
-        """Whether the lineage is that of the batches: after a power cut one of a cut log and its lineage may be back as
-        it was before. Walks the segments in which an epoch begins, and the last; of the rest looks at the first batch.
+        """True if the lineage agrees with the batches.
+
+        After a power cut either a truncated log or its lineage may be back in its earlier state. This walks the last
+        segment and those in which an epoch begins. In all others it looks at the first batch only.
         """
         starts = {start for _, start in epochs.lineage}
         for segment in segments:
@@ -329,13 +351,13 @@ class LogLoader:
                 first = decode_header(self._files.log_file(base).pread(0, HEADER_BYTES))
                 seen = (one for one in [(first.leader_epoch, first.base_offset)])
             if any(epoch != epochs.epoch_at(offset) for epoch, offset in seen):
-                log.warning("leader epochs are those of another history directory=%s", self._files.directory)
+                log.warning("leader epoch checkpoint does not match the batches directory=%s", self._files.directory)
                 return False
         return True
 
 
 def rebuild_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
-    """Makes `epochs` what the batches of these segments say; what it knows of the time before them stays."""
+    """Rebuilds `epochs` from the batches of these segments. Entries from before the first segment stay."""
     epochs.truncate_from(segments[0].base_offset)
     for segment in segments:
         for batch in files.walk_batches(segment.base_offset, 0, check_crc=False):

@@ -1,5 +1,7 @@
-"""Reads of one log: whole batches as slices of its files. Remembered is where readers go on, and what those that follow
-the end were given last: mostly many ask for the same. No file stays open for it.
+"""Reads of one log: whole batches as slices of its files.
+
+Caches the positions where readers continue, and the last read that reached the limit: consumers at the end of a log
+mostly ask for the same. The cache keeps no file open.
 """
 
 from __future__ import annotations
@@ -16,31 +18,34 @@ _NO_READ = (-1, -1, -1, 0, 0)
 
 
 class LogReader:
-    """The way from offsets to bytes. Whoever takes segments away calls `forget`."""
+    """The look-up from offsets to bytes. Code that removes segments calls `clear_hints`."""
 
     def __init__(self, writer: LogWriter, index: SegmentIndex, files: SegmentFiles) -> None:
         self._writer = writer
         self._index = index
         self._files = files
         self._hints: dict[int, tuple[Segment, int]] = {}
-        """Where the batch that begins with an offset stands: the next read of a reader that goes on."""
+        """Offset -> position of the batch that begins with it: the next read of a reader that continues."""
         self._last_read = _NO_READ
-        """Offset and bound of the last read that gave all there was, and segment, position and length of it."""
+        """Offset and limit of the last read that reached its limit; then base offset, position and size of its
+        slice."""
 
     def clear_hints(self) -> None:
-        """Segments are cut or go."""
+        """Clears the cache before segments are truncated or dropped."""
         self._hints.clear()
         self._last_read = _NO_READ
 
     def find_segment(self, offset: int) -> Segment:
-        """The segment that holds `offset`; `Corrupt` in a gap."""
+        """Returns the segment that holds `offset`. Raises `Corrupt` if the offset is in a gap."""
         segment = self._writer.segments[find_segment_number(self._writer.segments, offset)]
         if offset >= segment.next_offset:
-            raise Corrupt(f"offset {offset} is missing", where=self._files.path(segment.base_offset, ".log"))
+            raise Corrupt(
+                f"offset {offset} is missing between two segments", where=self._files.path(segment.base_offset, ".log")
+            )
         return segment
 
     def read(self, offset: int, max_bytes: int, limit: int) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, which is below `limit`; see `DiskLog.read`."""
+        """Returns whole batches from the one that holds `offset`, which is below `limit`. See `DiskLog.read`."""
         last_offset, last_limit, base, position, size = self._last_read
         if offset == last_offset and limit == last_limit and size <= max_bytes:
             return FileSlice(self._files.log_file(base), position, size)

@@ -1,7 +1,8 @@
-"""Where a log grows: the active segment, its indexes in memory, producers and leader epochs as of the end.
+"""The writer of one log: appends to the active segment, its indexes, producer state and leader epochs.
 
-Each step may fail on a full disk, or be the last before a crash, and may be done again: bytes before index entries,
-time entries before offset entries, a segment's line before the next segment's files.
+Each step may fail on a full disk, may be the last one before a crash, and may be repeated. Therefore the order is
+fixed: batches before index entries, time entries before offset entries, the checkpoint line of a segment before the
+files of the next segment.
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ from tiered.ports import Clock, File
 from tiered.records.model import CONTROL, WalkedBatch
 
 INDEX_WRITE_BYTES = 1 << 20
-"""Bytes of log whose index entries may be in memory only: what a start after a kill checks at most."""
+"""Bytes of log whose index entries may be in memory only: a start after a kill checks at most this much."""
 SNAPSHOT_BYTES = 48 << 20
-"""Bytes of log after which producers are snapshotted again: with one largest request on top it stays below 64 MiB."""
+"""Bytes of log after which a producer snapshot is due: with one largest request on top it stays below 64 MiB."""
 CHECKPOINT_LINES_MAX = 64
-"""Lines of one segment in its checkpoint before it is written anew."""
+"""Limit on the lines of one segment in the segment checkpoint, before the checkpoint is rewritten."""
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
 class UnsyncedState:
-    """What a crash of the machine could take back. `flushed_offset` bounds what it could not; `noted_to` bounds what
-    the segment checkpoint proves, indexes included."""
+    """The state that a power cut could take back.
+
+    All records below `flushed_offset` are durable. The segment checkpoint covers the active segment up to
+    `checkpointed_to`, indexes included.
+    """
 
     def __init__(self, flushed_offset: int) -> None:
         self.flushed_offset = flushed_offset
         self.checkpointed_to = -1
         self.lowest_end = flushed_offset
-        """The lowest end since the running sync began: what was cut meanwhile was not synced."""
+        """Lowest log end since the running fsync began. Records above it were truncated meanwhile, so they are not
+        synced."""
         self.replaced_files: set[str] = {checkpoints.EPOCHS_FILE, checkpoints.METADATA_FILE}
-        """Files to sync beside the log. These two an earlier process may have written and not synced."""
+        """Files to fsync beside the log. An earlier process may have written the first two without an fsync."""
         self.directory_changed = True
         self.parents_changed = True
 
@@ -53,7 +58,7 @@ class UnsyncedState:
 
 
 class LogWriter:
-    """The growing end of one log. `segments` is never empty, its last is the active one."""
+    """The growing end of one log. `segments` is never empty, and the last of them is the active one."""
 
     def __init__(
         self,
@@ -74,21 +79,25 @@ class LogWriter:
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
         self.unconfirmed_topic_id = ""
-        """The topic id of a log without records, as long as nobody looked whether its directory names that topic."""
+        """Topic id of a log without records, until `partition.metadata` is checked to name it.
+        Empty once that is done."""
         self._clock = clock
         self._checkpoint_lines = 0
         self._epochs_due = False
         self._fast_below = 0
-        """Up to this size of the active segment a batch is written and noted, and nothing else is due..."""
+        """Below this size of the active segment an append needs only a write and an index entry..."""
         self._fast_config: TopicConfig | None = None
-        """... by these settings."""
+        """... under these settings."""
         self.set_active_segment(opened.builder, opened.index_file_sizes, opened.snapshot_offset)
 
     def set_active_segment(
         self, builder: IndexBuilder, index_file_sizes: tuple[int, int], snapshot_offset: int
     ) -> None:
-        """The last segment is the active one, with `builder` as its indexes, of which its files hold `indexed` bytes;
-        the newest producer snapshot is at `snapshot_at`."""
+        """Makes the last segment the active one.
+
+        `builder` has its indexes, and `index_file_sizes` says how many bytes of both are in their files. The newest
+        producer snapshot is at `snapshot_offset`.
+        """
         self.active = self.segments[-1]
         self.builder = builder
         self._checkpointed: Segment | None = None
@@ -101,8 +110,11 @@ class LogWriter:
         self._snapshot_due = walked_from + SNAPSHOT_BYTES
 
     def begin_empty_segment(self, offset: int, interval: int) -> None:
-        """A new active segment at `offset`. Its log file comes last: indexes without one are swept up by any start,
-        but an empty log, left by a roll that failed half way, would cut off what the old segment still takes."""
+        """Starts a new active segment at `offset`.
+
+        Its log file is created last. Any start deletes indexes without a log file. But after a failed
+        roll an empty log file would make a load truncate the records that the old segment gets next.
+        """
         self._confirm_owner()
         for suffix in reversed(SUFFIXES[:3]):
             self.files.open(self.files.path(offset, suffix), create=True).truncate(0)
@@ -111,7 +123,7 @@ class LogWriter:
         self.set_active_segment(IndexBuilder(offset, interval), (0, 0), offset)
 
     def replace_producers(self, producers: ProducerStates) -> None:
-        """Those of another end of the log."""
+        """Replaces the producer state after the log end has moved."""
         self.producers.leave_limits()
         self.producers = producers
         producers.join_limits(self.producer_limits)
@@ -121,7 +133,8 @@ class LogWriter:
     def write(
         self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], config: TopicConfig, now_ms: int
     ) -> None:
-        """Writes batches that begin at the end. `Unavailable` when the disk refuses: then nothing was written."""
+        """Appends batches that begin at the log end. Raises `Unavailable` if the disk refuses: then nothing was
+        written."""
         self._confirm_owner()
         active = self.active
         if must_roll(active, len(data), batches[-1].last_offset, config) or self.builder.is_full(
@@ -147,7 +160,8 @@ class LogWriter:
         self._update_fast_limit(config)
 
     def write_fast(self, data: bytearray | memoryview | bytes, batch: WalkedBatch, config: TopicConfig) -> bool:
-        """The same for one batch of no producer that is remembered, while nothing else is due; whether it was so."""
+        """Appends one batch without a producer id while nothing else is due. Returns False if `write` is needed
+        instead."""
         active, builder, last_offset = self.active, self.builder, batch.last_offset
         position = active.size
         if (
@@ -172,7 +186,8 @@ class LogWriter:
         self._fast_below = 0 if full else min(config.segment_bytes, self._index_due, self._snapshot_due)
 
     def is_behind(self) -> bool:
-        """Whether indexes or producers on disk are further behind the log than a start should have to make up."""
+        """True if indexes or producer snapshot on disk are further behind the log than a start should have to
+        repeat."""
         return self.active.size >= self._index_due or self.active.size >= self._snapshot_due
 
     def catch_up(self) -> None:
@@ -181,7 +196,7 @@ class LogWriter:
         self.write_indexes()
 
     def roll(self, interval: int) -> None:
-        """Closes the active segment and begins the next one."""
+        """Closes the active segment and starts the next one."""
         old, end = self.active, self.end_offset
         self.builder.finish()
         self.write_indexes()
@@ -189,12 +204,15 @@ class LogWriter:
         self.append_checkpoint([old])
         self.unsynced.replaced_files.add(checkpoints.SEGMENTS_FILE)
         self.take_snapshot()
-        self.files.log_file(old.base_offset).truncate(old.size)  # gives back what was reserved behind its end
+        self.files.log_file(old.base_offset).truncate(old.size)  # releases space that was reserved after its end
         self.begin_empty_segment(end, interval)
 
     def assign_epoch(self, epoch: int, start: int) -> None:
-        """The leader epoch `epoch` writes from `start` on. Its file is written before any index entry of its batches:
-        whoever opens the log walks what no index speaks of, and finds it there."""
+        """Records that leader epoch `epoch` writes from `start` on.
+
+        The epoch file is written before any index entry of the epoch's batches: a load walks all batches after the last
+        index entry, and finds the epoch there.
+        """
         self._epochs_due |= self.epochs.assign(epoch, start)
 
     def _update_producer(self, batch: WalkedBatch, data: bytearray | memoryview | bytes, now_ms: int) -> None:
@@ -211,7 +229,7 @@ class LogWriter:
     # -- beside the log -----------------------------------------------------------------------------------------------
 
     def write_indexes(self) -> None:
-        """Leader epochs and index entries up to the end."""
+        """Writes leader epochs and index entries up to the log end."""
         if self._epochs_due:
             self.save_epochs()
         times, offsets = self.builder.times, self.builder.offsets
@@ -222,10 +240,10 @@ class LogWriter:
         self._index_due = self.active.size + INDEX_WRITE_BYTES
 
     def take_snapshot(self) -> None:
-        """Producers as of the end; the snapshot before it goes unless it stands where a segment begins.
+        """Writes a producer snapshot at the log end, and deletes older snapshots that are not at the base of a segment.
 
-        One that stands there stays: it may be all that is known of what came before the log, and durable, which its
-        successor is not yet.
+        A snapshot at a base offset stays. It may be the only state of producers from before the log start. It may also
+        be durable while the new one is not yet.
         """
         end = self.end_offset
         if not self._is_snapshotted(end):
@@ -240,21 +258,22 @@ class LogWriter:
 
     def _is_snapshotted(self, end: int) -> bool:
         path = self.files.path(end, ".snapshot")
-        held = self.files.read(path)
-        if held is None:
+        data = self.files.read(path)
+        if data is None:
             return False
         try:
-            ProducerStates.from_snapshot(held, end, where=path)
+            ProducerStates.from_snapshot(data, end, where=path)
         except Corrupt:
             return False
         return True
 
     def snapshot_offsets(self) -> tuple[int, ...]:
-        """Offsets of all producer snapshots."""
+        """Returns the offsets of all producer snapshots."""
         return classify_files(self.files.disk.list(self.files.directory)).snapshots
 
     def claim_for_topic(self, topic_id: str, is_new: bool) -> None:
-        """The directory is of this topic: `Refused` when it says that it is another's. A `fresh` one says nothing."""
+        """Writes `partition.metadata`, or checks that it names this topic id.
+        Raises `Refused` if it names another one."""
         path = f"{self.files.directory}/{checkpoints.METADATA_FILE}"
         if is_new:
             self._create(checkpoints.METADATA_FILE, checkpoints.encode_metadata(topic_id))
@@ -265,17 +284,20 @@ class LogWriter:
             self.replace(checkpoints.METADATA_FILE, checkpoints.encode_metadata(topic_id))
         else:
             if owner != topic_id:
-                raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} is of topic id {owner}, not {topic_id}")
+                raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{path} belongs to topic id {owner}, not to {topic_id}")
 
     def _confirm_owner(self) -> None:
-        """Claims what a clean stop did not sync and a power cut may have torn, before the log holds anything: records
-        must not pass to a later topic of that name."""
+        """Checks or rewrites `partition.metadata` before the log holds any record.
+
+        A clean stop does not sync the file of an empty log, so a power cut may have torn it. Records must not pass to a
+        later topic of the same name.
+        """
         if self.unconfirmed_topic_id:
             self.claim_for_topic(self.unconfirmed_topic_id, is_new=False)
             self.unconfirmed_topic_id = ""
 
     def repair_leader_epochs(self) -> bool:
-        """Whether the lineage was not that of the batches; then it is now."""
+        """Compares the lineage with the batches and corrects it. Returns True if it was wrong."""
         walked = LeaderEpochs(self.epochs.lineage)
         rebuild_epochs(self.files, self.segments, walked)
         if walked.lineage == self.epochs.lineage:
@@ -289,13 +311,13 @@ class LogWriter:
         self._epochs_due = False
 
     def _create(self, name: str, data: bytes) -> None:
-        """A small file that was not there; what a crash leaves of it is as good as none."""
+        """Creates a small file that did not exist. Whatever a crash leaves of it counts as absent."""
         self.unsynced.replaced_files.add(name)
         self.unsynced.directory_changed = True
         self.files.create(f"{self.files.directory}/{name}", data)
 
     def replace(self, name: str, data: bytes) -> None:
-        """A small file of the directory; durable with the next sync."""
+        """Replaces a small file of the directory; durable with the next sync."""
         self.unsynced.replaced_files.add(name)
         self.unsynced.directory_changed = True
         self.files.replace(f"{self.files.directory}/{name}", data)
@@ -306,8 +328,11 @@ class LogWriter:
         self.files.open(path, create=True).append([encode_line(segment) for segment in segments])
 
     def checkpoint_active(self, as_synced: Segment) -> None:
-        """The active segment is durable as far as `as_synced`: from there a start after a power cut checks it. The
-        checkpoint is written anew when many of its lines are older than the last such one."""
+        """Records that the active segment is durable as of `as_synced`: a start after a power cut checks only what
+        follows.
+
+        Rewrites the checkpoint once it has too many lines of this segment.
+        """
         self._checkpointed = as_synced
         self._checkpoint_lines += 1
         if self._checkpoint_lines < CHECKPOINT_LINES_MAX:
@@ -316,13 +341,13 @@ class LogWriter:
             self.rewrite_checkpoint()
 
     def rewrite_checkpoint(self) -> None:
-        """The segment checkpoint anew, without old lines and segments that are gone."""
+        """Rewrites the segment checkpoint without old lines and without deleted segments."""
         self._checkpoint_lines = 0
         self.replace(checkpoints.SEGMENTS_FILE, encode_lines([*self.segments[:-1], self._checkpointed or self.active]))
 
     @property
     def unproved_bytes(self) -> int:
-        """Bytes of the active segment that no sync has proved."""
+        """Returns the bytes of the active segment that no checkpoint line covers."""
         return self.active.size - (self._checkpointed.size if self._checkpointed is not None else 0)
 
     def _index_file(self, suffix: str) -> File:

@@ -1,4 +1,4 @@
-"""Producer state as of an offset: the newest snapshot that proves itself, and the headers of the log after it."""
+"""Producer state at an offset, rebuilt from the newest valid snapshot and the batch headers after it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ log = logging.getLogger(__name__)
 
 _SPECIAL = CONTROL | TRANSACTIONAL
 RESTORE_BYTES = 1 << 20
-"""Log before a snapshot that is walked to fill the windows, of which the snapshot holds only the last batch."""
+"""Bytes of log before a snapshot that are read to restore older batches: a snapshot has only the last batch of a
+producer."""
 
 
 def load_producers(
     files: SegmentFiles, segments: Sequence[Segment], snapshots: Sequence[int], end: int, producers_max: int
 ) -> tuple[ProducerStates, int]:
-    """(producers as of `end`, offset of the snapshot used, or where the log begins). Snapshots that do not prove
-    themselves are removed. Of more than `producers_max` those that wrote last are kept."""
+    """Returns (producer state at `end`, offset of the snapshot used; without one, the base offset of the log).
+
+    Invalid snapshots are deleted. Of more than `producers_max` producers, those that wrote last are kept.
+    """
     start, limits = segments[0].base_offset, ProducerLimits(producers_max)
     for offset in usable_snapshots(snapshots, start, end):
         path = files.path(offset, ".snapshot")
         try:
             states = ProducerStates.from_snapshot(files.read(path) or b"", offset, limits, where=path)
         except Corrupt as error:
-            log.warning("producer snapshot is dropped error=%s", error)
+            log.warning("invalid producer snapshot is deleted error=%s", error)
             files.remove(path)
             continue
         if len(states) and offset > start:
@@ -47,7 +50,7 @@ def load_producers(
 
 
 def read_offset_index(files: SegmentFiles, segment: Segment) -> bytes:
-    """The offset index in a segment's file, as far as it can be one."""
+    """Returns the offset index in a segment's file, without bytes that cannot belong to one."""
     data = files.read(files.path(segment.base_offset, ".index")) or b""
     return data[: valid_offset_bytes(data, segment.size)]
 
@@ -75,7 +78,7 @@ def _replay_segment(files: SegmentFiles, states: ProducerStates, segment: Segmen
             else:
                 recent[batch.producer_id] = [batch]
         for written in sorted(recent.values(), key=_last_offset):
-            # Of a producer that only goes on, the last window is all that remains.
+            # Only the last batches of a producer are retained, so earlier ones need not be applied.
             for one in written[-BATCHES_RETAINED:]:
                 states.apply(one)
 
@@ -93,7 +96,7 @@ def _end_transaction(files: SegmentFiles, states: ProducerStates, segment: Segme
 
 
 def _restore_batches(files: SegmentFiles, states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Fills the windows by the log below `offset`, in however many segments it stands."""
+    """Restores the retained batches from the log below `offset`, from as many segments as needed."""
     *before, last = segments[: find_segment_number(segments, offset - 1) + 1]
     index = read_offset_index(files, last)
     limit = lookup_offset(index, offset - 1 - last.base_offset)[1] - RESTORE_BYTES

@@ -1,12 +1,13 @@
-"""Idempotence and transactions of one partition: what each producer wrote last, and which offsets are undecided.
+"""Producer state of one partition: the last batches of each producer, and the open transactions.
 
-Pure. The last five batches of a producer are kept, as many as its clients send before an answer, so that a retry is
-told the offset of its first try. Snapshots are in Kafka's `.snapshot` format, version 1, which holds the last one only.
+Pure. Keeps I11 and I12. The last five batches of each producer are retained, because a client sends up to five requests
+before it waits for a reply. A retry of one of them gets the offset of the first try. Snapshots have Kafka's `.snapshot`
+format, version 1, which has the last batch only.
 
-Ids are bounded, and clients may invent them. A leader that has no room for a new one forgets the producer that wrote
-longest ago, if that one cannot be about to retry (`IDLE_MS`). Else it refuses the new one: to forget a producer that
-retries would be to write its records twice. Followers and starts have no choice, and keep those that wrote last: these
-are the ones that the leader keeps.
+The number of producer ids is bounded, because clients may invent ids. If there is no room for a new id, a leader
+forgets the producer that wrote longest ago, provided that it wrote nothing for `IDLE_MS`. Otherwise the leader refuses
+the new producer: a retry of a forgotten producer would be written twice. Followers, and a broker that loads its logs,
+cannot refuse. They keep the producers that wrote last, and so does the leader.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tiered.records.native import crc32c
 
 BATCHES_RETAINED = 5
 UNSEEN = -1
-"""This process has not seen the producer write: it is known from a snapshot or the log."""
+"""The producer is known from a snapshot or the log: it has not written since this process started."""
 SEQUENCE_MAX = 2**31 - 1
 
 IDLE_MS = 600_000
-"""After so long no client tries a batch again: they give up after two to five minutes, unless told otherwise."""
+"""After this time no client retries a batch: by default clients stop after two to five minutes."""
 PER_PARTITION = "tiered.producer.ids.max.per.partition"
 TOTAL = "tiered.producer.ids.max"
 
@@ -43,11 +44,11 @@ _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _COMMIT = 1
 _LAST_OFFSET = itemgetter(3)
-"""Of an entry of a snapshot."""
+"""Sort key of snapshot entries."""
 
 
 class BatchMetadata(NamedTuple):
-    """One batch that a producer wrote."""
+    """One batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -57,7 +58,7 @@ class BatchMetadata(NamedTuple):
 
 
 class AbortedTxn(NamedTuple):
-    """One aborted transaction, as a line of Kafka's `.txnindex` (34 bytes)."""
+    """One aborted transaction, as an entry of Kafka's `.txnindex` (34 bytes)."""
 
     producer_id: int
     first_offset: int
@@ -69,7 +70,7 @@ class AbortedTxn(NamedTuple):
 
 
 def decode_aborted_txns(data: Buffer) -> list[AbortedTxn]:
-    """All whole entries of a `.txnindex`; stops at the first of an unknown version."""
+    """Returns all whole entries of a `.txnindex`, up to the first of an unknown version."""
     out = []
     whole = len(data) // _ABORTED.size * _ABORTED.size
     for version, *fields in _ABORTED.iter_unpack(memoryview(data)[:whole]):
@@ -81,17 +82,17 @@ def decode_aborted_txns(data: Buffer) -> list[AbortedTxn]:
 
 @dataclass(slots=True)
 class ProducerStateEntry:
-    """What one producer id wrote last here."""
+    """The last batches and the transaction of one producer id in this partition."""
 
     producer_id: int
     epoch: int
     batches: list[BatchMetadata] = field(default_factory=list)
     timestamp: int = -1
-    """Of its last record."""
+    """Timestamp of the last record."""
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
     last_seen_ms: int = field(default=UNSEEN, compare=False)
-    """When it last wrote, by the broker's clock."""
+    """When the producer last wrote, by the broker's clock."""
 
     def find_batch(self, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
         for written in self.batches:
@@ -101,7 +102,8 @@ class ProducerStateEntry:
 
 
 class ProducerLimits:
-    """How many producers all logs of a broker may know of, together and each. `held`: how many they do."""
+    """Limits on the producer ids of all logs of a broker, together and each. `producer_count` is how many they have
+    now."""
 
     __slots__ = ("per_partition", "producer_count", "total")
 
@@ -112,19 +114,21 @@ class ProducerLimits:
 
     @property
     def is_nearly_full(self) -> bool:
-        """True if there is little room left: then silent producers go sooner."""
+        """True if 90 % of the total is used: silent producers then expire sooner."""
         return self.producer_count * 10 >= self.total * 9
 
 
 class ProducerStates:
-    """All producers of one partition. `end_offset` is the offset up to which batches were applied. They count against
-    `limits`, which they share with other partitions once they `join` them."""
+    """All producers of one partition. All batches below `end_offset` are applied.
+
+    The producers count against `limits`. `join_limits` shares limits with other partitions.
+    """
 
     def __init__(self, end_offset: int = 0, limits: ProducerLimits | None = None) -> None:
         self.end_offset = end_offset
         self._limits = limits or ProducerLimits()
         self._producers: OrderedDict[int, ProducerStateEntry] = OrderedDict()
-        """Who wrote last stands last."""
+        """Ordered by their last write, the newest last."""
         self._ongoing_txns: dict[int, int] = {}
         """First offset of each open transaction -> producer id, in the order of offsets."""
         self._unreplicated_txns: list[tuple[int, int]] = []
@@ -137,11 +141,14 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def list_producers(self) -> list[ProducerStateEntry]:
-        """Every producer that is remembered, by id."""
+        """Returns all known producers, by id."""
         return [self._producers[producer_id] for producer_id in sorted(self._producers)]
 
     def next_sequence(self, producer_id: int, epoch: int) -> int | None:
-        """Which number has to come next of this producer in this epoch; None: none has to, or its epoch is over."""
+        """Returns the sequence number that this producer has to send next in this epoch.
+
+        Returns None if any number is accepted, or if the epoch is over.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             return 0 if self.end_offset == 0 else None
@@ -152,14 +159,14 @@ class ProducerStates:
     # -- room ---------------------------------------------------------------------------------------------------------
 
     def join_limits(self, limits: ProducerLimits) -> None:
-        """Counts against these limits from now on."""
+        """Counts the producers against these limits from now on."""
         self._limits.producer_count -= len(self._producers)
         self._limits = limits
         limits.producer_count += len(self._producers)
         self._trim()
 
     def leave_limits(self) -> None:
-        """The log is closed, or has others now."""
+        """Stops counting against shared limits: the log is closed, or its producer state was replaced."""
         self.join_limits(ProducerLimits(self._limits.per_partition))
 
     def _add(self, producer_id: int, epoch: int) -> ProducerStateEntry:
@@ -173,7 +180,7 @@ class ProducerStates:
         self._limits.producer_count -= 1
 
     def _trim(self, keep_id: int = -1) -> None:
-        """Forgets those that wrote longest ago, above the limit of one partition."""
+        """Forgets the producers that wrote longest ago, above the limit of one partition."""
         while len(self._producers) > self._limits.per_partition:
             oldest = self._oldest()
             if oldest is None or oldest.producer_id == keep_id:
@@ -181,11 +188,11 @@ class ProducerStates:
             self._forget(oldest.producer_id)
 
     def _oldest(self) -> ProducerStateEntry | None:
-        """The one that wrote longest ago, of those without an open transaction."""
+        """Returns the producer that wrote longest ago, of those without an open transaction."""
         return next((each for each in self._producers.values() if each.txn_first_offset < 0), None)
 
     def _make_room(self, new_producers: int, now_ms: int) -> None:
-        """For `new` producers. `Refused` with what clients try again, where none is idle."""
+        """Makes room for `new_producers`. Raises `Refused` with a retriable code if no producer is idle."""
         limits = self._limits
         while True:
             if len(self._producers) + new_producers > limits.per_partition:
@@ -199,40 +206,45 @@ class ProducerStates:
             if oldest is not None and oldest.last_seen_ms == UNSEEN:
                 oldest.last_seen_ms = now_ms
             if oldest is None or now_ms - oldest.last_seen_ms < IDLE_MS:
-                raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{full}, and none that was idle for ten minutes")
+                raise Refused(
+                    Code.THROTTLING_QUOTA_EXCEEDED, f"{full}, and none was idle for ten minutes: try again later"
+                )
             self._forget(oldest.producer_id)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def find_duplicates(self, batches: Sequence[WalkedBatch], now_ms: int) -> list[BatchMetadata]:
-        """The leading batches that stand in the log already (a retry); `Refused` when the rest does not follow on, or
-        comes from a new producer for which there is no room."""
-        known: list[BatchMetadata] = []
+        """Returns the leading batches that are in the log already (a retry).
+
+        Raises `Refused` if the rest does not follow in sequence, or comes from a new producer for which there is no
+        room.
+        """
+        duplicates: list[BatchMetadata] = []
         new = 0
-        tails: dict[int, tuple[int, int]] = {}
+        accepted: dict[int, tuple[int, int]] = {}
         for batch in batches:
             if batch.producer_id < 0:
                 continue
             last = _last_sequence(batch)
             producer = self._producers.get(batch.producer_id)
-            if producer is not None and batch.producer_id not in tails and producer.epoch == batch.producer_epoch:
-                written = producer.find_batch(batch.base_sequence, last)
-                if written is not None and len(known) == batches.index(batch):
-                    known.append(written)
+            if producer is not None and batch.producer_id not in accepted and producer.epoch == batch.producer_epoch:
+                duplicate = producer.find_batch(batch.base_sequence, last)
+                if duplicate is not None and len(duplicates) == batches.index(batch):
+                    duplicates.append(duplicate)
                     continue
-            self._check_follows(batch, producer, tails.get(batch.producer_id))
-            new += producer is None and batch.producer_id not in tails
-            tails[batch.producer_id] = (batch.producer_epoch, last)
+            self._check_follows(batch, producer, accepted.get(batch.producer_id))
+            new += producer is None and batch.producer_id not in accepted
+            accepted[batch.producer_id] = (batch.producer_epoch, last)
         if new:
             self._make_room(new, now_ms)
-        return known
+        return duplicates
 
     def _check_follows(
         self, batch: WalkedBatch, producer: ProducerStateEntry | None, tail: tuple[int, int] | None
     ) -> None:
         if tail is None:
             if producer is None:
-                # One that was forgotten may go on; a log that never held a record has nothing to go on from.
+                # A forgotten producer may continue. In a log that never had a record there is nothing to continue.
                 if self.end_offset == 0 and batch.base_sequence != 0:
                     raise Refused(
                         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -260,7 +272,7 @@ class ProducerStates:
     # -- applying -----------------------------------------------------------------------------------------------------
 
     def apply(self, batch: WalkedBatch, now_ms: int = UNSEEN) -> None:
-        """A data batch stands in the log since `now_ms`, with its final offsets."""
+        """Applies a data batch that is in the log since `now_ms`, with its final offsets."""
         self.end_offset = batch.last_offset + 1
         if batch.producer_id < 0:
             return
@@ -284,8 +296,11 @@ class ProducerStates:
             self._ongoing_txns[batch.base_offset] = batch.producer_id
 
     def end_transaction(self, marker: WalkedBatch, batch: Buffer, now_ms: int = UNSEEN) -> AbortedTxn | None:
-        """A control batch stands in the log since `now_ms`, its bytes in `batch`; its one record says how the
-        transaction ended. Returns the entry for the transaction index when it aborts something."""
+        """Applies a control batch that is in the log since `now_ms`, with its bytes in `batch`.
+
+        Its one record says how the transaction ended. Returns the entry for the transaction index if it aborts a
+        transaction.
+        """
         assert marker.attributes & CONTROL
         commit, coordinator_epoch = _decode_marker(batch)
         self.end_offset = marker.last_offset + 1
@@ -309,13 +324,13 @@ class ProducerStates:
         return AbortedTxn(marker.producer_id, first, marker.last_offset, stable)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Transactions whose marker lies below the high watermark are decided for every reader."""
+        """Drops ended transactions whose marker is below the high watermark: every reader can know their outcome."""
         if self._unreplicated_txns:
             self._unreplicated_txns = [ended for ended in self._unreplicated_txns if ended[1] >= high_watermark]
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset whose fate a read_committed reader cannot know yet."""
+        """Returns the first offset whose outcome a read_committed reader cannot know yet, or None."""
         if not self._unreplicated_txns and not self._ongoing_txns:
             return None
         candidates = [first for first, _ in self._unreplicated_txns]
@@ -323,22 +338,26 @@ class ProducerStates:
         return min(candidates, default=None)
 
     def remove_expired(self, now_ms: int, idle_ms: int) -> None:
-        """Forgets producers that wrote nothing for `idle_ms` and have no open transaction. The broker's clock counts
-        (in Kafka their records' timestamps do): who replays old records is not forgotten between two tries. Of those
-        that this process has not seen the time counts from the first look at them."""
-        idle: list[int] = []
+        """Forgets producers that wrote nothing for `idle_ms` and have no open transaction.
+
+        The broker's clock counts, not the record timestamps as in Kafka: a producer that replays old records is not
+        forgotten between two tries. For producers that this process has not seen write, the time counts from the first
+        call.
+        """
+        idle_ids: list[int] = []
         for producer in self._producers.values():
             if producer.last_seen_ms == UNSEEN:
                 producer.last_seen_ms = now_ms
             if producer.txn_first_offset < 0 and now_ms - producer.last_seen_ms >= idle_ms:
-                idle.append(producer.producer_id)
-        for producer_id in idle:
+                idle_ids.append(producer.producer_id)
+        for producer_id in idle_ids:
             self._forget(producer_id)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def encode_snapshot(self) -> bytes:
-        """Kafka's producer snapshot, version 1, of all producers; later starts will believe it."""
+        """Encodes all producers as Kafka's producer snapshot, version 1. Later starts trust it, so the state is checked
+        first."""
         self.check()
         entries = [_ENTRY.pack(*_entry_fields(self._producers[producer_id])) for producer_id in sorted(self._producers)]
         body = _COUNT.pack(len(entries)) + b"".join(entries)
@@ -348,7 +367,7 @@ class ProducerStates:
     def from_snapshot(
         cls, data: Buffer, end_offset: int, limits: ProducerLimits | None = None, *, where: str = ""
     ) -> ProducerStates:
-        """The reverse of `snapshot`; Corrupt when the bytes do not prove themselves."""
+        """Decodes the output of `encode_snapshot`. Raises `Corrupt` if the bytes are invalid."""
         states = cls(end_offset)
         for entry in sorted(_decode_entries(data, where), key=_LAST_OFFSET):
             producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, txn_first = entry
@@ -367,7 +386,7 @@ class ProducerStates:
         return states
 
     def restore_batches(self, batches: Iterable[WalkedBatch]) -> None:
-        """Fills windows with older batches of the log, oldest first, that a snapshot could not hold."""
+        """Adds older batches that a snapshot has no room for. The batches come from the log, oldest first."""
         older: dict[int, list[BatchMetadata]] = {}
         for batch in batches:
             producer = self._producers.get(batch.producer_id)
@@ -378,13 +397,13 @@ class ProducerStates:
                 older.setdefault(batch.producer_id, []).append(
                     BatchMetadata(batch.base_sequence, last, batch.base_offset, batch.last_offset, batch.max_timestamp)
                 )
-        for producer_id, written in older.items():
+        for producer_id, restored in older.items():
             producer = self._producers[producer_id]
             room = BATCHES_RETAINED - len(producer.batches)
-            producer.batches[:0] = written[-room:] if room else []
+            producer.batches[:0] = restored[-room:] if room else []
 
     def check(self) -> None:
-        """What always holds."""
+        """Checks the bounds and the order of all entries."""
         for producer in self._producers.values():
             check_invariant(len(producer.batches) <= BATCHES_RETAINED, "window too large", producer)
             offsets = [offset for written in producer.batches for offset in (written.base_offset, written.last_offset)]
@@ -395,10 +414,11 @@ class ProducerStates:
 
 
 def _decode_marker(batch: Buffer) -> tuple[bool, int]:
-    """(is it a commit, coordinator epoch) of an end-transaction marker; Corrupt when it is none."""
+    """Returns (is it a commit, coordinator epoch) of an end-transaction marker. Raises `Corrupt` if the record is not
+    one."""
     record = decode_records(batch)[0]
     if record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
-        raise Corrupt(f"control record at offset {record.offset} is no end of a transaction")
+        raise Corrupt(f"control record at offset {record.offset} is not an end-transaction marker")
     kind = _MARKER_KEY.unpack_from(record.key)[1]
     return kind == _COMMIT, _MARKER_VALUE.unpack_from(record.value)[1]
 
@@ -429,7 +449,7 @@ def _decode_entries(data: Buffer, where: str) -> Iterable[tuple[int, ...]]:
         raise Corrupt(f"producer snapshot has version {version}", where=where)
     body = memoryview(data)[_HEAD.size :]
     if crc32c(body) != crc:
-        raise Corrupt("producer snapshot's CRC does not hold", where=where)
+        raise Corrupt("CRC of the producer snapshot is wrong", where=where)
     (count,) = _COUNT.unpack_from(body)
     if len(body) != _COUNT.size + count * _ENTRY.size:
         raise Corrupt(f"producer snapshot of {count} producers has {len(data)} bytes", where=where)

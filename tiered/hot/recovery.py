@@ -1,9 +1,14 @@
-"""What a partition's directory may be trusted for after a start.
+"""Rules for how much of a partition's directory is trusted after a start.
 
-Pure. Two cases. *Whole*: the log was closed cleanly, or its process died in this boot, so that the page cache holds all
-that was written; only a write cut short by the death can be torn, at the very end. *Suspect*: anything else, where only
-what was fsynced (below the recovery point) is certain and all bytes after it must prove themselves by their CRC. What
-has to be cut though neither explains it is rot (`is_rot`): records are missing that were there.
+Pure. Keeps R1 and I5. There are two cases:
+
+- *Whole*: the log was closed cleanly, or its process ended in this boot, so that the page cache has all that was
+  written. Only the last write can be torn.
+- *Suspect*: anything else. Only what was fsynced (below the recovery point) is certain. All bytes after it must have a
+  valid CRC.
+
+If bytes have to be truncated that neither case explains, the log is corrupt (`is_corruption`): it lacks records that it
+had.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ WHOLE_LOG = 2**63 - 1
 """Recovery point of a whole log."""
 
 SEARCHED_BYTES = 64 << 20
-"""Of what looks like batches behind a write cut short, how much is checked."""
+"""Limit on the bytes after a torn write that look like batches and are checked."""
 PIECE_BYTES = 1 << 20
 
 LEFTOVERS = (".deleted", ".tmp", ".cleaned", ".swap")
@@ -32,7 +37,7 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListing:
-    """A directory by meaning; offsets ascend. `leftovers` are files that no longer mean anything."""
+    """The files of a directory by kind. Offsets ascend. `leftovers` are files without a use."""
 
     bases: tuple[int, ...]
     snapshots: tuple[int, ...]
@@ -41,7 +46,7 @@ class DirectoryListing:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStart:
-    """Where the check of a segment begins, with its indexes as they stood there."""
+    """The position where the check of a segment begins, with its indexes up to there."""
 
     position: int
     next_offset: int
@@ -49,7 +54,7 @@ class RecoveryStart:
 
 
 def classify_files(names: Iterable[str]) -> DirectoryListing:
-    """Sorts the names of a directory: segments, snapshots, and what a crash or a deletion left behind."""
+    """Sorts the file names of a directory into segments, snapshots, and leftovers of a crash or a deletion."""
     bases: list[int] = []
     snapshots: list[int] = []
     indexes: list[tuple[str, int]] = []
@@ -72,24 +77,28 @@ def classify_files(names: Iterable[str]) -> DirectoryListing:
 def last_indexed_batch(
     base_offset: int, interval: int, size: int, offsets: bytes, times: bytes
 ) -> tuple[int, IndexBuilder]:
-    """(position of the last indexed batch or -1, indexes up to and with it) from the files of a whole log.
+    """Returns (position of the last indexed batch or -1, indexes up to and including it) from the files of a whole log.
 
-    Times are written before offsets, so that every offset entry that is there has its time entry too; what follows the
-    last offset entry in the time index came with the closing of a segment that was not finished.
+    Times are written before offsets, so every offset entry has its time entry. Time entries after the last offset entry
+    come from a segment whose close was interrupted.
     """
     kept = valid_offset_bytes(offsets, size)
     if kept == 0:
         return -1, IndexBuilder(base_offset, interval)
     relative, position = OFFSET_ENTRY.unpack_from(offsets, kept - OFFSET_ENTRY.size)
-    sound = times[: valid_time_bytes(times)]
-    return position, IndexBuilder(base_offset, interval, offsets[:kept], sound[: time_bytes_below(sound, relative + 1)])
+    valid_times = times[: valid_time_bytes(times)]
+    return position, IndexBuilder(
+        base_offset, interval, offsets[:kept], valid_times[: time_bytes_below(valid_times, relative + 1)]
+    )
 
 
 def start_from_checkpoint(
     checkpointed: Segment | None, interval: int, size: int, offsets: bytes, times: bytes, trusted_to: int
 ) -> RecoveryStart | None:
-    """Where the check begins by the last line of the segment checkpoint; None when it proves nothing below
-    `trusted_to`."""
+    """Returns where the check begins by the last line of the segment checkpoint.
+
+    Returns None if the line proves nothing below `trusted_to`.
+    """
     if (
         checkpointed is None
         or checkpointed.index_checksums is None
@@ -97,9 +106,9 @@ def start_from_checkpoint(
         or checkpointed.size > size
     ):
         return None
-    proof = checkpointed.index_checksums
-    offsets, times = offsets[: proof.offsets_bytes], times[: proof.times_bytes]
-    if IndexChecksums.of(offsets, times) != proof:
+    index_checksums = checkpointed.index_checksums
+    offsets, times = offsets[: index_checksums.offsets_bytes], times[: index_checksums.times_bytes]
+    if IndexChecksums.of(offsets, times) != index_checksums:
         return None
     builder = IndexBuilder(checkpointed.base_offset, interval, offsets, times)
     last = OFFSET_ENTRY.unpack_from(offsets, len(offsets) - OFFSET_ENTRY.size)[1] if offsets else 0
@@ -110,8 +119,11 @@ def start_from_checkpoint(
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """Where the check of a segment had to stop: `offset` is the first that does not prove itself. `proved_to` is how
-    far the segment's line in the checkpoint says that it was fsynced. `torn`: what is left is a write cut short."""
+    """The place where the check of a segment had to stop: `offset` is the first one without a valid batch.
+
+    The segment checkpoint says that the segment was fsynced up to `proved_to`. `torn`: the bytes after it are a torn
+    write.
+    """
 
     offset: int
     proved_to: int
@@ -119,9 +131,11 @@ class TruncationPoint:
 
 
 def is_corruption(point: TruncationPoint, *, clean: bool, trusted_to: int) -> bool:
-    """Whether no crash explains the cut. After a clean stop none does; the death of a process leaves at most one write
-    cut short; and a power cut takes nothing that was fsynced, but above that any bytes may be other ones, with whole
-    batches behind them."""
+    """True if no crash explains the truncation.
+
+    After a clean stop none does. The end of a process leaves at most one torn write. A power cut takes nothing that was
+    fsynced, but above that any bytes may have changed, with whole batches after them.
+    """
     if clean:
         return True
     if trusted_to == WHOLE_LOG:
@@ -130,9 +144,11 @@ def is_corruption(point: TruncationPoint, *, clean: bool, trusted_to: int) -> bo
 
 
 def is_torn(tail: Buffer, offset: int) -> bool:
-    """Whether `tail`, the end of a log file from where the batch with `offset` is expected, is a write cut short by the
-    death of its process: the beginning of one batch, right as far as it goes. It is not when all of a batch is there
-    but for its length, nor when a later batch follows that proves itself."""
+    """True if `tail` is a write that the end of its process cut short: the valid beginning of one batch.
+
+    `tail` is the end of a log file, from where the batch with `offset` is expected. The result is False if the batch is
+    complete except for its length, or if a valid later batch follows.
+    """
     if walk(tail, 0, max_batches=1).why != "short":
         return False
     if len(tail) < HEADER_BYTES:
@@ -144,8 +160,10 @@ def is_torn(tail: Buffer, offset: int) -> bool:
 
 
 def _has_later_batch(tail: memoryview, offset: int) -> bool:
-    """Whether a batch above `offset` proves itself at whatever byte behind the first; True too when too much looks like
-    one: records may be made for that."""
+    """True if a valid batch above `offset` begins at any byte after the first.
+
+    Also True if too many bytes look like batches: a client can craft records that do.
+    """
     left = SEARCHED_BYTES
     for at in _find_magic(tail):
         base, length = struct.unpack_from(">qi", tail, at)
@@ -159,7 +177,8 @@ def _has_later_batch(tail: memoryview, offset: int) -> bool:
 
 
 def _find_magic(tail: memoryview) -> Iterator[int]:
-    """Where a batch could begin, by its magic byte. Searched in pieces: the tail may be a whole segment."""
+    """Yields where a batch could begin, by its magic byte. Searches in pieces, because the tail may be a whole
+    segment."""
     for start in range(MAGIC_AT + 1, len(tail), PIECE_BYTES):
         piece = bytes(tail[start : start + PIECE_BYTES])
         found = piece.find(MAGIC)
@@ -169,11 +188,11 @@ def _find_magic(tail: memoryview) -> Iterator[int]:
 
 
 def find_gaps(segments: Sequence[Segment]) -> list[tuple[int, int]]:
-    """Offset ranges `[start, end)` that no segment holds though later ones exist: damage, never served around."""
+    """Returns offset ranges `[start, end)` that are missing between segments: damage, which reads never skip."""
     pairs = pairwise(segments)
     return [(a.next_offset, b.base_offset) for a, b in pairs if a.next_offset < b.base_offset]
 
 
 def usable_snapshots(snapshots: Sequence[int], start: int, end: int) -> list[int]:
-    """Snapshots to try, newest first; those above `end` belong to a history that was cut."""
+    """Returns snapshots to try, newest first. Those above `end` belong to a truncated history."""
     return [offset for offset in reversed(snapshots) if start <= offset <= end]

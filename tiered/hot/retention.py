@@ -1,8 +1,11 @@
-"""What may leave: which closed segments the local disk drops, and up to where records are gone for good.
+"""Decides which closed segments the local disk drops, and below which offset records are deleted for good.
 
-Pure. Two rules stand above all settings. Nothing local goes that is not in the bucket, unless the record itself is to
-go (total retention), and total size is judged only when the size in the bucket is known. The active segment never
-goes; when all of it is too old it is to be closed first.
+Pure. Keeps I21 and I22. Two rules stand above all settings:
+
+- A local record is dropped only if it is in the bucket, or if total retention deletes the record itself.
+- Total size counts only if the size in the bucket is known.
+
+The active segment is never dropped. If all of it is too old, it is rolled first.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from typing import Protocol
 from tiered.config.settings import TopicConfig
 
 SAME_AS_TOTAL = -2
-"""Value of `local.retention.*`: as `retention.*`. Every other negative limit is infinite."""
+"""Value of `local.retention.*` that means the same as `retention.*`. Every other negative limit means no limit."""
 
 
 class RetentionSegment(Protocol):
-    """A segment as retention sees it (`SegmentView` is one). Times in ms, sizes in bytes."""
+    """The facts of a segment that retention needs (`SegmentView` has them). Times in ms, sizes in bytes."""
 
     @property
     def base_offset(self) -> int: ...
@@ -35,8 +38,11 @@ class RetentionSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """`log_start`: records below it are gone. `drop_below`: closed local segments that end at or below it go.
-    `close_active`: the active segment is due, and goes with the plan after the next roll."""
+    """The result of a retention check.
+
+    `log_start`: records below it are deleted. `drop_below`: closed local segments that end at or below it are dropped.
+    `roll_active`: the active segment is due, and the check after its roll drops it.
+    """
 
     log_start: int
     drop_below: int
@@ -54,11 +60,11 @@ def plan_retention(
     cold_end: int | None,
     cold_bytes_known: bool,
 ) -> RetentionPlan:
-    """What may leave a partition now.
+    """Returns what can be deleted from a partition now.
 
-    `closed` oldest first. `deletable_below` bounds everything (the high watermark, or what readers still need).
-    `cold_end`: the offset up to which the bucket has all, None for a log that is not tiered. `cold_bytes_known`:
-    whether this leader has read the manifest under its epoch.
+    `closed` is ordered oldest first. `deletable_below` bounds everything (the high watermark, or what readers still
+    need). `cold_end` is the cold end offset, None for a log that is not tiered. `cold_bytes_known`: this leader has
+    read the manifest under its epoch.
     """
     size_known = cold_end is None or cold_bytes_known
     start = _find_log_start(closed, active, config, now_ms, log_start, deletable_below, size_known)
@@ -67,17 +73,21 @@ def plan_retention(
         drop_below = max(
             start, find_local_start(closed, active, config, now_ms, cold_end=min(cold_end, deletable_below))
         )
-    emptied = all(segment.next_offset <= start for segment in closed)
-    # Where its records say no age the oldest of them counts: from when it is closed on, the newest of them does.
-    due = _is_expired(active, active.created_ms, config, now_ms)
-    close_active = emptied and active.size > 0 and active.next_offset <= deletable_below and due
-    return RetentionPlan(max(start, log_start), max(drop_below, log_start), close_active)
+    all_closed_deleted = all(segment.next_offset <= start for segment in closed)
+    # Without usable timestamps the age of the active segment counts from its first record. Once the segment is closed,
+    # it counts from its last record.
+    is_due = _is_expired(active, active.created_ms, config, now_ms)
+    roll_active = all_closed_deleted and active.size > 0 and active.next_offset <= deletable_below and is_due
+    return RetentionPlan(max(start, log_start), max(drop_below, log_start), roll_active)
 
 
 def age_start_ms(max_timestamp: int, known_since_ms: int, now_ms: int) -> int:
-    """Returns from when on the age of a segment counts, hot or cold: from its newest timestamp, or where producers
-    named none or one in the future, from `known_since_ms`, a time of the broker (it began the segment, or copied it).
-    Kafka believes a timestamp of the future, and keeps such a segment, and all behind it, until that time comes."""
+    """Returns the time from which the age of a segment counts, hot or cold: its newest timestamp.
+
+    If the producer sent no timestamp, or one in the future, the age counts from `known_since_ms`. This is a time of the
+    broker's clock: when the segment began, or was uploaded. Kafka trusts timestamps in the future. It keeps such a
+    segment, and all after it, until that time.
+    """
     return max_timestamp if 0 <= max_timestamp <= now_ms else known_since_ms
 
 
@@ -87,10 +97,12 @@ def _is_expired(segment: RetentionSegment, ended_ms: int, config: TopicConfig, n
 
 
 def segment_end_times(closed: Sequence[RetentionSegment], active: RetentionSegment) -> list[int]:
-    """Returns for each closed segment a time of the broker after its last record came: when the next segment began.
-    When it began itself says nothing: a slow segment is old by then, and its last record may be of a moment ago, with
-    a timestamp that is a little ahead of the broker's clock."""
-    return [max(one.created_ms, after.created_ms) for one, after in pairwise((*closed, active))]
+    """Returns for each closed segment a time by the broker's clock after its last record: when the next segment began.
+
+    The segment's own creation time is of no use. A slow segment is old by then, and its last record may be new, with a
+    timestamp slightly ahead of the broker's clock.
+    """
+    return [max(segment.created_ms, after.created_ms) for segment, after in pairwise((*closed, active))]
 
 
 def _find_log_start(
@@ -102,19 +114,19 @@ def _find_log_start(
     deletable_below: int,
     size_known: bool,
 ) -> int:
-    """The new log start as far as local segments decide it.
+    """Returns the new log start as far as local segments decide it.
 
-    What only the bucket holds leaves first, by the cold tier's plan. So local segments go for size only when they alone
-    exceed the limit, and for age only when nothing lies between the log start and them: producers name the timestamps,
-    and what was sent again after a while may be older than what stands before it.
+    The cold tier's plan deletes records that are only in the bucket first. Therefore size deletes local segments only
+    if they alone exceed the limit. Age deletes them only if nothing lies between the log start and them. Timestamps
+    come from producers, so a record that was sent again later may be older than those before it.
     """
     excess = 0
     if config.retention_bytes >= 0 and size_known:
         excess = sum(segment.size for segment in closed) + active.size - config.retention_bytes
     start = log_start
     for segment, ended_ms in zip(closed, segment_end_times(closed, active), strict=True):
-        gone = segment.next_offset <= log_start
-        if not gone:
+        is_deleted = segment.next_offset <= log_start
+        if not is_deleted:
             too_much = excess >= segment.size
             too_old = segment.base_offset <= start and _is_expired(segment, ended_ms, config, now_ms)
             if segment.next_offset > deletable_below or not (too_much or too_old):
@@ -127,23 +139,23 @@ def _find_log_start(
 def find_local_start(
     closed: Sequence[RetentionSegment], active: RetentionSegment, config: TopicConfig, now_ms: int, *, cold_end: int
 ) -> int:
-    """Where the local disk may begin: what is cold and beyond local retention goes.
+    """Returns where the local disk may begin: segments that are cold and exceed local retention are dropped.
 
-    Size counts closed segments, the active one stays in any case: a limit of one segment keeps the newest closed one
-    whatever the active one holds, a limit of one byte keeps none.
+    Size counts closed segments only, and the active one always stays. A limit of one segment keeps the newest closed
+    one, whatever the active one has. A limit of one byte keeps no closed one.
     """
     keep_ms = config.retention_ms if config.local_retention_ms == SAME_AS_TOTAL else config.local_retention_ms
     keep_bytes = (
         config.retention_bytes if config.local_retention_bytes == SAME_AS_TOTAL else config.local_retention_bytes
     )
-    held = sum(segment.size for segment in closed)
-    below = 0
+    closed_bytes = sum(segment.size for segment in closed)
+    local_start = 0
     for segment, ended_ms in zip(closed, segment_end_times(closed, active), strict=True):
         age_ms = now_ms - age_start_ms(segment.max_timestamp, ended_ms, now_ms)
         by_time = 0 <= keep_ms < age_ms
-        by_size = 0 <= keep_bytes < held
+        by_size = 0 <= keep_bytes < closed_bytes
         if segment.next_offset > cold_end or not (by_time or by_size):
             break
-        held -= segment.size
-        below = segment.next_offset
-    return below
+        closed_bytes -= segment.size
+        local_start = segment.next_offset
+    return local_start

@@ -1,7 +1,7 @@
-"""Drops segments from the front of a log: out of the log at once, off the disk after a delay.
+"""Drops segments from the start of a log: out of the log at once, off the disk after a delay.
 
-The files are renamed first, the log file before the rest, so that a start after a crash in the middle sees the segment
-gone; a reader in their middle may finish.
+Files are renamed first, the log file before the others: after a crash in the middle, a start finds the segment gone. A
+reader inside the segment can finish.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ DELETED = ".deleted"
 
 
 class SegmentDeletion:
-    """The dropped segments of one log."""
+    """The dropped segments of one log whose files are not deleted yet."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
         self._renamed_files: deque[tuple[int, str]] = deque()
-        """(renamed at, path), in order."""
+        """(time of the rename, path), in order."""
 
     async def sync_producer_snapshot(self, offset: int) -> None:
-        """What is known of producers where the log begins after `below` is durable: the segments that it was made from
-        go, and a start after a power cut would know nobody who wrote them. `Unavailable`."""
-        tail = self._writer
-        kept = next((each for each in tail.segments if each.next_offset > offset), tail.active)
-        path = tail.files.path(kept.base_offset, ".snapshot")
-        if kept is not tail.segments[0] and tail.files.disk.exists(path):
-            await tail.files.open(path).sync()
-            await tail.files.disk.sync_dir(tail.files.directory)
+        """Makes the producer snapshot at the next local start durable, before segments below `offset` are dropped.
+
+        The snapshot was made from these segments: without both, a start after a power cut would not know their
+        producers. Raises `Unavailable`.
+        """
+        writer = self._writer
+        first_kept = next((each for each in writer.segments if each.next_offset > offset), writer.active)
+        path = writer.files.path(first_kept.base_offset, ".snapshot")
+        if first_kept is not writer.segments[0] and writer.files.disk.exists(path):
+            await writer.files.open(path).sync()
+            await writer.files.disk.sync_dir(writer.files.directory)
 
     def drop_segments_below(self, offset: int, now_ms: int) -> int:
-        """Drops closed segments that end at or below `offset`; returns how many."""
-        tail, files, dropped = self._writer, self._writer.files, 0
-        while len(tail.segments) > 1 and tail.segments[0].next_offset <= offset:
-            segment = tail.segments.pop(0)
-            tail.index.unmap(segment.base_offset)
+        """Drops closed segments that end at or below `offset`. Returns how many."""
+        writer, files, dropped = self._writer, self._writer.files, 0
+        while len(writer.segments) > 1 and writer.segments[0].next_offset <= offset:
+            segment = writer.segments.pop(0)
+            writer.index.unmap(segment.base_offset)
             for suffix in SUFFIXES:
                 path = files.path(segment.base_offset, suffix)
                 if files.disk.exists(path):
@@ -45,11 +48,11 @@ class SegmentDeletion:
                     self._renamed_files.append((now_ms, path + DELETED))
             dropped += 1
         if dropped:
-            tail.rewrite_checkpoint()
+            writer.rewrite_checkpoint()
         return dropped
 
     async def delete_files(self, renamed_before_ms: int) -> int:
-        """Deletes what was renamed at or before that time; returns how many files."""
+        """Deletes files that were renamed at or before `renamed_before_ms`. Returns how many."""
         count = 0
         while self._renamed_files and self._renamed_files[0][0] <= renamed_before_ms:
             await self._writer.files.disk.discard(self._renamed_files.popleft()[1])

@@ -1,6 +1,6 @@
-"""The files of one partition: names as Kafka's, opened when needed, at most so many at once.
+"""The files of one partition, with Kafka's names, and the bounded set of open files of a broker (I30).
 
-A file that falls out of the bound is closed by its last user letting go of it: a slice being sent stays readable.
+A file that leaves the bounded set is closed once its last user releases it: a slice that is being sent stays readable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBa
 from tiered.records.native import walk
 
 OPEN_FILES_MAX = 4096
-"""Of the logs; never more than half of what the process may open: the rest is for sockets and the bucket."""
+"""Limit for all logs, but never more than half of the process's descriptors: the rest is for sockets and the bucket."""
 WINDOW_BYTES = 4096
 WALK_BATCHES = 4096
 
@@ -26,7 +26,7 @@ _HEAD = struct.Struct(">qi11xi8xq")
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch stands in a log file."""
+    """The place of a batch in a log file."""
 
     position: int
     size: int
@@ -36,7 +36,7 @@ class BatchPosition(NamedTuple):
 
 
 class OpenFiles:
-    """Open files of a disk by path, least recently used first; one for all logs of a broker."""
+    """Open files of a disk by path, least recently used first. All logs of a broker share one."""
 
     def __init__(self, disk: Disk, limit: int = OPEN_FILES_MAX) -> None:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -47,7 +47,7 @@ class OpenFiles:
         """Paths of open files by their directory."""
 
     def get(self, path: str, *, create: bool = False) -> File:
-        """The file at `path`; `Unavailable` when it is absent and not to be created."""
+        """Returns the file at `path`. Raises `Unavailable` if it is absent and `create` is not set."""
         file = self._files.get(path)
         if file is not None:
             self._files.move_to_end(path)
@@ -60,7 +60,7 @@ class OpenFiles:
         return file
 
     def forget(self, path: str) -> None:
-        """Whoever still holds the file may go on reading it."""
+        """Removes the file from the set. Code that still has the file can go on reading it."""
         if self._files.pop(path, None) is not None:
             directory = path.rpartition("/")[0]
             self._paths_by_directory[directory].remove(path)
@@ -68,13 +68,14 @@ class OpenFiles:
                 del self._paths_by_directory[directory]
 
     def forget_directory(self, directory: str) -> None:
-        """The directory loses its name: what is opened under it later is another file."""
+        """Removes the files of a directory that gets another name: files opened under the old name later are other
+        files."""
         for path in self._paths_by_directory.pop(directory, ()):
             del self._files[path]
 
 
 class SegmentFiles:
-    """Names and bytes of one partition's directory."""
+    """Names and content of the files of one partition."""
 
     def __init__(self, disk: Disk, directory: str, files: OpenFiles) -> None:
         self.disk = disk
@@ -97,16 +98,16 @@ class SegmentFiles:
         self._files.forget(path)
 
     def forget_all(self) -> None:
-        """Lets go of all files of the directory."""
+        """Removes all files of the directory from the open files."""
         self._files.forget_directory(self.directory)
 
     def remove(self, path: str) -> None:
-        """Nobody keeps it open either: its room on the disk is free once whoever reads it has finished."""
+        """Deletes a file. Its space on the disk is free once the last reader has finished."""
         self._files.forget(path)
         self.disk.remove(path)
 
     def read(self, path: str) -> bytes | None:
-        """All bytes of a file; None when it is absent."""
+        """Returns all bytes of a file, or None if it is absent."""
         if not self.disk.exists(path):
             return None
         file = self.disk.open(path, write=False)
@@ -123,13 +124,14 @@ class SegmentFiles:
             file.close()
 
     def replace(self, path: str, data: bytes) -> None:
-        """The whole file at once for every reader; not durable before `sync` of it and of the directory."""
+        """Replaces a whole file at once for every reader. It is durable only after an fsync of the file and the
+        directory."""
         self.forget(path)
         self.create(path + ".tmp", data)
         self.disk.rename(path + ".tmp", path)
 
     def create(self, path: str, data: bytes) -> None:
-        """A file that nobody reads yet; a crash leaves any part of it."""
+        """Creates a file that nobody reads yet. A crash can leave any part of it."""
         file = self.disk.open(path, create=True)
         try:
             if file.size():
@@ -139,32 +141,35 @@ class SegmentFiles:
             file.close()
 
     def walk_positions(self, base_offset: int, position: int, end: int) -> Iterator[BatchPosition]:
-        """Headers of the batches from `position`, a batch's edge, up to `end`; `Corrupt` where there is none."""
+        """Yields the positions of the batches from `position`, the start of a batch, up to `end`, by their headers.
+
+        Raises `Corrupt` if there is no batch header.
+        """
         file = self.log_file(base_offset)
         window, window_at = b"", position
         while position < end:
             if position + _HEAD.size > window_at + len(window):
                 window, window_at = file.pread(position, WINDOW_BYTES), position
                 if len(window) < HEADER_BYTES:
-                    raise Corrupt("batch header is short", where=file.name, position=position)
+                    raise Corrupt("batch header is cut short", where=file.name, position=position)
             first, length, delta, timestamp = _HEAD.unpack_from(window, position - window_at)
             if length < MIN_LENGTH or delta < 0 or first < base_offset:
-                raise Corrupt("no batch header", where=file.name, position=position)
+                raise Corrupt("bytes are not a batch header", where=file.name, position=position)
             yield BatchPosition(position, length + LENGTH_FROM, first, first + delta, timestamp)
             position += length + LENGTH_FROM
 
     def read_batch(self, base_offset: int, position: int) -> WalkedBatch | None:
-        """The batch at `position` of a log file, when it proves itself."""
+        """Returns the batch at `position` of a log file, or None if it is invalid."""
         walked = walk(self.log_file(base_offset).map(), position, max_batches=1)
         return walked.batches[0] if walked.batches else None
 
     def walk_batches(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[WalkedBatch]:
-        """Batches of a log file from `position` on, up to the first that does not prove itself."""
+        """Yields the batches of a log file from `position` on, up to the first invalid one."""
         for batches in self.walk_batch_lists(base_offset, position, check_crc=check_crc):
             yield from batches
 
     def walk_batch_lists(self, base_offset: int, position: int, *, check_crc: bool) -> Iterator[list[WalkedBatch]]:
-        """The same, some thousands at a time: memory does not grow with the file."""
+        """Yields the same in lists of some thousand batches: memory does not grow with the file."""
         file = self.log_file(base_offset)
         if file.size() <= position:
             return

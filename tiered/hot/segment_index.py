@@ -1,7 +1,7 @@
-"""Look-ups inside the segments of one log: positions by offset, by size and by time; indexes that prove themselves.
+"""Look-ups inside the segments of one log: positions by offset, by size and by time.
 
-An index of a closed segment is mapped read-only and believed only while its length and CRC are those of the segment's
-proof; else it is rebuilt from the headers of the log, which it is a function of.
+Indexes of a closed segment are mapped read-only. They are used only if their lengths and CRCs match the segment's
+`index_checksums`. Otherwise they are rebuilt from the batch headers of the log.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from tiered.ports import Buffer
 log = logging.getLogger(__name__)
 
 MAPPED_MAX = 4
-"""Closed segments of one log whose indexes stay mapped."""
+"""Limit on the closed segments of one log whose indexes stay mapped."""
 HEADERS_MAX = 20_000
-"""Headers that one step of a look-up by time goes through: some milliseconds."""
+"""Headers that one step of a look-up by time reads: some milliseconds."""
 
 
 class CandidateBatch(NamedTuple):
-    """A batch whose header claims a record that is late enough. `data` is None where a look-up ends unopened."""
+    """A batch whose header names a timestamp that is late enough. `data` is None if the look-up ended without reading
+    the batch."""
 
     base_offset: int
     last_offset: int
@@ -36,7 +37,7 @@ class CandidateBatch(NamedTuple):
 
 
 class SegmentIndex:
-    """Look-ups in all segments of one log. The active one has its indexes in memory (`set_active`)."""
+    """Look-ups in all segments of one log. The active segment has its indexes in memory (`set_active`)."""
 
     def __init__(self, files: SegmentFiles, metrics: Metrics) -> None:
         self._files = files
@@ -53,7 +54,7 @@ class SegmentIndex:
         self._mapped.pop(base_offset, None)
 
     def indexes(self, segment: Segment) -> tuple[Buffer, Buffer]:
-        """(offset index, time index) of a segment."""
+        """Returns (offset index, time index) of a segment."""
         base = segment.base_offset
         if base == self._active:
             return self._builder.offsets, self._builder.times
@@ -67,31 +68,41 @@ class SegmentIndex:
         return mapped
 
     def find_position(self, segment: Segment, offset: int) -> int:
-        """Where the batch that holds `offset` begins, or the first one after it; the segment's size behind the last."""
+        """Returns the position of the batch that holds `offset`, or of the first one after it.
+
+        Returns the segment's size if `offset` is after the last batch.
+        """
         if offset >= segment.next_offset:
             return segment.size
         start = lookup_offset(self.indexes(segment)[0], offset - segment.base_offset)[1]
-        for spot in self._files.walk_positions(segment.base_offset, start, segment.size):
-            if spot.last_offset >= offset:
-                return spot.position
-        raise Corrupt(f"offset {offset} is not where the index says", where=self._files.path(segment.base_offset, ""))
+        for batch in self._files.walk_positions(segment.base_offset, start, segment.size):
+            if batch.last_offset >= offset:
+                return batch.position
+        raise Corrupt(
+            f"offset {offset} is not at the position in the index", where=self._files.path(segment.base_offset, "")
+        )
 
     def find_last_batch_end(self, segment: Segment, position: int, limit: int) -> tuple[int, int]:
-        """(end, next offset) of the last whole batch that ends at or below byte `limit`, of at least the one at
-        `position`."""
+        """Returns (end, next offset) of the last whole batch that ends at or below byte `limit`.
+
+        The batch at `position` is always included.
+        """
         start = max(position, lookup_position(self.indexes(segment)[0], limit))
         end, next_offset = start, segment.base_offset
-        for spot in self._files.walk_positions(segment.base_offset, start, segment.size):
-            if spot.position + spot.size > limit and spot.position > position:
-                return spot.position, spot.base_offset
-            end, next_offset = spot.position + spot.size, spot.last_offset + 1
+        for batch in self._files.walk_positions(segment.base_offset, start, segment.size):
+            if batch.position + batch.size > limit and batch.position > position:
+                return batch.position, batch.base_offset
+            end, next_offset = batch.position + batch.size, batch.last_offset + 1
         return end, next_offset
 
     def find_batch_by_time(
         self, segments: Sequence[Segment], timestamp: int, start_offset: int
     ) -> CandidateBatch | None:
-        """The first batch that reaches `start_offset` and whose header claims a record not earlier than `timestamp`;
-        without its bytes where the look-up went through `HEADERS_MAX` headers in vain."""
+        """Returns the first batch that ends at or after `start_offset` and whose header names a timestamp >=
+        `timestamp`.
+
+        After `HEADERS_MAX` headers the look-up ends: it returns the batch that it has reached, without its bytes.
+        """
         left = HEADERS_MAX
         for segment in segments:
             if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
@@ -99,12 +110,12 @@ class SegmentIndex:
             offsets, times = self.indexes(segment)
             relative = max(lookup_timestamp(times, timestamp), start_offset - 1 - segment.base_offset)
             position = lookup_offset(offsets, relative)[1] if relative >= 0 else 0
-            for spot in self._files.walk_positions(segment.base_offset, position, segment.size):
+            for batch in self._files.walk_positions(segment.base_offset, position, segment.size):
                 left -= 1
-                if spot.last_offset < start_offset or (spot.max_timestamp < timestamp and left > 0):
+                if batch.last_offset < start_offset or (batch.max_timestamp < timestamp and left > 0):
                     continue
-                data = self._files.log_file(segment.base_offset).pread(spot.position, spot.size) if left > 0 else None
-                return CandidateBatch(spot.base_offset, spot.last_offset, spot.max_timestamp, data)
+                data = self._files.log_file(segment.base_offset).pread(batch.position, batch.size) if left > 0 else None
+                return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
         return None
 
     def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:
@@ -126,14 +137,14 @@ class SegmentIndex:
             file.close()
 
     def _rebuild(self, segment: Segment) -> None:
-        log.warning("index is rebuilt directory=%s base=%d", self._files.directory, segment.base_offset)
+        log.warning("index is rebuilt from the log directory=%s base=%d", self._files.directory, segment.base_offset)
         self._rebuilt.inc()
         builder = IndexBuilder(segment.base_offset, self._builder.interval)
-        for spot in self._files.walk_positions(segment.base_offset, 0, segment.size):
-            if spot.last_offset >= segment.next_offset:
+        for batch in self._files.walk_positions(segment.base_offset, 0, segment.size):
+            if batch.last_offset >= segment.next_offset:
                 where = self._files.path(segment.base_offset, ".log")
-                raise Corrupt(f"offset {spot.last_offset} is of another segment", where=where, position=spot.position)
-            builder.add_batch(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
+                raise Corrupt(f"offset {batch.last_offset} is of another segment", where=where, position=batch.position)
+            builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
         builder.finish()
         self._files.replace(self._files.path(segment.base_offset, ".timeindex"), bytes(builder.times))
         self._files.replace(self._files.path(segment.base_offset, ".index"), bytes(builder.offsets))

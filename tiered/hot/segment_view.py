@@ -1,4 +1,4 @@
-"""Closed segments as others see them, and all that goes up to the bucket with one."""
+"""Closed segments as other packages see them, and the data that is uploaded with each."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ class SegmentView:
 
     @property
     def log(self) -> FileSlice:
-        """The log's bytes; opens the file."""
+        """Returns the bytes of the log. Opens the file."""
         return FileSlice(self.files.log_file(self.base_offset), 0, self.size)
 
 
 class LogSegmentData(NamedTuple):
-    """What goes up with a segment's log: indexes, producers as of its end, the epochs that wrote it. Index entries are
-    relative to `base_offset` and to the first byte of `log`."""
+    """The data that is uploaded with a segment: log, indexes, producer snapshot at its end, and its leader epochs.
+
+    Index entries are relative to `base_offset` and to the first byte of `log`.
+    """
 
     base_offset: int
     next_offset: int
@@ -62,7 +64,8 @@ class LogSegmentData(NamedTuple):
 
 
 def build_segment_data(writer: LogWriter, segment: Segment, from_offset: int | None) -> LogSegmentData:
-    """Of a closed segment, from the batch that holds `from_offset` on; None: from its beginning."""
+    """Collects the data of a closed segment, from the batch that holds `from_offset` on.
+    None means the whole segment."""
     files = writer.files
     offsets, times = (bytes(index) for index in writer.index.indexes(segment))
     first, position = segment.base_offset, 0
@@ -85,16 +88,21 @@ def build_segment_data(writer: LogWriter, segment: Segment, from_offset: int | N
 
 
 def _producer_snapshot_at(writer: LogWriter, end: int) -> bytes:
-    """The snapshot of producers at the end of a segment; from older ones and the log where it does not prove itself:
-    what goes to the bucket may be all that the next leader has."""
+    """Returns the producer snapshot at the end of a segment.
+
+    If its file is missing or invalid, rebuilds it from older snapshots and the log: the copy in the bucket may be the
+    only one that the next leader has.
+    """
     path = writer.files.path(end, ".snapshot")
-    held = writer.files.read(path)
-    if held is not None:
+    data = writer.files.read(path)
+    if data is not None:
         try:
-            ProducerStates.from_snapshot(held, end, where=path)
+            ProducerStates.from_snapshot(data, end, where=path)
         except Corrupt as error:
-            log.warning("producer snapshot is made anew error=%s", error)
+            log.warning("invalid producer snapshot is rebuilt error=%s", error)
         else:
-            return held
-    most = writer.producer_limits.per_partition
-    return load_producers(writer.files, writer.segments, writer.snapshot_offsets(), end, most)[0].encode_snapshot()
+            return data
+    producers_max = writer.producer_limits.per_partition
+    return load_producers(writer.files, writer.segments, writer.snapshot_offsets(), end, producers_max)[
+        0
+    ].encode_snapshot()

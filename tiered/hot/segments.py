@@ -1,7 +1,7 @@
-"""The segments of one log: what is known of each without opening it, who holds an offset, when to roll.
+"""The segments of one log: the facts of each, look-up by offset, and the roll rules.
 
-Pure. What is known of a closed segment stands as one line of the partition's `segment-checkpoint`, so that a log of a
-thousand segments opens without reading them, and an index proves itself by the length and CRC in that line.
+Pure. The facts of a closed segment are one line in the partition's `segment-checkpoint`. Therefore a log of a thousand
+segments opens without reading them. The line also has the length and CRC of both indexes, which verify the index files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class IndexChecksums:
 class Segment:
     """Offsets `[base_offset, next_offset)` in a log file of `size` bytes. Times in ms.
 
-    `created_ms` is when its first batch came, by the broker's clock. Without a proof, indexes are rebuilt on first use.
+    `created_ms` is when the first batch came, by the broker's clock. Without `index_checksums` the indexes are rebuilt
+    on first use.
     """
 
     base_offset: int
@@ -50,14 +51,18 @@ class Segment:
 
 
 def find_segment_number(segments: Sequence[Segment], offset: int) -> int:
-    """Index of the segment with the greatest base offset <= `offset`; -1 below the first."""
+    """Returns the position in `segments` of the one with the greatest base offset <= `offset`, or -1 below the
+    first."""
     return bisect_right(segments, offset, key=_BASE) - 1
 
 
 def is_roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed: str, max_age_ms: int | None) -> bool:
-    """Whether age alone closes a segment. The broker's clock counts, not record timestamps: an old topic replayed today
-    must not roll at every batch, and a quiet one must roll without a next batch. `max_age_ms` lowers `segment.ms`;
-    a clock that was set back by more than that says nothing of the age."""
+    """True if a segment has to be closed because of its age.
+
+    The broker's clock counts, not record timestamps: an old topic that is replayed today must not roll at every batch.
+    A quiet topic must roll without a next batch. `max_age_ms` lowers `segment.ms`. If the clock was set back by more
+    than `max_age_ms`, the age is unknown and the segment is closed.
+    """
     if segment.size == 0:
         return False
     due = config.segment_ms - jitter_ms(config.segment_jitter_ms, jitter_seed, segment.base_offset)
@@ -66,12 +71,16 @@ def is_roll_due(segment: Segment, config: TopicConfig, now_ms: int, jitter_seed:
 
 
 def jitter_ms(limit_ms: int, seed: str, base_offset: int) -> int:
-    """Spreads the rolls of many partitions over `limit_ms`; the same segment always gets the same share."""
+    """Returns the share of `limit_ms` by which the roll of a segment comes earlier: the same segment always gets the
+    same share.
+
+    It spreads the rolls of many partitions.
+    """
     return crc32c(f"{seed}:{base_offset}".encode()) % limit_ms if limit_ms > 0 else 0
 
 
 def must_roll(segment: Segment, more_bytes: int, last_offset: int, config: TopicConfig) -> bool:
-    """Whether `more` bytes that end with `last_offset` need a new segment."""
+    """True if `more_bytes` that end with `last_offset` need a new segment."""
     return segment.size > 0 and (
         segment.size + more_bytes > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_MAX
     )
@@ -81,8 +90,9 @@ def must_roll(segment: Segment, more_bytes: int, last_offset: int, config: Topic
 
 
 def encode_line(segment: Segment) -> bytes:
-    """One line: nine numbers, the proof's four (or -1), and a CRC over the text before it."""
-    proof = segment.index_checksums or IndexChecksums(-1, -1, -1, -1)
+    """Encodes one line: six numbers of the segment, four of its index checksums (or -1), and a CRC over the text before
+    it."""
+    index_checksums = segment.index_checksums or IndexChecksums(-1, -1, -1, -1)
     numbers = (
         segment.base_offset,
         segment.next_offset,
@@ -90,28 +100,28 @@ def encode_line(segment: Segment) -> bytes:
         segment.created_ms,
         segment.max_timestamp,
         segment.max_timestamp_offset,
-        proof.offsets_bytes,
-        proof.offsets_crc,
-        proof.times_bytes,
-        proof.times_crc,
+        index_checksums.offsets_bytes,
+        index_checksums.offsets_crc,
+        index_checksums.times_bytes,
+        index_checksums.times_crc,
     )
     text = " ".join(map(str, numbers))
     return f"{text} {crc32c(text.encode())}\n".encode()
 
 
 def parse_lines(data: bytes) -> dict[int, Segment]:
-    """Segments by base offset; a later line replaces an earlier one, a line that does not prove itself is left out."""
+    """Parses segments by base offset. A later line replaces an earlier one, and a line with a wrong CRC is left out."""
     found: dict[int, Segment] = {}
     for row in data.split(b"\n"):
         text, _, crc = row.rpartition(b" ")
         if not text or crc != str(crc32c(text)).encode():
             continue
-        base, following, size, created, newest, newest_offset, *proof = map(int, text.split(b" "))
-        proved = IndexChecksums(*proof) if proof[0] >= 0 else None
-        found[base] = Segment(base, following, size, created, newest, newest_offset, proved)
+        base, following, size, created, newest, newest_offset, *checksum_fields = map(int, text.split(b" "))
+        index_checksums = IndexChecksums(*checksum_fields) if checksum_fields[0] >= 0 else None
+        found[base] = Segment(base, following, size, created, newest, newest_offset, index_checksums)
     return found
 
 
 def encode_lines(segments: Iterable[Segment]) -> bytes:
-    """The whole file."""
+    """Encodes the whole file."""
     return b"".join(map(encode_line, segments))

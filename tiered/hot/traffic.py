@@ -1,10 +1,10 @@
-"""Counts of what clients wrote to a log and read from it, since it was opened here, for the metrics."""
+"""Counts of bytes and records that clients wrote to a log and read from it since it was opened, for the metrics."""
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Plain numbers. Appends and answers add to them, once for each request and partition."""
+    """Plain counters. Appends and replies add to them, once for each request and partition."""
 
     __slots__ = ("bytes_in", "bytes_out", "records_in")
 

@@ -1,7 +1,7 @@
-"""Takes the end of a log back: a cut at an offset, or a new beginning with a history that others kept.
+"""Truncates the end of a log, or restarts it empty at an offset with a history from elsewhere.
 
-The order is the contract: a cut's index before its log, its log before snapshots, so that a crash in the middle leaves
-an index that says too little, never one that points behind the end.
+The order matters: the indexes are truncated before the log, and the log before the snapshots. After a crash in the
+middle an index has too few entries, and never one that points past the end.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tiered.hot.segments import Segment
 
 
 def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> None:
-    """Cuts the batch that holds `offset`, which stands in the segment `keep`, and all after it."""
+    """Truncates the log at the batch that holds `offset`, in the segment `keep`: this batch and all later ones go."""
     files = writer.files
     while writer.segments[-1] is not keep:
         _remove_segment(writer, writer.segments.pop())
     position, next_offset = writer.index.find_position(keep, offset), keep.base_offset
     builder = IndexBuilder(keep.base_offset, interval)
-    for spot in files.walk_positions(keep.base_offset, 0, position):
-        builder.add_batch(spot.position, spot.size, spot.last_offset, spot.max_timestamp)
-        next_offset = spot.last_offset + 1
+    for batch in files.walk_positions(keep.base_offset, 0, position):
+        builder.add_batch(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        next_offset = batch.last_offset + 1
     writer.index.unmap(keep.base_offset)
     files.replace(files.path(keep.base_offset, ".index"), bytes(builder.offsets))
     files.replace(files.path(keep.base_offset, ".timeindex"), bytes(builder.times))
@@ -34,11 +34,11 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
     keep.max_timestamp, keep.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
     writer.end_offset = next_offset
     writer.unsynced.truncate_to(next_offset)
-    for above in writer.snapshot_offsets():
-        if above > next_offset:
-            files.remove(files.path(above, ".snapshot"))
-    most = writer.producer_limits.per_partition
-    producers, used = load_producers(files, writer.segments, writer.snapshot_offsets(), next_offset, most)
+    for snapshot_offset in writer.snapshot_offsets():
+        if snapshot_offset > next_offset:
+            files.remove(files.path(snapshot_offset, ".snapshot"))
+    producers_max = writer.producer_limits.per_partition
+    producers, used = load_producers(files, writer.segments, writer.snapshot_offsets(), next_offset, producers_max)
     writer.replace_producers(producers)
     writer.set_active_segment(builder, (len(builder.offsets), len(builder.times)), used)
     if writer.epochs.truncate_from(next_offset):
@@ -47,11 +47,12 @@ def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> No
 
 
 def truncate_fully(writer: LogWriter, offset: int, epochs: Lineage, producers: ProducerStates, interval: int) -> None:
-    """Removes all segments and begins empty at `offset`, with the epochs and producers of what lies below it."""
+    """Deletes all segments and restarts the empty log at `offset`, with the given epochs and producer state of lower
+    offsets."""
     for segment in reversed(writer.segments):
         _remove_segment(writer, segment)
-    for left in writer.snapshot_offsets():
-        writer.files.remove(writer.files.path(left, ".snapshot"))
+    for snapshot_offset in writer.snapshot_offsets():
+        writer.files.remove(writer.files.path(snapshot_offset, ".snapshot"))
     writer.segments.clear()
     writer.end_offset = offset
     writer.unsynced.truncate_to(offset)
@@ -71,6 +72,6 @@ def _remove_segment(writer: LogWriter, segment: Segment) -> None:
 
 def _truncate_aborted_txns(files: SegmentFiles, base_offset: int, end: int) -> None:
     path = files.path(base_offset, ".txnindex")
-    held = files.read(path)
-    if held is not None:
-        files.replace(path, b"".join(one.encode() for one in decode_aborted_txns(held) if one.last_offset < end))
+    data = files.read(path)
+    if data is not None:
+        files.replace(path, b"".join(one.encode() for one in decode_aborted_txns(data) if one.last_offset < end))

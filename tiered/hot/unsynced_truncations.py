@@ -1,8 +1,8 @@
-"""How far the cuts of a log are settled.
+"""A count of the truncations of a log that a power cut could still undo.
 
-A cut is settled once it is durable, and the point up to which the log is durable was written down anew since: that may
-lie above the new end. Where something is appended before, a power cut can bring back parts of what was cut off, between
-or below records that prove themselves.
+A truncation is settled once two things have happened. It is durable, and the recovery point, which may lie above the
+new end, was written again since. After an append before that, a power cut can bring back parts of the truncated
+records, between or below valid batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class UnsyncedTruncations:
-    """Of one open log: how many were `made`, the first how many of them are `synced`, and how many `noted`."""
+    """Counts for one open log: `made` truncations, of which the first `synced` are durable.
+
+    The recovery point was written after the first `checkpointed`.
+    """
 
     made: int = 0
     synced: int = 0
@@ -20,13 +23,13 @@ class UnsyncedTruncations:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether nothing may be appended yet."""
+        """True if nothing may be appended yet."""
         return min(self.synced, self.checkpointed) < self.made
 
     def mark_synced(self, made: int) -> None:
-        """The first `made` are durable."""
+        """Records that the first `made` truncations are durable."""
         self.synced = max(self.synced, made)
 
     def mark_checkpointed(self, made: int) -> None:
-        """Where the log is durable was written down after the first `made`."""
+        """Records that the recovery point was written after the first `made` truncations."""
         self.checkpointed = max(self.checkpointed, made)

@@ -1,6 +1,7 @@
-"""May these produced bytes enter the log? Checks and stamps batches; the first fault is `Refused` in words.
+"""Validates produced batches, and stamps them with offsets and leader epoch. The first fault raises `Refused`.
 
-Pure: works on the caller's buffer in place and allocates nothing by a length that it read.
+Pure. Keeps I3 and I13, and I14 by refusing transactional batches. Works on the caller's buffer in place, and allocates
+nothing by a length that it read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NO_TIMESTAMP = -1
 
 
 class LogAppendInfo(NamedTuple):
-    """Where the records of an admitted request stand. `append_time_ms` is -1 where the producer's timestamps count."""
+    """Offsets of the records of an accepted request. `append_time_ms` is -1 if the producer's timestamps count."""
 
     base_offset: int
     last_offset: int
@@ -46,18 +47,19 @@ def validate_batches(
     now_ms: int,
     check_each_record: bool,
 ) -> Sequence[WalkedBatch]:
-    """The batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
+    """Returns the batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
 
-    The first batch is stamped before it is walked (its CRC does not cover the stamp), so that the usual request of one
-    batch is walked once and comes out with its offsets. `deep` also opens every record, within a bound.
+    The first batch is stamped before it is walked, because its CRC does not cover the stamp. Therefore the usual
+    request of one batch is walked once and has its offsets then. `check_each_record` also decodes every record, within
+    a bound.
     """
     if len(data) < HEADER_BYTES:
-        raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are no record batch")
+        raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a record batch")
     if (
         not check_each_record
-        and (usual := _validate_single(data, next_offset, leader_epoch, config, now_ms)) is not None
+        and (single := _validate_single(data, next_offset, leader_epoch, config, now_ms)) is not None
     ):
-        return (usual,)
+        return (single,)
     stamp(data, 0, next_offset, leader_epoch)
     walked = walk(data, records=True)
     if walked.why:
@@ -86,18 +88,19 @@ def validate_batches(
 
 
 def assign_offsets(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -> Sequence[WalkedBatch]:
-    """Stamps batches that were admitted before, one after the other from `next_offset` on."""
-    offset = next_offset
+    """Stamps batches that were validated before, one after the other from `next_offset` on."""
+    batch_offset = next_offset
     for batch in walk(data, check_crc=False).batches:
-        stamp(data, batch.position, offset, leader_epoch)
-        offset += batch.last_offset - batch.base_offset + 1
+        stamp(data, batch.position, batch_offset, leader_epoch)
+        batch_offset += batch.last_offset - batch.base_offset + 1
     return walk(data, check_crc=False).batches
 
 
 def _validate_single(
     data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int
 ) -> WalkedBatch | None:
-    """The one batch of most requests, seen in a single look; None where there is more to say."""
+    """Returns the batch of a request that has exactly one plain batch, after a single pass. Returns None for all
+    others."""
     if config.message_timestamp_type != "CreateTime":
         return None
     batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
@@ -117,15 +120,15 @@ def _check_shape(batch: WalkedBatch, config: TopicConfig) -> None:
     if batch.attributes & CODEC_MASK > Codec.ZSTD:
         _refuse(Code.UNSUPPORTED_COMPRESSION_TYPE, batch, f"codec {batch.attributes & CODEC_MASK} is unknown")
     if batch.attributes & CONTROL:
-        _refuse(Code.INVALID_RECORD, batch, "control batches are the broker's own")
+        _refuse(Code.INVALID_RECORD, batch, "only the broker may write control batches")
     if batch.attributes & APPEND_TIME:
-        _refuse(Code.INVALID_TIMESTAMP, batch, "the timestamp type of a produced batch is CreateTime")
+        _refuse(Code.INVALID_TIMESTAMP, batch, "the timestamp type of a produced batch must be CreateTime")
     if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
         _refuse(Code.INVALID_RECORD, batch, "a producer id needs a sequence and an epoch")
     if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
         _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
     if batch.attributes & TRANSACTIONAL:
-        # Nobody could end it, and the last stable offset would stand still for ever.
+        # Nothing could end the transaction, and the last stable offset would never advance.
         _refuse(Code.INVALID_REQUEST, batch, "there is no transaction coordinator")
 
 
@@ -141,15 +144,15 @@ def _check_times(batch: WalkedBatch, config: TopicConfig, now_ms: int) -> None:
 
 
 def _check_decompressed_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
-    """Refuses what its codec's headers say that no reader would open."""
-    packed = memoryview(data)[batch.position + HEADER_BYTES : batch.position + batch.size]
-    most = decompressed_max(len(packed))
-    if decompressed_size(codec_of(batch.attributes), packed, most) > most:
+    """Refuses a batch if the headers of its codec say that it would exceed the decompressed limit of readers."""
+    compressed = memoryview(data)[batch.position + HEADER_BYTES : batch.position + batch.size]
+    limit = decompressed_max(len(compressed))
+    if decompressed_size(codec_of(batch.attributes), compressed, limit) > limit:
         _refuse(
             Code.INVALID_RECORD,
             batch,
-            f"{len(packed)} compressed bytes become more than {most}: a batch may become 1 MiB, or {RATIO_MAX} times"
-            " its compressed size, and 64 MiB at most",
+            f"{len(compressed)} compressed bytes become more than {limit}: a batch may become 1 MiB, or {RATIO_MAX}"
+            " times its compressed size, and 64 MiB at most",
         )
 
 

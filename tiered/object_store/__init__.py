@@ -10,5 +10,5 @@ May import: records, system
 ~ probe        the startup check that a store honours conditional writes
 ~ url          the store for a file, s3 or memory URL
 ~ upload_body  an upload's file slices and buffers as one seekable request body
-  envelope     JSON objects of the bucket with a CRC-32C that proves them
+  envelope     JSON objects of the bucket with a CRC-32C of their content
 """

@@ -1,12 +1,12 @@
 """The ObjectStore port on a directory: the embedded default. Several processes may share it.
 
-An object is a file under its key, byte for byte. Create is a synced temporary file and link(2); every other change
-holds a lock file, so that compare and rename are one step. The version of an object is its time of modification: whole
-milliseconds are the time, the microseconds are drawn, and under one key it only grows, so that the same bytes written
-again are another version. A file system that cannot keep that is refused by its first write.
+An object is a file under its key, byte for byte. A create is a synced temporary file and link(2). Every other change
+holds a lock file, so that compare and rename are one step. The version of an object is its modification time. Whole
+milliseconds are the time, and the microseconds are random. Under one key it only grows, so that the same bytes written
+again are another version. A file system that cannot keep such times is refused at its first write.
 
-Keys are paths: one key may not be the folder of another. What the store makes is for its user alone; a directory that
-was there before keeps its mode.
+Keys are paths: a key must not be the directory of another. Files and directories that the store creates are for its
+user alone. A directory that existed before keeps its mode.
 """
 
 from __future__ import annotations
@@ -49,23 +49,24 @@ LOCK_SECONDS = 5.0
 LOCKS = 64
 COPY_BYTES = 1 << 20
 MOVE_TRIES = 100
-"""Tries to put an object where others come and go."""
+"""Tries to move an object into place while other processes create and delete objects."""
 TEMPORARY_MS = 24 * 3600 * 1000
 INTERNAL = (".tmp", ".lock")
 CREDENTIAL = "meta/FORMAT"
-"""The object of which brokers make what they know each other by."""
+"""The object with the secret from which brokers make their credentials."""
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 T = TypeVar("T")
 
 
 class DirectoryStore:
-    """Objects as files below `root`, which is made when absent, unless `make` is false: for who only reads."""
+    """Objects as files below `root`, which is created if absent. With `create` false it is not: for code that only
+    reads."""
 
     def __init__(self, root: str, clock: Clock, rng: Rng, *, create: bool = True) -> None:
         self.root = os.path.abspath(root)
         self.url = f"file://{self.root}"
         self._marker_directory = os.path.join(self.root, INTERNAL[0]) if create else self.root
-        """A folder that is there as long as the store is: where a disk was unmounted, `root` may stay, and be empty."""
+        """A directory that exists as long as the store does: after an unmount `root` may still exist, and be empty."""
         self._clock = clock
         self._random = rng.stream("directory-store")
         self._small = ThreadPool("store", 8)
@@ -119,8 +120,8 @@ class DirectoryStore:
         try:
             return await workers.run(call, SECONDS)
         except OSError as error:  # TimeoutError is one
-            what = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
-            raise Unavailable(what, refused=error.errno in PERMISSION_ERRNOS) from None
+            problem = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
+            raise Unavailable(problem, refused=error.errno in PERMISSION_ERRNOS) from None
 
     async def _run_put(self, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         try:
@@ -133,7 +134,7 @@ class DirectoryStore:
     # -- in the threads -----------------------------------------------------------------------------------------------
 
     def _check_store_mounted(self, reply: T) -> T:
-        """An answer that something is not there counts only while the store is."""
+        """Returns the reply. A reply that an object is absent counts only while the store is mounted."""
         if (isinstance(reply, NotFound | ConditionFailed) or reply == []) and not os.path.isdir(self._marker_directory):
             raise FileNotFoundError(errno.ENOENT, "the directory of the store is gone")
         return reply
@@ -165,7 +166,8 @@ class DirectoryStore:
         return Ok(version)
 
     def _replace(self, descriptor: int, temporary: str, path: str, if_match: str | None) -> PutResult:
-        """Nothing that takes time is done under the lock: whoever freezes there holds up all others."""
+        """Replaces an object. All slow work is done before the lock: a process that freezes under it blocks all
+        others."""
         _make_directories(os.path.dirname(path))
         with self._lock(path):
             before = _stat(path)
@@ -177,9 +179,9 @@ class DirectoryStore:
         return Ok(version)
 
     def _stamp_version(self, descriptor: int, previous_ns: int) -> str:
-        """Gives the file its version; the name comes last."""
-        drawn = self._clock.wall_ms() * 1_000_000 + self._random.randrange(1000) * 1000
-        version_ns = max(drawn, previous_ns + 1000)
+        """Gives the file its version. The move to its name comes after that."""
+        candidate_ns = self._clock.wall_ms() * 1_000_000 + self._random.randrange(1000) * 1000
+        version_ns = max(candidate_ns, previous_ns + 1000)
         os.utime(descriptor, ns=(version_ns, version_ns))
         stat = os.fstat(descriptor)
         if stat.st_mtime_ns != version_ns:
@@ -187,7 +189,7 @@ class DirectoryStore:
         return _version_of(stat)
 
     def _move_into_place(self, move: Callable[[], None], path: str) -> None:
-        """Moves. Another process may remove the folder while it is empty: made again."""
+        """Runs `move`, and repeats it if another process has removed the empty directory meanwhile."""
         folder = os.path.dirname(path)
         for _ in range(MOVE_TRIES):
             try:
@@ -196,11 +198,14 @@ class DirectoryStore:
             except FileNotFoundError:
                 continue
             return
-        raise OSError(f"folder {folder} does not stay")
+        raise OSError(f"directory {folder} was removed by other processes {MOVE_TRIES} times")
 
     def _sync_names(self, folder: str) -> None:
-        """Makes the names in a folder durable. Where another process has removed it, since it was empty, the change is
-        one of the folder that is left above it."""
+        """Makes the names in a directory durable.
+
+        If another process has removed the directory because it was empty, syncs the nearest directory above that still
+        exists.
+        """
         while True:
             try:
                 return _sync_directory(folder)
@@ -234,16 +239,20 @@ class DirectoryStore:
         return os.path.join(self.root, ".tmp", f"{os.getpid()}-{self._random.getrandbits(64):016x}")
 
     def _restrict_credential(self) -> None:
-        """Takes the credential of an older store from all but its owner. Other objects of that age keep their modes."""
+        """Restricts the credential of an older store to its owner. Other objects of that age keep their modes."""
         path = os.path.join(self.root, CREDENTIAL)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = os.stat(path)
             if S_IMODE(found.st_mode) & ~FILE_MODE and found.st_uid == os.geteuid():
                 os.chmod(path, FILE_MODE)
-                log.info("credential of the brokers was open to others path=%s now=%04o", path, FILE_MODE)
+                log.info(
+                    "credential of the brokers was open to other users and is now restricted path=%s now=%04o",
+                    path,
+                    FILE_MODE,
+                )
 
     def _delete_abandoned(self) -> None:
-        """Temporary files of processes that died; a day spares the slowest living one."""
+        """Deletes temporary files that ended processes left. A limit of one day spares the slowest running process."""
         oldest_ms = self._clock.wall_ms() - TEMPORARY_MS
         with os.scandir(os.path.join(self.root, ".tmp")) as entries:
             for entry in entries:
@@ -253,7 +262,8 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _lock(self, path: str) -> Iterator[None]:
-        """Excludes all other changes of this key, in all processes; `TimeoutError` when one holds it too long."""
+        """Excludes all other changes of this key, in all processes. Raises `TimeoutError` if another process holds it
+        too long."""
         name = f"{zlib.crc32(os.path.relpath(path, self.root).encode()) % LOCKS:02d}"
         descriptor = os.open(os.path.join(self.root, ".lock", name), LOCK_FLAGS, FILE_MODE)
         try:
@@ -261,7 +271,7 @@ class DirectoryStore:
             pause = 0.0002
             while not _try_lock(descriptor):
                 if time.monotonic() > end:
-                    raise TimeoutError("lock not got")
+                    raise TimeoutError("another process holds the lock")
                 time.sleep(pause)
                 pause = min(0.02, pause * 1.5)
             yield
@@ -308,7 +318,7 @@ def _list_objects(root: str, prefix: str, after: str, limit: int) -> list[Listed
 
 
 def _walk_files(root: str, folder: str, prefix: str, after: str) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """Files in the order of their keys: a folder sorts by its name with the slash."""
+    """Yields files in the order of their keys: a directory sorts by its name with the slash."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             inside = [(entry.name + "/" if entry.is_dir() else entry.name, entry) for entry in entries]
@@ -342,7 +352,7 @@ def _version_of(stat: os.stat_result) -> str:
 
 
 def _make_directories(folder: str) -> None:
-    """Makes what is missing, each name durable before something is put below it."""
+    """Creates missing directories. Each name is durable before anything is created below it."""
     if os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)

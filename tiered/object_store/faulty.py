@@ -1,7 +1,7 @@
-"""Any ObjectStore, made worse on purpose: errors, lost replies, late writes, slow links, rotten bytes.
+"""A wrapper of any ObjectStore that injects faults: errors, lost replies, late writes, slow links, damaged bytes.
 
-Time passes on the given clock, so the same faults serve benches (real) and simulation (virtual). A late write waits in
-a list and is applied, in the order in which the writes fall due, before the next call looks at the store.
+It uses the given clock, so the same faults serve benchmarks (real time) and simulation (virtual time). Late writes wait
+in a list. They are applied in the order of their due times, before the next call reaches the store.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ ALL_VERBS = ("get", "put", "upload", "list", "delete")
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """The kinds of faults."""
 
     ERROR = "nothing happens, the caller learns only that it failed"
     LOST_REPLY = "it happens, the caller learns only that it failed"
-    LATE_APPLY = "a put that fails for the caller, and lands `seconds` later"
+    LATE_APPLY = "a put that fails for the caller, and is applied `seconds` later"
     CONFLICT = "409 for a put, nothing happens"
     DELAY = "it takes `seconds` longer"
     TRUNCATED = "a get returns only half of its bytes"
     FLIPPED = "a get returns one wrong bit"
     STALE_LIST = "a list does not show what was written in the last `seconds`"
-    THROTTLE = "nothing happens, and the caller is told at once that it asks too much (see `Throttle`)"
+    THROTTLE = "nothing happens, and the caller gets SlowDown at once (see `RequestThrottle`)"
 
 
 NO_REPLY = (FaultKind.ERROR, FaultKind.LOST_REPLY, FaultKind.THROTTLE)
@@ -51,12 +51,12 @@ SLOW_DOWN = "SlowDown: please reduce your request rate"
 
 @dataclass
 class FaultRule:
-    """One rule: which calls it hits, how often, and what happens. `times=-1` means without end."""
+    """One rule: the calls that it affects, how often, and the fault. `times=-1` means without end."""
 
     kind: FaultKind
     verbs: tuple[str, ...] = ALL_VERBS
     key: str = ""
-    """Hits keys that contain this."""
+    """Affects keys that contain this."""
     probability: float = 1.0
     skip: int = 0
     """Matching calls to let pass first."""
@@ -64,7 +64,7 @@ class FaultRule:
     seconds: float = 0.0
 
     def hits(self, verb: str, key: str, draw: Callable[[], float]) -> bool:
-        """Whether this call is hit; counts it. A rule without chance draws nothing."""
+        """True if this call is affected; counts it. A rule with probability 1 draws no random number."""
         if self.times == 0 or verb not in self.verbs or self.key not in key:
             return False
         if self.skip > 0:
@@ -78,8 +78,10 @@ class FaultRule:
 
 @dataclass
 class RequestThrottle:
-    """A store that takes `rate` calls per second and `burst` at a time, and refuses all for `seconds` when there are
-    more. May be shared by several ways to one bucket."""
+    """A store that takes `rate` calls per second and `burst` at once. If there are more, it refuses all for `seconds`.
+
+    Several stores on one bucket may share it.
+    """
 
     rate: float
     burst: float
@@ -90,7 +92,7 @@ class RequestThrottle:
     _refuse_until_ns: int = 0
 
     def refuses(self, now_ns: int) -> bool:
-        """Whether a call is refused; counts it."""
+        """True if a call is refused; counts it."""
         self._used = max(0.0, self._used - max(0, now_ns - self._last_call_ns) / 1e9 * self.rate)
         self._last_call_ns = now_ns
         if now_ns >= self._refuse_until_ns:
@@ -104,19 +106,19 @@ class RequestThrottle:
 
 @dataclass
 class Faults:
-    """The rules in force (the first that hits wins) and the pace of the link. May be changed at any time."""
+    """The rules in force (the first match wins) and the speed of the link. May be changed at any time."""
 
     rules: list[FaultRule] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(0))
     first_byte_seconds: float = 0.0
     bytes_per_second: float = 0.0
-    """Of one call; 0 means without limit."""
+    """Limit for one call; 0 means none."""
     reply_seconds: float = 1.0
-    """How long a caller waits before it gives up on a lost reply."""
+    """Time after which a caller gives up on a lost reply."""
     outage: bool = False
     throttle: RequestThrottle | None = None
     list_keys: int = 0
-    """How many keys a list gives at most, whatever its caller would take; 0 means as many."""
+    """Limit on the keys of one list reply, below that of the caller; 0 means none."""
 
     def find_fault(self, verb: str, key: str) -> FaultRule | None:
         return next((rule for rule in self.rules if rule.hits(verb, key, self.random.random)), None)
@@ -124,7 +126,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class LateWrite:
-    """A put under way that nobody waits for any more."""
+    """A put in flight whose caller has given up."""
 
     due_ns: int
     number: int
@@ -135,12 +137,12 @@ LateWrites = list[LateWrite]
 
 
 def faulty(inner: ObjectStore, faults: Faults, clock: Clock) -> FaultyStore:
-    """`inner` behind `faults`."""
+    """Returns `inner` with `faults`."""
     return FaultyStore(inner, faults, clock)
 
 
 class FaultyStore:
-    """The store as a broker sees it on a bad day. `calls` counts requests by verb, `hits` faults by kind."""
+    """A store with injected faults. `calls` counts requests by verb, `hits` faults by kind."""
 
     def __init__(
         self,
@@ -150,8 +152,11 @@ class FaultyStore:
         late: LateWrites | None = None,
         written_ns: dict[str, int] | None = None,
     ) -> None:
-        """`late` is shared by all ways to one bucket: a write under way outlives the process that sent it. So is
-        `written_ns`, when each key was written: a list that is stale hides what anybody wrote."""
+        """Shares `late` with all stores on one bucket: a write in flight outlives the process that sent it.
+
+        `written_ns` is shared too. It has the time of the last write of each key: a stale list hides writes of any
+        process.
+        """
         self.url = inner.url
         self.inner = inner
         self.faults = faults
@@ -187,13 +192,13 @@ class FaultyStore:
         whole = UploadBody(parts)
 
         def frozen() -> Apply:
-            body = whole.join()  # by the time it lands the files may be gone
+            body = whole.join()  # the files may be deleted before the put is applied
             return lambda: self.inner.put(key, body)
 
         return await self._write("upload", key, whole.size, lambda: self.inner.upload(key, parts), frozen)
 
     async def _list_stale(self, prefix: str, after: str, limit: int, since_ns: int) -> list[ListedObject]:
-        """As much as was there then; full pages, as from a store that lags behind."""
+        """Returns full pages of objects that were written by `since_ns`, as a store with an inconsistent list does."""
         shown: list[ListedObject] = []
         while len(shown) < limit and (page := await self.inner.list(prefix, after)):
             shown += [entry for entry in page if self._written_ns.get(entry.key, since_ns) <= since_ns]
@@ -274,7 +279,7 @@ class FaultyStore:
         return Unavailable(f"{verb} failed store={self.url} key={key} error=no reply")
 
     async def _apply_late_writes(self) -> None:
-        """Late writes that fell due land now, oldest first."""
+        """Applies late writes that are due, oldest first."""
         now_ns = self._clock.mono_ns()
         due = sorted(
             (late for late in self._late if late.due_ns <= now_ns), key=lambda late: (late.due_ns, late.number)

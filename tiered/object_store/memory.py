@@ -1,4 +1,4 @@
-"""The ObjectStore port in memory: the model that the other stores are held against, and the store of short lives."""
+"""The ObjectStore port in memory: the model for tests of the other stores, and a store for one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StoredObject(NamedTuple):
 
 
 class MemoryStore:
-    """Linearizable by construction: no call gives up the loop."""
+    """A store in memory. Linearizable, because no call yields to the event loop."""
 
     url = "memory://"
 
@@ -67,4 +67,4 @@ class MemoryStore:
                 del self._keys[bisect.bisect_left(self._keys, key)]
 
     async def close(self) -> None:
-        """Nothing to let go: the objects live as long as this does."""
+        """Does nothing: the objects live as long as the store."""

@@ -1,7 +1,7 @@
-"""Any ObjectStore, watched: requests and bytes by verb, and since when it does not answer.
+"""A wrapper of any ObjectStore that counts requests and bytes by verb, and detects outages.
 
-"Does not answer" is a state of the last request, not a rate: it begins with a failure and ends with the next success.
-Who retries asks often enough for that; a broker that has nothing to ask sends `ping` now and then while it lasts.
+An outage is a state of the last request, not a rate: it begins with a failure and ends with the next success. Code that
+retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage lasts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from tiered.ports import (
 
 
 class Outage(NamedTuple):
-    """The store has not served since `since_ms` (wall clock); `why` is the newest failure, `refused` whether it answers
-    and says no."""
+    """An outage of the store since `since_ms` (wall clock).
+
+    `why` is the newest failure. `refused` is True if the store replies, but refuses.
+    """
 
     since_ms: int
     why: str
@@ -35,7 +37,7 @@ class Outage(NamedTuple):
 
 
 class MeteredStore:
-    """`inner`, counted. `outage` is None while it answers."""
+    """The store `inner` with counters. `outage` is None while it replies."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, metrics: Metrics) -> None:
         self.url = inner.url
@@ -96,7 +98,7 @@ class MeteredStore:
         await self._inner.close()
 
     async def ping(self, key: str) -> None:
-        """Asks for one byte while there is an outage, so that its end is noticed."""
+        """Gets one byte during an outage, to notice its end."""
         if self.outage is not None:
             try:
                 await self.get(key, 0, 1)
@@ -104,7 +106,7 @@ class MeteredStore:
                 return
 
     def request_count(self) -> int:
-        """Requests so far."""
+        """Returns the number of requests so far."""
         return int(self._requests.total())
 
     def _record_result(self, verb: str, result: PutResult, size: int) -> None:

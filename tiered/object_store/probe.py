@@ -1,8 +1,9 @@
-"""Does this store keep its word? Asked in full when a cluster is made, and in five requests at each later start: the
-bucket may have been copied to another store, and another broker may reach it by another endpoint, or as somebody else.
+"""Checks that a store honours conditional writes: fully when a cluster is created, with five requests at each later
+start.
 
-Some stores answer 200 and ignore the condition of a put; on such a one two brokers would own one partition. There is no
-fallback: without conditional writes no cluster starts.
+The later check is needed because the bucket may have been copied to another store. Another broker may also reach it by
+another endpoint or with other credentials. Some stores reply 200 and ignore the condition of a put. On such a store two
+brokers would own one partition. There is no fallback: without conditional writes no cluster starts.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ RACERS = 8
 TRIES = 4
 FOLDER = "meta/probe"
 NO_VERSION = '"0123456789abcdef0123456789abcdef"'
-"""That of no object."""
+"""A version that no object has."""
 OVERWRITES = "it overwrites an object that should only be created (If-None-Match is ignored)"
 REPLACES = "it replaces an object whose version changed (If-Match is ignored)"
 BODY = b"0123456789abcdef"
 RANGE = slice(4, 12)
-"""The part of `BODY` that a ranged get asks for."""
+"""The part of `BODY` that the ranged get reads."""
 
 
 async def probe(store: ObjectStore, rng: Rng) -> None:
-    """`Refused`, with the reason, for a store that ignores or breaks conditions; `Unavailable` when it does not answer.
+    """Checks a store in full. Raises `Refused` with the reason if it ignores or breaks conditions.
 
-    Writes a few objects under `meta/probe/` and takes them away again. An outcome that decides nothing (a timeout, a
-    409) repeats that check under a fresh key.
+    Raises `Unavailable` if it does not reply. Writes a few objects under `meta/probe/` and deletes them again. After an
+    undecided outcome (a timeout, a 409) the check is repeated with a new key.
     """
     random = rng.stream("probe")
     for check in (_check_create, _check_swap, _check_create_race, _check_swap_race, _check_range, _check_list):
@@ -43,18 +44,21 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
 
 
 async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) -> None:
-    """`Refused` and `Unavailable` as `probe`. Two puts of `body` over the object `key`, which holds it already, must
-    fail: a store that lets them through has changed nothing. An upload of a new object must not be refused: a broker
-    that may only read would lead, and keep what is cold on its disk for ever. A part of the new object is read back."""
+    """Checks a store at a later start. Raises `Refused` and `Unavailable` as `probe` does.
+
+    Two conditional puts of `body` over the object `key`, which has that content already, must fail. A store that
+    applies them has changed nothing. An upload of a new object must succeed: a broker without write permission would
+    lead, and never move cold records off its disk. A part of the new object is read back.
+    """
     checks: tuple[tuple[Callable[[], Awaitable[PutResult]], str], ...] = (
         (lambda: store.put(key, body, if_absent=True), OVERWRITES),
         (lambda: store.put(key, body, if_match=NO_VERSION), REPLACES),
     )
-    for put, lie in checks:
+    for put, problem in checks:
         for _ in range(TRIES):
             result = await put()
             if isinstance(result, Ok):
-                raise _unsupported(store, lie)
+                raise _unsupported(store, problem)
             if not _is_undecided(result):
                 break
         else:
@@ -65,8 +69,11 @@ async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) 
 
 
 async def _check_and_delete(store: ObjectStore, key: str, check: Callable[[ObjectStore, str], Awaitable[bool]]) -> bool:
-    """What `check` finds with an object of its own, which is deleted. An error of that hides no error of the check, nor
-    that the probe is to end; else it is told, as of a broker that may not delete."""
+    """Runs `check` with a new object and deletes the object.
+
+    A failed delete hides neither an error of the check nor a cancellation. Otherwise its error is raised: the broker
+    may lack permission to delete.
+    """
     try:
         found = await check(store, key)
     except BaseException:
@@ -137,8 +144,8 @@ async def _check_range(store: ObjectStore, key: str) -> bool:
     length = RANGE.stop - RANGE.start
     found = await store.get(key, RANGE.start, length)
     if isinstance(found, GetResult) and found.data in (BODY, BODY[:length]):
-        raise _unsupported(store, "a ranged get does not give the bytes that were asked for")
-    # Any other bytes changed or got lost on their way, which says nothing of the store.
+        raise _unsupported(store, "a ranged get does not return the requested bytes")
+    # Any other bytes were changed or lost in transit, which does not prove a fault of the store.
     return isinstance(found, GetResult) and found.data == BODY[RANGE]
 
 
@@ -156,7 +163,7 @@ async def _check_list(store: ObjectStore, key: str) -> bool:
 async def _check_body(store: ObjectStore, key: str, body: bytes) -> bool:
     found = await store.get(key)
     if not isinstance(found, GetResult) or found.data != body:
-        raise _unsupported(store, "what is read back is not what was written last")
+        raise _unsupported(store, "an object reads back with other bytes than were written last")
     return True
 
 
@@ -165,7 +172,7 @@ def _is_undecided(*results: PutResult) -> bool:
 
 
 def _unclear_reply(store: ObjectStore) -> Unavailable:
-    return Unavailable(f"the store gives no clear answer to conditional writes store={store.url}")
+    return Unavailable(f"the store gives no definite reply to conditional writes store={store.url}")
 
 
 def _unsupported(store: ObjectStore, why: str) -> Refused:

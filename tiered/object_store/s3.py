@@ -1,13 +1,16 @@
-"""The ObjectStore port on S3 and on stores that speak its language, through boto3.
+"""The ObjectStore port on S3 and compatible stores, through boto3.
 
-Two clients: the one for conditional puts never tries again by itself (a retry after a lost reply turns one's own
-success into a 412), the other does. Three sets of threads: uploads and ranged reads cannot starve metadata, and reads
-that hang cannot starve conditional puts. Endpoint, region and credentials come from where every AWS tool takes them.
+There are two clients. The one for conditional puts never retries by itself: a retry after a lost reply would turn its
+own success into a 412. The other one retries. There are three thread pools: uploads and ranged reads cannot starve
+metadata, and reads that hang cannot starve conditional puts. Endpoint, region and credentials come from the usual AWS
+sources.
 
-botocore's own checksums are off. Our CRC-32C covers all that is read. The SHA-256 in the signature covers all that is
-sent, so the store refuses what changed on the way. Some stores send the checksum of the whole object with a range.
+botocore's own checksums are off. Our CRC-32C covers all bytes that are read. The SHA-256 in the signature covers all
+bytes that are sent, so the store refuses bytes that changed in transit. Some stores send the checksum of the whole
+object with a range.
 
-A conditional put raises `Unavailable` only when the store refused it and nothing landed; the unclear is `Unknown`.
+A conditional put raises `Unavailable` only if the store refused it and nothing was written. Every unclear outcome is
+`Unknown`.
 """
 
 from __future__ import annotations
@@ -68,9 +71,9 @@ BACKOFF_SECONDS = 0.1
 DELETE_KEYS = 1000
 LIST_KEYS = 1000
 EMPTY_PAGES_MAX = 1000
-"""Pages without a key, one after the other, after which a listing counts as failed."""
+"""Limit on consecutive pages without a key: after it a list fails."""
 MALFORMED_REPLY = (ResponseParserError, KeyError, ValueError)
-"""What reading an answer raises that no store wrote: a login page, a proxy, an empty 200."""
+"""Errors from a reply that no store wrote: a login page, a proxy, an empty 200."""
 CONNECTION_ERRORS = (HTTPClientError, BotoConnectionError, IncompleteReadError, ChecksumError, FlexibleChecksumError)
 TRANSIENT = (408, 425, 429)
 TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests")
@@ -80,7 +83,7 @@ PartTags = list[dict[str, Any]]
 
 
 class Page(NamedTuple):
-    """A part of a listing; `goes_on` is the token to go on with, empty at the end."""
+    """A part of a list reply. `next_token` is the token of the next page, empty at the end."""
 
     keys: Sequence[ListedObject]
     next_token: str
@@ -101,7 +104,7 @@ class S3Store:
             session = boto3.session.Session()
             self._no_retry_client = session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
             self._retry_client = session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
-        except (BotoCoreError, ValueError) as error:  # an endpoint that is no URL, a profile that is not there
+        except (BotoCoreError, ValueError) as error:  # an endpoint that is not a URL, or a missing profile
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
         self._conditional = ThreadPool("s3-conditional", CONDITIONAL_WORKERS)
         self._meta = ThreadPool("s3-meta", META_WORKERS)
@@ -118,7 +121,7 @@ class S3Store:
             if not isinstance(got, Unknown):
                 return got
             why = got.why
-            log.warning("body broke off store=%s key=%s attempt=%d error=%s", self.url, key, attempt, why)
+            log.warning("response body was cut short store=%s key=%s attempt=%d error=%s", self.url, key, attempt, why)
             await self._clock.sleep(self._random.random() * BACKOFF_SECONDS * 2**attempt)
         raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
 
@@ -173,7 +176,8 @@ class S3Store:
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
     async def _request(self, verb: str, key: str, workers: ThreadPool, seconds: float, call: Callable[[], T]) -> T:
-        """What cannot be answered is `Unavailable`, final where the store will never do it."""
+        """Runs a request in a thread. A failure raises `Unavailable`, final if the store will never support the
+        request."""
         try:
             return await workers.run(call, seconds)
         except TimeoutError:
@@ -182,7 +186,7 @@ class S3Store:
             raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
     async def _run_put(self, key: str, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
-        """Only a clean answer decides: all that may have landed is `Unknown`."""
+        """Runs a put in a thread. Only a definite reply decides: any put that may be applied is `Unknown`."""
         try:
             return await workers.run(call, seconds)
         except TimeoutError:
@@ -205,40 +209,40 @@ class S3Store:
     # -- in the threads -----------------------------------------------------------------------------------------------
 
     def _get(self, key: str, start: int, length: int | None, ranged: bool) -> GetResult | NotFound | Unknown:
-        """`Unknown`: the body was not whole."""
+        """Gets an object or a range. Returns `Unknown` if the body was cut short."""
         arguments: dict[str, Any] = self._object_arguments(key)
         if ranged:
             arguments["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         try:
-            answer = self._retry_client.get_object(**arguments)
+            response = self._retry_client.get_object(**arguments)
         except ClientError as error:
             if _code(error) == "NoSuchKey":
                 return NotFound()
-            if _status(error) == 416:  # begins at or behind the end
+            if _status(error) == 416:  # the range begins at or after the end
                 return self._head_object(key)
             raise
         try:
-            data = answer["Body"].read()
+            data = response["Body"].read()
         except BotoCoreError as error:
             return Unknown(_describe(error))
-        if len(data) != answer["ContentLength"]:
-            return Unknown(f"{len(data)} of {answer['ContentLength']} bytes")
-        size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(data)
-        if ranged and "ContentRange" not in answer:  # a store that ignores ranges sends all
+        if len(data) != response["ContentLength"]:
+            return Unknown(f"{len(data)} of {response['ContentLength']} bytes")
+        size = int(response["ContentRange"].rpartition("/")[2]) if "ContentRange" in response else len(data)
+        if ranged and "ContentRange" not in response:  # a store that ignores ranges sends the whole object
             data = data[start:] if length is None else data[start : start + length]
-        return GetResult(data, size, answer["ETag"])
+        return GetResult(data, size, response["ETag"])
 
     async def _head(self, key: str) -> GetResult | NotFound:
         return await self._request("head", key, self._meta, SECONDS, lambda: self._head_object(key))
 
     def _head_object(self, key: str) -> GetResult | NotFound:
         try:
-            answer = self._retry_client.head_object(**self._object_arguments(key))
+            response = self._retry_client.head_object(**self._object_arguments(key))
         except ClientError as error:
             if _status(error) == 404:
                 return NotFound()
             raise
-        return GetResult(b"", answer["ContentLength"], answer["ETag"])
+        return GetResult(b"", response["ContentLength"], response["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
         return Ok(
@@ -247,42 +251,43 @@ class S3Store:
 
     def _list_page(self, prefix: str, after: str, token: str, limit: int) -> Page:
         where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
-        answer = self._retry_client.list_objects_v2(
+        response = self._retry_client.list_objects_v2(
             Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where
         )
-        if "Name" not in answer and "IsTruncated" not in answer:
+        if "Name" not in response and "IsTruncated" not in response:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
         keys = [
             ListedObject(entry["Key"][skip:], entry["Size"], round(entry["LastModified"].timestamp() * 1000))
-            for entry in answer.get("Contents", [])
+            for entry in response.get("Contents", [])
         ]
-        # A page may hold no key although others follow: the store counts what it looked at, not what it gives.
-        return Page(keys, answer["NextContinuationToken"] if answer.get("IsTruncated") else "")
+        # A page may have no key although others follow: the store counts the keys that it looked at, not those that it
+        # returns.
+        return Page(keys, response["NextContinuationToken"] if response.get("IsTruncated") else "")
 
     def _delete(self, keys: Sequence[str]) -> None:
         names = [{"Key": self._prefix + key} for key in keys]
-        answer = self._retry_client.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
-        if errors := answer.get("Errors"):
+        response = self._retry_client.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
+        if errors := response.get("Errors"):
             raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
 
     # -- multipart ----------------------------------------------------------------------------------------------------
 
     async def _upload_in_parts(self, key: str, whole: UploadBody) -> PutResult:
-        """A few parts at once, each streamed from its file. What was begun and not completed is taken back."""
+        """Uploads a few parts at once, each streamed from its file. Aborts an upload that it does not complete."""
         name = self._object_arguments(key)
-        begun = await self._request(
+        created = await self._request(
             "upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name)
         )
-        name["UploadId"] = begun["UploadId"]
-        done = False
+        name["UploadId"] = created["UploadId"]
+        is_complete = False
         try:
             tags = await self._send_parts(key, name, whole)
             result = await self._complete(key, name, tags, whole.size)
-            done = isinstance(result, Ok)
+            is_complete = isinstance(result, Ok)
             return result
         finally:
-            if not done:
+            if not is_complete:
                 await self._abort(key, name)
 
     async def _send_parts(self, key: str, name: dict[str, Any], whole: UploadBody) -> PartTags:
@@ -294,14 +299,14 @@ class S3Store:
         async def send() -> None:
             for index, start in queue:
                 window = whole.window(start, min(size, whole.size - start))
-                answer = await self._request(
+                etag = await self._request(
                     "upload",
                     key,
                     self._bulk,
                     _upload_seconds(size),
                     lambda: self._send_part(name, index, window),  # noqa: B023
                 )
-                tags[index] = {"PartNumber": index + 1, "ETag": answer}
+                tags[index] = {"PartNumber": index + 1, "ETag": etag}
 
         async def send_all() -> None:
             async with asyncio.TaskGroup() as group:
@@ -315,8 +320,8 @@ class S3Store:
         return tags
 
     def _send_part(self, name: dict[str, Any], index: int, body: BodyWindow) -> str:
-        answer = self._retry_client.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
-        return str(answer["ETag"])
+        response = self._retry_client.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
+        return str(response["ETag"])
 
     async def _complete(self, key: str, name: dict[str, Any], tags: PartTags, size: int) -> PutResult:
         def complete() -> PutResult:
@@ -338,7 +343,9 @@ class S3Store:
                 "abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name)
             )
         except Unavailable as error:
-            log.warning("upload not taken back, left to the bucket's lifecycle rule error=%s", error)
+            log.warning(
+                "multipart upload was not aborted, the bucket's lifecycle rule has to remove it error=%s", error
+            )
 
     def _object_arguments(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
@@ -371,9 +378,9 @@ def _code(error: ClientError) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """One line without newlines: it goes into logs."""
-    words = " ".join(str(error).split())
-    return f"this is no answer of a store: {words}" if isinstance(error, MALFORMED_REPLY) else words
+    """Describes an error in one line, for logs."""
+    text = " ".join(str(error).split())
+    return f"the reply is not from an object store: {text}" if isinstance(error, MALFORMED_REPLY) else text
 
 
 def _unavailable(what: str, error: Exception) -> Unavailable:
@@ -384,8 +391,11 @@ def _unavailable(what: str, error: Exception) -> Unavailable:
 
 
 def _is_refusal(error: Exception, status: int) -> bool:
-    """Whether waiting would not help: the store answered and said no, no store answered, or it cannot even be asked
-    (credentials that are not there). Throttling and what broke off on the way may go better the next time."""
+    """True if a retry would not help.
+
+    Then the store replied and refused, or the reply is not from a store, or no request can be sent (credentials are
+    missing). Throttling and broken connections may succeed the next time.
+    """
     if isinstance(error, ClientError):
         return 400 <= status < 500 and status not in TRANSIENT and _code(error) not in TRANSIENT_CODES
     return not isinstance(error, CONNECTION_ERRORS)

@@ -1,4 +1,4 @@
-"""Many parts read as one file: what an upload sends, without a copy of it in memory."""
+"""The parts of an upload as one seekable request body, without a copy in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tiered.ports import Buffer, File, FileSlice
 
 
 class Descriptor:
-    """Our own descriptor of a file, closed when the last reader lets go: a thread may outlive the upload's deadline."""
+    """A duplicate descriptor of a file, closed when its last reader releases it: a thread may outlive the upload's
+    deadline."""
 
     def __init__(self, number: int) -> None:
         self._number = -1
@@ -26,11 +27,11 @@ class Descriptor:
         try:
             return os.pread(self._number, length, offset)
         except OSError as error:
-            raise Unavailable(f"cannot read what to upload error={error.strerror}") from None
+            raise Unavailable(f"cannot read a file to upload error={error.strerror}") from None
 
 
 class BodyPart(NamedTuple):
-    """Bytes `[at, at + length)` of the whole, which are `[start, ...)` of their source."""
+    """Bytes `[position, position + length)` of the body, which begin at `start` of their source."""
 
     position: int
     length: int
@@ -56,7 +57,8 @@ class UploadBody:
         self.size += length
 
     def read(self, at: int, length: int) -> bytes:
-        """Up to `length` bytes from one piece; empty only at the end. `Unavailable` when a file became shorter."""
+        """Returns up to `length` bytes from one part; empty only at the end. Raises `Unavailable` if a file became
+        shorter."""
         piece = self._piece_at(at)
         if piece is None or length <= 0:
             return b""
@@ -77,7 +79,7 @@ class UploadBody:
         return BodyWindow(self, start, length)
 
     def join(self) -> bytes:
-        """All of it in memory; for stores that live there."""
+        """Returns the whole body in memory, for stores that keep it there."""
         return self.window(0, self.size).read()
 
 
@@ -89,7 +91,7 @@ def _hold_file(file: File) -> Descriptor | File:
 
 
 class BodyWindow(io.RawIOBase):
-    """Bytes `[start, start + length)` of the parts as a seekable file: a request body that can be sent again."""
+    """Bytes `[start, start + length)` of the body as a seekable file: a request body that can be sent again."""
 
     def __init__(self, parts: UploadBody, start: int, length: int) -> None:
         super().__init__()
@@ -105,7 +107,7 @@ class BodyWindow(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Whole reads: HTTP clients take a short one for the end of the body."""
+        """Reads as many bytes as requested: HTTP clients take fewer bytes for the end of the body."""
         wanted = self._length - self._at if size is None or size < 0 else min(size, self._length - self._at)
         chunks = []
         while wanted > 0:

@@ -1,4 +1,4 @@
-"""From a store's URL to the store."""
+"""Opens the store that a URL names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ FORMS = "file:///dir, s3://bucket/prefix or memory://"
 
 
 def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True) -> ObjectStore:
-    """`file:///dir`, `s3://bucket/prefix` (`s3a` means the same) or `memory://`; `Refused` for anything else.
+    """Opens `file:///dir`, `s3://bucket/prefix` (`s3a` means the same) or `memory://`. Raises `Refused` for anything
+    else.
 
-    A directory that is not there is made, or refused when `make` is false: for who only reads."""
+    A missing directory is created, or refused if `create` is false: for code that only reads.
+    """
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise Refused(Code.INVALID_CONFIG, f"store {url!r} has a query or fragment; use {FORMS}")
@@ -26,11 +28,10 @@ def open_store(url: str, clock: Clock, rng: Rng, *, create: bool = True) -> Obje
     if parts.scheme in ("s3", "s3a"):
         if not parts.netloc:
             raise Refused(Code.INVALID_CONFIG, f"store {url!r} names no bucket; use s3://bucket/prefix")
-        from tiered.object_store.s3 import (
-            S3Store,  # boto3 costs a quarter of a second and 30 MB: only who needs it pays
-        )
+        # Imported late: boto3 costs a quarter of a second and 30 MB.
+        from tiered.object_store.s3 import S3Store
 
         return S3Store(parts.netloc, unquote(parts.path).strip("/"), clock, rng)
     if url == "memory://":
         return MemoryStore(clock)
-    raise Refused(Code.INVALID_CONFIG, f"store {url!r} is of no known kind; use {FORMS}")
+    raise Refused(Code.INVALID_CONFIG, f"store {url!r} is of an unknown kind; use {FORMS}")

@@ -1,4 +1,4 @@
-"""A bucket without any broker: the cluster's memory, the manifests and a reader on them. For tools."""
+"""A bucket without a broker: the metadata of the cluster, the manifests, and a cold reader. For tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_AHEAD_BYTES = 64 << 20
 
 
 class Bucket:
-    """An open store. Its metadata is read when first asked for, as of that moment. Belongs to one event loop."""
+    """An open store. Its metadata is loaded once, at the first use. Belongs to one event loop."""
 
     def __init__(self, store: ObjectStore, read_ahead_bytes: int) -> None:
         clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
@@ -31,13 +31,14 @@ class Bucket:
         self._image: Image | None = None
 
     async def read_image(self) -> Image:
-        """What the cluster knows. Refused when no cluster is in this store; Unavailable, Corrupt."""
+        """Returns the metadata of the cluster. Raises `Refused` if the store has no cluster, `Unavailable` and
+        `Corrupt`."""
         if self._image is None:
             self._image = await load_image(self.store)
         return self._image
 
     async def find_topic(self, name: str) -> TopicImage:
-        """A topic by its name; Refused(UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Returns a topic by its name. Raises `Refused` with UNKNOWN_TOPIC_OR_PARTITION."""
         found = (await self.read_image()).topics.get(name)
         if found is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} in {self.store.url}")
@@ -46,7 +47,7 @@ class Bucket:
 
 @asynccontextmanager
 async def open_bucket(url: str, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> AsyncIterator[Bucket]:
-    """The bucket behind a store URL, closed at the end."""
+    """Opens the bucket of a store URL, and closes it at the end."""
     store = open_store(url, SystemClock(), SystemRng(), create=False)
     bucket = Bucket(store, read_ahead_bytes)
     try:

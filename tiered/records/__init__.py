@@ -5,10 +5,10 @@ May import: words
   batch        batch headers, stamps, encoding and decoding of whole batches
   model        layout, header and record types of record batch v2
 ~ native       one set of functions, in C if built, in Python otherwise
-  pure         the functions of the C extension in plain Python, as its oracle
+  pure         the functions of the C extension in plain Python, which tests compare it with
   pure_text    plain Python murmur2 hash, and spans of concatenated JSON values
-~ compression  the five codecs, with decompression bounded before memory is taken
-  opened_size  uncompressed size as the codec's headers state it
+~ compression  the five codecs, with decompression bounded before memory is allocated
+  opened_size  decompressed size according to the codec's headers
   partitioner  Kafka's default partitioner for keys
   varint       zigzag varints of record batches
   arrow        decoded records as pyarrow arrays, without a copy

@@ -1,4 +1,4 @@
-# The C twin of pure.py, where each function is described.
+# The functions of pure.py in C. pure.py describes each of them.
 from collections.abc import Collection, Sequence
 
 from tiered.ports import Buffer

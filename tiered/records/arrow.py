@@ -1,4 +1,4 @@
-"""Records as pyarrow arrays: the buffers that the decoder filled, wrapped and not copied. No Python per record.
+"""Records as pyarrow arrays, which wrap the decoder's buffers without a copy. No Python code runs per record.
 
 pyarrow is imported on first use: a broker never needs it.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @cache
 def arrow_types() -> dict[str, pyarrow.DataType]:
-    """The Arrow type of each column: names and types as in Spark's Kafka source."""
+    """Returns the Arrow type of each column. Names and types are those of Spark's Kafka source."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -33,7 +33,7 @@ def arrow_types() -> dict[str, pyarrow.DataType]:
 
 
 def to_arrays(decoded: ArrowColumns) -> dict[str, pyarrow.Array]:
-    """One array for each decoded column."""
+    """Returns one array for each decoded column."""
     return {name: _array(name, decoded) for name in decoded.columns}
 
 
@@ -43,7 +43,8 @@ def record_batch(
     start: int = -(1 << 63),
     end: int = (1 << 63) - 1,
 ) -> pyarrow.RecordBatch:
-    """The records with `start <= offset < end` of opened batches as one RecordBatch with the columns in their order."""
+    """Returns the records with `start <= offset < end` of decompressed batches as one RecordBatch, with `columns` in
+    order."""
     import pyarrow as pa
 
     found = to_arrays(native.arrow(sections, columns, start, end))

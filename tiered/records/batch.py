@@ -1,6 +1,7 @@
-"""Record batch v2: the same bytes on the wire, on disk and in the bucket. Header, stamps, encoding, decoding.
+"""Record batch v2: header, stamps, encoding and decoding. The bytes are the same on the wire, on disk and in the
+bucket.
 
-Nothing is allocated by a length that was read before that length is held against the bytes that are there.
+Every length that is read is compared with the bytes that are there before memory is allocated by it.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ __all__ = [
 ]
 
 MAX_DECOMPRESSED = 64 << 20
-"""Bytes that the records of one batch may become: what stands between a small produce request and all memory."""
+"""Limit on the decompressed bytes of one batch: without it a small produce request could take all memory."""
 RATIO_MAX, RATIO_FROM = 100, 1 << 20
-"""Above `RATIO_FROM` bytes the records of a batch become at most `RATIO_MAX` times its compressed size: who wants work
-of others pays a hundredth of it."""
+"""Above `RATIO_FROM` bytes the records of a batch decompress to at most `RATIO_MAX` times their compressed size.
+
+A client that makes the broker work must send at least a hundredth of those bytes.
+"""
 MAX_TIMESTAMP = (1 << 63) - 1
 
 _OFFSET = struct.Struct(">q")
@@ -68,8 +71,10 @@ _TIMESTAMP = itemgetter(0)
 
 
 def decode_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`. `Corrupt` when fewer than 61 bytes are there, the length is impossible or magic is not 2;
-    the rest of the batch need not be there, and nothing else is checked."""
+    """Decodes the header at `at`. The rest of the batch need not be there, and nothing else is checked.
+
+    Raises `Corrupt` if fewer than 61 bytes are there, the length is impossible or magic is not 2.
+    """
     if len(buf) - at < HEADER_BYTES or at < 0:
         raise Corrupt("batch header is short", position=at)
     (
@@ -80,7 +85,7 @@ def decode_header(buf: Buffer, at: int = 0) -> BatchHeader:
         raise Corrupt(f"batch length {length} is below {MIN_LENGTH}", position=at)
     if magic != MAGIC:
         raise Corrupt(f"magic {magic} is not {MAGIC}", position=at)
-    # Past the constructor of the named tuple, which costs as much as all of the above.
+    # Bypasses the constructor of the named tuple, which costs as much as all of the above.
     return tuple.__new__(BatchHeader, (
         base_offset, length + LENGTH_FROM, leader_epoch, magic, crc, attributes, last_offset_delta,
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
@@ -88,13 +93,13 @@ def decode_header(buf: Buffer, at: int = 0) -> BatchHeader:
 
 
 def stamp(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Sets base offset and leader epoch of the batch at `at` in place; its CRC does not cover them."""
+    """Sets base offset and leader epoch of the batch at `at` in place. The CRC does not cover them."""
     _OFFSET.pack_into(buf, at, base_offset)
     _EPOCH.pack_into(buf, at + 12, leader_epoch)
 
 
 def set_append_time(buf: bytearray | memoryview, at: int, now_ms: int) -> None:
-    """Makes `now_ms` the timestamp of all records of the whole batch at `at`: attribute, max timestamp, CRC."""
+    """Makes `now_ms` the timestamp of all records of the whole batch at `at`: sets attribute, max timestamp and CRC."""
     head = decode_header(buf, at)
     whole = memoryview(buf)[at : at + head.size]
     if len(whole) < head.size:
@@ -118,7 +123,7 @@ def encode_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """One batch of (timestamp ms, key, value, headers) records; at least one. `ValueError` for none."""
+    """Encodes one batch of (timestamp ms, key, value, headers) records. Raises `ValueError` without a record."""
     if not records:
         raise ValueError("a batch holds at least one record")
     base_timestamp = records[0][0]
@@ -137,12 +142,13 @@ def encode_batch(
 
 
 def decompressed_max(size: int, max_bytes: int = MAX_DECOMPRESSED) -> int:
-    """How many bytes a section of `size` compressed bytes may become."""
+    """Returns the limit on the decompressed bytes of a section of `size` compressed bytes."""
     return min(max_bytes, max(RATIO_FROM, RATIO_MAX * size))
 
 
 def decompress_payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
-    """The uncompressed record section of the batch at `at` with header `head`: a view, or decompressed bytes."""
+    """Returns the uncompressed record section of the batch at `at` with header `head`: a view, or decompressed
+    bytes."""
     raw = memoryview(buf)[at + HEADER_BYTES : at + head.size]
     if len(raw) != head.size - HEADER_BYTES:
         raise Corrupt("batch is short", position=at)
@@ -151,7 +157,7 @@ def decompress_payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: in
 
 
 def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> RecordSection:
-    """The batch at `at`, opened: what `native.rows` and `native.arrow` take."""
+    """Returns the decompressed section of the batch at `at`, as `native.rows` and `native.arrow` take it."""
     head = decode_header(buf, at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
     return (
@@ -166,7 +172,8 @@ def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED)
 def open_sections(
     buf: Buffer, batches: Iterable[WalkedBatch], *, max_bytes: int = MAX_DECOMPRESSED
 ) -> list[RecordSection]:
-    """The batches that a walk of `buf` saw, opened; control batches, which hold no records of users, are left out."""
+    """Returns the decompressed sections of walked batches in `buf`. Leaves out control batches, which have no user
+    records."""
     view = memoryview(buf)
     out: list[RecordSection] = []
     for batch in batches:
@@ -181,7 +188,8 @@ def open_sections(
 
 
 def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
-    """The records of the batch at `at`. The CRC is not checked again; `Corrupt` when they do not parse."""
+    """Decodes the records of the batch at `at`. Does not check the CRC again. Raises `Corrupt` if a record is
+    malformed."""
     head = decode_header(buf, at)
     out = native.rows(*open_section(buf, at, max_bytes=max_bytes))
     if out and out[-1].offset > head.last_offset:
@@ -190,8 +198,11 @@ def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSE
 
 
 def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
-    """Opens every record of a produced batch: as many as its header says, well-formed, offset deltas without a gap, the
-    latest timestamp as it says. `Corrupt` names the fault; the CRC is not looked at."""
+    """Decodes every record of a produced batch and checks it, but not its CRC.
+
+    The number of records is that of the header, and each is well-formed. Offset deltas have no gap, and the latest
+    timestamp is that of the header. Raises `Corrupt` with the fault.
+    """
     head = decode_header(buf, at)
     if head.count != head.last_offset_delta + 1:
         raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
@@ -203,7 +214,7 @@ def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) 
 
 
 def _is_latest(body: Buffer, head: BatchHeader) -> bool:
-    """Whether a record has the header's latest timestamp and none a later one."""
+    """True if a record has the header's latest timestamp and none has a later one."""
     base, latest = head.base_timestamp, head.max_timestamp
     if native.first_at_or_after(body, 0, base, latest, head.count) is None:
         return False
@@ -213,8 +224,11 @@ def _is_latest(body: Buffer, head: BatchHeader) -> bool:
 def first_at_or_after(
     buf: Buffer, at: int, timestamp: int, start: int = 0, *, max_bytes: int = MAX_DECOMPRESSED
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of the batch at `at` from offset `start` on with a timestamp not below
-    `timestamp`."""
+    """Returns (offset, timestamp) of the batch's first record from offset `start` on that is not earlier than
+    `timestamp`.
+
+    The batch is at `at`. Returns None if there is no such record.
+    """
     head = decode_header(buf, at)
     if head.is_log_append_time:
         found = head.count > 0 and head.max_timestamp >= timestamp and head.last_offset >= start

@@ -1,7 +1,7 @@
-"""The five codecs of record batches behind two functions. Decompression is bounded before memory is taken.
+"""The five codecs of record batches behind two functions. Decompression is bounded before memory is allocated.
 
-Contexts are costly to make and must not be shared by threads (zstandard then reports corrupt data), so each thread
-keeps its own.
+Contexts are expensive to create, and threads must not share them (zstandard then reports corrupt data). Therefore each
+thread has its own.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tiered.records.model import Codec
 GZIP_WINDOW = 31
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-"""Snappy as Java's SnappyOutputStream frames it: this, then blocks of raw snappy after their int32 lengths."""
+"""Frame of Java's SnappyOutputStream: this header, then blocks of raw snappy, each after its int32 length."""
 XERIAL_BLOCK = 32 << 10
 SNAPPY_RATIO = 64
 """Raw snappy cannot grow by more: its widest copy gives 64 bytes for 3 or less."""
 PIECE_BYTES = 1 << 20
 GZIP_SLICE = 1 << 16
-"""What follows a gzip member is copied: never more than this."""
+"""Limit on the bytes after a gzip member that are copied."""
 GZIP_MEMBERS_MAX = 1_000
-"""Clients write one. Empty ones take 20 bytes each and a turn of their own."""
+"""Limit on gzip members. Clients write one. An empty member takes 20 bytes and a pass of its own."""
 ZSTD_GUESS = 16
-"""Kafka's clients do not write the content size: the first try gives zstd this many times the compressed size."""
+"""Kafka's clients do not write the content size: the first try allows zstd this many times the compressed size."""
 
 
 class _Contexts(threading.local):
@@ -52,7 +52,7 @@ _contexts = _Contexts()
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` under a codec, in the form that Kafka's clients read. `level` is the codec's own; None is its default."""
+    """Compresses `data` in the form that Kafka's clients read. `level` is the codec's own; None means its default."""
     if codec is Codec.ZSTD:
         return _contexts.compressor(3 if level is None else level).compress(data)
     if codec is Codec.LZ4:
@@ -66,7 +66,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
-    """What `data` holds. `Corrupt` when it is not whole, has bytes left over, or would exceed `max_bytes`."""
+    """Decompresses `data`. Raises `Corrupt` if it is incomplete, has bytes left over, or would exceed `max_bytes`."""
     try:
         if codec is Codec.ZSTD:
             return _decompress_zstd(data, max_bytes)
@@ -93,16 +93,16 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
         raise _too_large(Codec.ZSTD, max_bytes)
     if declared >= 0:
         return _contexts.decompressor.decompress(data, allow_extra_data=False)
-    # One pass into one buffer is the fast way, and zstandard gives memory back that it did not fill. A buffer that is
-    # too small and a frame that is cut look alike, so both are tried again until the bound.
-    room = min(max_bytes, max(ZSTD_GUESS * len(data), 1 << 16))
+    # One pass into one buffer is fast, and zstandard releases the memory that it did not fill. A buffer that is too
+    # small and a frame that is cut short give the same error, so both are tried again up to the limit.
+    output_max = min(max_bytes, max(ZSTD_GUESS * len(data), 1 << 16))
     while True:
         try:
-            return _contexts.decompressor.decompress(data, max_output_size=room, allow_extra_data=False)
+            return _contexts.decompressor.decompress(data, max_output_size=output_max, allow_extra_data=False)
         except zstandard.ZstdError:
-            if room >= max_bytes:
+            if output_max >= max_bytes:
                 raise
-            room = min(max_bytes, room * 8)
+            output_max = min(max_bytes, output_max * 8)
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
@@ -174,7 +174,7 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
 
 
 def _decompress_snappy_block(view: memoryview, left: int, max_bytes: int) -> bytes:
-    """Raw snappy begins with the length of what it holds: that, not the library, decides about memory."""
+    """Decompresses raw snappy. Its declared length, and not the library, decides how much memory is allocated."""
     if not len(view):
         raise Corrupt("snappy: nothing there")
     declared = cramjam.snappy.decompress_raw_len(view)

@@ -1,4 +1,4 @@
-"""The words of record batch v2: its layout, its header, a batch seen by a walk, a record. No behaviour beyond naming.
+"""The types of record batch v2: its layout, its header, a walked batch, a record. They have no behaviour.
 
 Source: Kafka protocol guide, "Record Batch". All integers of the header are big-endian; varints are zigzag.
 """
@@ -24,11 +24,12 @@ CRC_AT = 17
 CRC_FROM = 21
 """The CRC-32C covers everything from the attributes on, so that a broker may set offset and leader epoch freely."""
 MIN_RECORD_BYTES = 7
-"""Length, attributes, timestamp and offset delta, key and value length, header count: one byte each at least."""
+"""Smallest record: length, attributes, timestamp and offset delta, key and value length, header count, one byte
+each."""
 
 OBJECTS_MAX = 1 << 20
-"""Records and headers that become objects at once, unless a caller says another bound: a header of two bytes takes a
-hundred as an object."""
+"""Default limit on the records and headers that become objects at once: a header of two bytes takes a hundred as an
+object."""
 
 CODEC_MASK = 0x07
 APPEND_TIME = 0x08
@@ -44,7 +45,7 @@ RecordSection = tuple[Buffer, int, int, int, int]
 
 
 class Codec(IntEnum):
-    """Compression of a batch, as its attributes name it."""
+    """Compression of a batch, as in its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -54,7 +55,7 @@ class Codec(IntEnum):
 
 
 def codec_of(attributes: int) -> Codec:
-    """How the records of a batch are compressed; `Corrupt` for a codec that does not exist."""
+    """Returns the codec of a batch. Raises `Corrupt` for a codec that does not exist."""
     number = attributes & CODEC_MASK
     if number > Codec.ZSTD:
         raise Corrupt(f"unknown compression codec {number}")
@@ -76,11 +77,11 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # the field's name, though tuples have a method of it
+    count: int  # type: ignore[assignment]  # hides the method of tuples with this name
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed; `Corrupt` for a codec that does not exist."""
+        """Returns the codec of the batch. Raises `Corrupt` for a codec that does not exist."""
         return codec_of(self.attributes)
 
     @property
@@ -105,14 +106,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0. -1 without a producer."""
+        """Returns the sequence of the last record, or -1 without a producer. Sequences wrap from 2^31 - 1 to 0."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
-    """One decoded record; `timestamp` in ms (the append time where the batch says so)."""
+    """One decoded record. `timestamp` is in ms: the append time if the attributes say so."""
 
     offset: int
     timestamp: int
@@ -122,7 +123,7 @@ class Record(NamedTuple):
 
 
 class WalkedBatch(NamedTuple):
-    """One batch as a walk saw it: bytes `[at, at + size)` of the walked buffer."""
+    """One batch as a walk found it: bytes `[position, position + size)` of the walked buffer."""
 
     position: int
     size: int
@@ -139,8 +140,11 @@ class WalkedBatch(NamedTuple):
 
 
 class WalkResult(NamedTuple):
-    """What a walk accepted. `end` is the first byte not accepted; `why` is "" at a clean end (or at `max_batches`),
-    "short" when the last batch is incomplete, and otherwise the fault of the batch at `end`."""
+    """The batches that a walk accepted. `end` is the first byte not accepted.
+
+    `why` is "" at a clean end or at `max_batches`. It is "short" if the last batch is incomplete, and otherwise the
+    fault of the batch at `end`.
+    """
 
     batches: list[WalkedBatch]
     end: int
@@ -148,7 +152,7 @@ class WalkResult(NamedTuple):
 
 
 BAD_RECORDS = "records: "
-"""How `why` begins when a batch proves itself but its records do not."""
+"""Prefix of `why` if a batch is valid but its records are not."""
 
 
 class ArrowColumns(NamedTuple):

@@ -1,6 +1,6 @@
-"""Record work at the speed of C where the extension was built, in plain Python elsewhere: same names, same results.
+"""The record functions: in C if the extension was built, in plain Python otherwise, with the same names and results.
 
-`TIERED_PURE=1` forces plain Python (tests, and to rule the extension out in the field).
+`TIERED_PURE=1` forces plain Python, for tests and to exclude the extension as the cause of a problem.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 NATIVE: bool
-"""Whether the C extension does the work."""
+"""True if the C extension is in use."""
 
 try:
     if os.environ.get("TIERED_PURE") == "1":

@@ -1,8 +1,8 @@
-"""What compressed records say that they become: read from the headers of their codec, without opening anything.
+"""The decompressed size of records according to the headers of their codec, read without decompression.
 
-The answer is what the headers state where they do (zstd's and lz4's content size, gzip's trailer, snappy's lengths),
-else what their blocks may hold at most. Headers may lie to the small side, so readers have their own bound; what states
-too much here is refused before it is stored.
+If the headers state the size, the result is that (zstd's and lz4's content size, gzip's trailer, snappy's lengths).
+Otherwise it is the most that their blocks may hold. Headers may state too little, so readers have their own limit. A
+batch that states too much is refused before it is stored.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from tiered.records.compression import XERIAL_HEADER, XERIAL_MAGIC
 from tiered.records.model import Codec
 
 BLOCK_BYTES_MIN = 4096
-"""A block counts for as much at least: so that a walk over very many of them ends soon."""
+"""Each block counts for at least this much, so that a walk over very many blocks ends soon."""
 ZSTD_BLOCK = 128 << 10
 ZSTD_RAW, ZSTD_RLE = 0, 1
 LZ4_MAGIC = 0x184D2204
 LZ4_SIZED, LZ4_BLOCK_SUMS, LZ4_DICTIONARY = 0x08, 0x10, 0x01
 LZ4_RATIO = 255
-"""A byte of a block stands for no more."""
+"""Limit on the output of each byte of a block."""
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
 
 def decompressed_size(codec: Codec, data: Buffer, limit: int) -> int:
-    """How many bytes `data` becomes, about: the walk ends once it is more than `most`. 0 for what is not of its codec,
-    which nobody can open."""
+    """Returns about how many bytes `data` decompresses to. The walk ends once the result is above `limit`.
+
+    Returns 0 for data in another format, which no reader can decompress.
+    """
     view = memoryview(data)
     try:
         if codec is Codec.ZSTD:

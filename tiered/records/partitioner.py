@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: as Kafka's default partitioner, so that all clients agree."""
+"""Kafka's default partitioner for keys, so that all clients choose the same partition."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from tiered.records.native import murmur2
 
 
 def partition_of(key: Buffer, partitions: int) -> int:
-    """The partition of a key, 0 to `partitions - 1`. A record without a key has none: spread those as you like."""
+    """Returns the partition of a key, 0 to `partitions - 1`. Records without a key may go to any partition."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

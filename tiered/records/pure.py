@@ -1,7 +1,7 @@
-"""Record work in plain Python: the fallback where no compiler was, and the oracle that the C twin is tested against.
+"""The record functions in plain Python: used where the C extension was not built, and compared with it by tests.
 
-Both read bytes that nobody has checked: every length and count is held against what is there before it is used, and
-a fault is `Corrupt` with the same words in both.
+Both read unchecked bytes. Every length and count is compared with the bytes that are there before it is used. A fault
+raises `Corrupt` with the same text in both.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Parsed = tuple[int, int, Span, Span, tuple[tuple[Span, Span], ...]]
 
 
 def crc32c(data: Buffer, value: int = 0, /) -> int:
-    """CRC-32C (Castagnoli) of `data`, continuing from `value`."""
+    """Returns the CRC-32C (Castagnoli) of `data`, continued from `value`."""
     return int(crc32c_package.crc32c(data, value))
 
 
@@ -84,10 +84,11 @@ def walk(
     max_batches: int | None = None,
     records: bool = False,
 ) -> WalkResult:
-    """Batches one after the other in `buf[start:end]`, up to the first that does not prove itself. Never raises for
-    what the bytes say; `ValueError` for a range outside the buffer. `records` also looks at every record of
-    batches that are neither compressed nor control batches; a fault found there begins with
-    BAD_RECORDS."""
+    """Walks the batches in `buf[start:end]`, up to the first invalid one. Invalid bytes never raise an error.
+
+    Raises `ValueError` for a range outside the buffer. `records` also checks every record of batches that are neither
+    compressed nor control batches. A fault in a record begins with BAD_RECORDS.
+    """
     whole = memoryview(buf)
     stop = len(whole) if end is None else end
     if not 0 <= start <= stop <= len(whole):
@@ -109,8 +110,10 @@ def walk(
 
 
 def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> WalkedBatch | None:
-    """The batch that all of `buf` is, stamped in place and walked with its records, when it is one that admission has
-    nothing to say of; None, and nothing changed, when admission has to look."""
+    """Stamps and walks a buffer that is exactly one plain batch, and checks its records.
+
+    Returns None, with the buffer unchanged, if `validate_batches` has to look at it.
+    """
     whole = memoryview(buf)
     if not HEADER_BYTES <= len(whole) <= max_bytes:
         return None
@@ -174,11 +177,11 @@ def _bytes_span(data: Buffer, at: int, end: int, fault: str, *, nullable: bool =
 
 
 class _RecordError(ValueError):
-    """What is wrong with a record; its number is added where it is known."""
+    """The fault of a record; the caller adds the record's number."""
 
 
 def _parse_record(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
-    """One record at `at` of a section that ends at `end`, and where it ends."""
+    """Returns one record at `at` of a section that ends at `end`, and the position after it."""
     length, at = varint.read(data, at, end)
     if not 0 <= length <= end - at:
         raise _RecordError("has a bad length")
@@ -203,7 +206,8 @@ def _parse_record(data: Buffer, at: int, end: int) -> tuple[Parsed, int]:
 
 
 class _SectionReader:
-    """Iterates the records of a section; checks what every caller relies on, and `dense` offset deltas when asked."""
+    """Iterates over the records of a section. Checks that offset deltas increase, and with `dense` that they have no
+    gap."""
 
     def __init__(self, payload: Buffer, count: int, *, dense: bool = False) -> None:
         self.data = bytes(payload)
@@ -234,7 +238,7 @@ class _SectionReader:
     def offset_and_timestamp(
         self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int
     ) -> tuple[int, int]:
-        """Offset and timestamp of the record that `next` gave last."""
+        """Returns offset and timestamp of the last record of `next_record`."""
         offset = base_offset + parsed[1]
         if offset > INT64_MAX:
             raise Corrupt(f"record {self.number - 1} has an offset out of range")
@@ -254,7 +258,8 @@ class _SectionReader:
 
 
 def check_records(payload: Buffer, count: int) -> None:
-    """`Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2 ..."""
+    """Raises `Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2
+    ..."""
     section = _SectionReader(payload, count, dense=True)
     while section.next_record() is not None:
         pass
@@ -268,11 +273,14 @@ def rows(
     count: int,
     objects: int = OBJECTS_MAX,
 ) -> list[Record]:
-    """The records of an uncompressed section. `append_time` (ms) replaces all timestamps unless it is -1. Header keys
-    that are not UTF-8 get replacement characters. `Corrupt` for more than `objects` records and headers together."""
+    """Decodes the records of an uncompressed section.
+
+    `append_time` (ms) replaces all timestamps unless it is -1. Header keys that are not UTF-8 get replacement
+    characters. Raises `Corrupt` for more than `objects` records and headers together.
+    """
     section = _SectionReader(payload, count)
-    place = (base_offset, base_timestamp, append_time)
-    out, whole = _rows_within(section, *place, INT64_MIN, INT64_MAX, objects)
+    base = (base_offset, base_timestamp, append_time)
+    out, whole = _rows_within(section, *base, INT64_MIN, INT64_MAX, objects)
     if not whole:
         raise _too_many(section)
     return out
@@ -288,9 +296,11 @@ def some_rows(
     size: int,
     objects: int,
 ) -> tuple[list[Record], bool]:
-    """(records, whether these are all) of a section from offset `start` on. Ends before the record that would make
-    them more than `size` bytes of the section, or more than `objects` records and headers together. The first one is
-    given whatever its size; `Corrupt` when it alone has more than `objects`."""
+    """Returns (records, True if these are all) of a section from offset `start` on.
+
+    The result ends before a record that would exceed `size` bytes of the section, or `objects` records and headers
+    together. The first record is returned whatever its size. Raises `Corrupt` if it alone has more than `objects`.
+    """
     return _rows_within(_SectionReader(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
 
 
@@ -304,14 +314,14 @@ def _rows_within(
     objects: int,
 ) -> tuple[list[Record], bool]:
     out: list[Record] = []
-    at = section.position
+    position = section.position
     while (parsed := section.next_record()) is not None:
         offset, timestamp = section.offset_and_timestamp(parsed, base_offset, base_timestamp, append_time)
-        began, at = at, section.position
+        record_start, position = position, section.position
         if offset < start:
             continue
         objects -= 1 + len(parsed[4])
-        size -= at - began
+        size -= position - record_start
         if objects < 0 and not out:
             raise _too_many(section)
         if out and (objects < 0 or size < 0):
@@ -328,8 +338,11 @@ def _too_many(section: _SectionReader) -> Corrupt:
 def first_at_or_after(
     payload: Buffer, base_offset: int, base_timestamp: int, timestamp: int, count: int, start: int = INT64_MIN
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of a section from offset `start` on whose timestamp is not below
-    `timestamp`. Reads no further than that record."""
+    """Returns (offset, timestamp) of the first record of a section from `start` on that is not earlier than
+    `timestamp`.
+
+    Reads no further than that record. Returns None if there is no such record.
+    """
     section = _SectionReader(payload, count)
     while (parsed := section.next_record()) is not None:
         place = section.offset_and_timestamp(parsed, base_offset, base_timestamp, -1)
@@ -339,8 +352,10 @@ def first_at_or_after(
 
 
 def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: int, most: int) -> list[tuple[int, int]]:
-    """(number, timestamp) of the first `most` records of a section whose timestamps are not within [`low`, `high`].
-    Reads no further than the last of them."""
+    """Returns (number, timestamp) of the first `most` records of a section with a timestamp outside [`low`, `high`].
+
+    Reads no further than the last of them.
+    """
     section = _SectionReader(payload, count)
     found: list[tuple[int, int]] = []
     while len(found) < most and (parsed := section.next_record()) is not None:
@@ -351,8 +366,10 @@ def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: in
 
 
 def encode_records(records: Sequence[ProducerRecord], base_timestamp: int = 0) -> bytes:
-    """An uncompressed section from records, offset deltas 0, 1, 2 ... `OverflowError` when a timestamp is more than
-    64 bits from the base or the section passes 2 GiB."""
+    """Encodes records to an uncompressed section with offset deltas 0, 1, 2 ...
+
+    Raises `OverflowError` if a timestamp is more than 64 bits from the base, or if the section exceeds 2 GiB.
+    """
     out = bytearray()
     for number, (timestamp, key, value, headers) in enumerate(tuple(records)):
         body = bytearray(1)
@@ -414,8 +431,10 @@ def _bitmap(valid: list[bool]) -> bytes | None:
 def arrow(
     sections: Sequence[RecordSection], columns: Collection[str], start: int = INT64_MIN, end: int = INT64_MAX
 ) -> ArrowColumns:
-    """Records with `start <= offset < end` of all sections as Arrow buffers, for the named columns only. Timestamps are
-    microseconds, held at the ends of 64 bits. `OverflowError` when a column passes 2 GiB."""
+    """Returns the records with `start <= offset < end` of all sections as Arrow buffers, for the named columns only.
+
+    Timestamps are microseconds, clamped to 64 bits. Raises `OverflowError` if a column exceeds 2 GiB.
+    """
     for column in columns:
         if column not in COLUMNS:
             raise ValueError(f"unknown column {column!r}")
@@ -442,7 +461,7 @@ def arrow(
                     contents.add(content)
                 lists.append(len(names.valid))
                 has_headers.append(bool(parsed[4]))
-    whole: dict[str, tuple[bytes | None, ...]] = {
+    buffers: dict[str, tuple[bytes | None, ...]] = {
         "offset": (None, offsets.tobytes()),
         "timestamp": (None, times.tobytes()),
         "timestampType": (None, types.tobytes()),
@@ -453,4 +472,4 @@ def arrow(
             _bitmap(contents.valid), contents.offsets.tobytes(), bytes(contents.data),
         ),
     }  # fmt: skip
-    return ArrowColumns(len(offsets), len(names.valid), {c: b for c, b in whole.items() if c in columns})
+    return ArrowColumns(len(offsets), len(names.valid), {c: b for c, b in buffers.items() if c in columns})

@@ -1,4 +1,4 @@
-"""What HTTP needs beside records, in plain Python: the hash that spreads keys, and where JSON values begin and end."""
+"""Helpers of the HTTP API in plain Python: the hash that spreads keys, and the spans of JSON values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEPTH_MAX = 64
 
 
 def murmur2(data: Buffer) -> int:
-    """MurmurHash2 with Kafka's seed, as a signed 32-bit number."""
+    """Returns MurmurHash2 with Kafka's seed, as a signed 32-bit number."""
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     raw = bytes(data)
     hashed = 0x9747B28C ^ (len(raw) & mask)
@@ -34,11 +34,13 @@ _CLOSERS = {ord("{"): ord("}"), ord("["): ord("]")}
 
 
 def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
-    """Top-level values of concatenated JSON as spans `[start, end)`, and where the incomplete rest begins.
+    """Returns the top-level values of concatenated JSON as spans `[start, end)`, and where the incomplete rest begins.
 
-    Only strings and brackets are followed; a span is not yet known to be valid JSON. A number or word at the very end
-    is incomplete (the next byte may belong to it): end the last piece with a newline. Garbage or nesting deeper than
-    64 is a `ValueError` when it comes first, otherwise the spans before it are given and it is the rest."""
+    Only strings and brackets are parsed: a span may still be invalid JSON. A number or word at the very end is
+    incomplete, because the next byte may belong to it: end the last piece with a newline. Invalid bytes or nesting
+    deeper than 64 raise `ValueError` if they come first. Otherwise the spans before them are returned, and they are the
+    rest.
+    """
     data = bytes(buf)
     spans: list[tuple[int, int]] = []
     at = _skip(_SPACE, data, 0)
@@ -62,7 +64,7 @@ def _skip(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
 
 
 def _json_value(data: bytes, at: int) -> int:
-    """Where the value at `at` ends; -1 when it is incomplete."""
+    """Returns the end of the value at `at`, or -1 if it is incomplete."""
     first = data[at : at + 1]
     if first == b'"':
         match = _STRING_REST.match(data, at + 1)
@@ -76,7 +78,7 @@ def _json_value(data: bytes, at: int) -> int:
 
 
 def _json_nested(data: bytes, at: int) -> int:
-    awaited: list[int] = []
+    open_brackets: list[int] = []
     while (mark := _MARK.search(data, at)) is not None:
         byte = data[mark.start()]
         at = mark.end()
@@ -86,11 +88,11 @@ def _json_nested(data: bytes, at: int) -> int:
                 return -1
             at = rest.end()
         elif byte in _CLOSERS:
-            if len(awaited) == DEPTH_MAX:
+            if len(open_brackets) == DEPTH_MAX:
                 raise ValueError(f"nested deeper than {DEPTH_MAX} at {mark.start()}")
-            awaited.append(_CLOSERS[byte])
-        elif awaited.pop() != byte:
+            open_brackets.append(_CLOSERS[byte])
+        elif open_brackets.pop() != byte:
             raise ValueError(f"unexpected byte 0x{byte:02x} at {mark.start()}")
-        if not awaited:
+        if not open_brackets:
             return at
     return -1

@@ -12,16 +12,16 @@ TOO_LONG = "has a varint that is too long"
 
 
 class BadVarint(ValueError):
-    """`ENDS_EARLY` or `TOO_LONG`."""
+    """A varint that is incomplete (`ENDS_EARLY`) or too wide (`TOO_LONG`)."""
 
 
 def zigzag(value: int) -> int:
-    """A signed 64-bit number as the unsigned one that a varint holds: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..."""
+    """Maps a signed 64-bit number to the unsigned one in its varint: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..."""
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
 def append(out: bytearray, value: int) -> None:
-    """Writes a signed number as a zigzag varint."""
+    """Appends a signed number as a zigzag varint."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     while rest > 0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -30,12 +30,13 @@ def append(out: bytearray, value: int) -> None:
 
 
 def size(value: int) -> int:
-    """Bytes of a signed number as a zigzag varint."""
+    """Returns the number of bytes of a signed number as a zigzag varint."""
     return max(1, (zigzag(value).bit_length() + 6) // 7)
 
 
 def read(data: Buffer, at: int, end: int, max_bytes: int = INT32_BYTES) -> tuple[int, int]:
-    """(value, position after it). Bytes at `end` and beyond are not touched; `most` bounds length and width."""
+    """Returns (value, position after it). Does not touch bytes at `end` and beyond. `max_bytes` bounds length and
+    width."""
     if at < end and (first := data[at]) < 0x80:
         return (first >> 1) ^ -(first & 1), at + 1
     value = shift = 0

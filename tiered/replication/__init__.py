@@ -2,12 +2,13 @@
 
 May import: cold
 
-  leader_state       ISR, high watermark, epoch start (R2, R3, R5, R6)
-  progress           the position of one follower, and its last caught-up time
+  leader_state       ISR, high watermark, epoch start, positions of the followers (R2, R3, R5, R6)
 ~ become_leader      the start of a leader epoch, reconciled with the manifest (R5)
 ~ cold_history       leader epochs and producers below the cold end offset (R5)
 ~ leader_replica     the leader replica: append, replication, truncation, commit (R2, R6)
 ~ replica_events     the events that leader replicas report to their broker
+~ unified_log        the log of a partition, hot and cold: offsets, sizes, what waits for upload
+  replica_reads      the protocol of reads from either replica: `LeaderReads`, `FollowerReads`
 ~ leader_reads       reads from the leader replica, hot or cold, and parked readers
 ~ follower_replica   the follower replica: its log, changed by the leader's replies
   follower_step      a follower's next action after one reply of the leader
@@ -20,5 +21,6 @@ May import: cold
   read_result        results of reads by consumers and by followers
 ~ offset_lookup      offsets by name, by timestamp or by leader epoch
 ~ partition_report   the state of one partition in plain words
-~ storage            the disk state and the cold tier that all partitions share
+~ disk_state         the data directory: in use, full or dead
+~ cold_tier          the parts of the cold tier that all partitions share
 """

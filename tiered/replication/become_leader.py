@@ -1,4 +1,8 @@
-"""How a replica begins to lead (rule R5): the manifest is read first, and where it disagrees the bucket wins."""
+"""The start of a leader epoch: the new leader reconciles its log with the manifest before it serves (R5).
+
+If the local log and the manifest disagree, the bucket wins and the local log is dropped. `leader_state.reconcile` makes
+that decision; this module carries it out.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +14,31 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId
 from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
-from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 
 
 class LeaderStart(NamedTuple):
-    """Where leading begins, and what made the local log start over, if anything did."""
+    """The result of `prepare_leader_log`: the manifest if it was read, and the reason and offset of a restart of the
+    local log if there was one."""
 
     manifest: Manifest | None
     restart: RestartAtColdEnd | None
     takeover_pending: bool = False
-    """The manifest is to be taken over soon: an earlier leader may still change it."""
+    """True if the manifest must be taken over soon, because an earlier leader may still change it."""
 
 
 class PreviousLeader(Enum):
-    """What is known of those who led before."""
+    """Knowledge about earlier leaders: decides how a new leader reads the manifest."""
 
-    NONE = "the topic was created just now: nothing of it can be cold"
-    STOPPED_CLEANLY = "the last leader stopped cleanly: no write of its is under way"
+    NONE = "the topic is new: nothing of it can be cold"
+    STOPPED_CLEANLY = "the last leader stopped cleanly: it has no write to the manifest in flight"
     WAS_IN_SYNC_WITH = (
-        "this replica was in sync: what a write under way names is committed, so it is here with the same bytes"
+        "this replica was in sync: what a write in flight names is committed, so it is here, byte for byte"
     )
-    MAY_STILL_WRITE = "a write of an earlier leader may be under way to the manifest"
+    MAY_STILL_WRITE = "an earlier leader may have a write to the manifest in flight"
 
 
 async def prepare_leader_log(
@@ -44,12 +49,13 @@ async def prepare_leader_log(
     leader_epoch: int,
     previous_leader: PreviousLeader,
 ) -> LeaderStart:
-    """Makes the local log agree with what is cold, so that the new epoch begins at max(local end, cold end) with its
-    first batch. `Unavailable` when the bucket does not say; nothing is served then.
+    """Makes the local log agree with the cold segments. The new epoch then starts at max(local end, cold end) with its
+    first batch. Raises `Unavailable` if the bucket does not answer; the partition must not be served then.
 
-    Reading the manifest is not enough while an earlier leader's change to it may still land, and name what is not here:
-    the cold end would move over other records, acknowledged here by then. Then it is taken over first, which fences
-    that change."""
+    Reading the manifest is not enough while a change by an earlier leader may still land. That change may name records
+    that are not in this log. The cold end would then move past other records, acknowledged here in the meantime. In
+    that case this leader takes over the manifest first, which fences that change.
+    """
     manifest, tiered = None, hot.config.remote_storage_enable
     if previous_leader is not PreviousLeader.NONE and not (
         previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered
@@ -60,14 +66,14 @@ async def prepare_leader_log(
             and manifest is not None
             and isinstance(_compare_with_manifest(hot, manifest), RestartAtColdEnd)
         ):
-            previous_leader = PreviousLeader.MAY_STILL_WRITE  # it does not have what was committed after all
+            previous_leader = PreviousLeader.MAY_STILL_WRITE  # this replica lacks committed records after all
     if previous_leader is PreviousLeader.MAY_STILL_WRITE and tiered:
         manifest = await cold.manifests.take_over(partition_id, topic, leader_epoch)
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
     if restart is not None or hot.synced_entry.fsynced_only:
-        await hot.flush()  # what was acknowledged is committed again at once: it is below what counts as fsynced
+        await hot.flush()  # acknowledged records are fsynced then, so they count as committed again at once
     takeover_pending = tiered and previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
     return LeaderStart(manifest, restart, takeover_pending=takeover_pending)
 
@@ -79,18 +85,19 @@ async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest)
         and hot.end_offset >= manifest.cold_end_offset
         and hot.repair_leader_epochs()
     ):
-        # The file of epochs had rotted, not the log: records that are only here must not go for it.
-        log.warning(
-            "leader epochs were not those of the batches partition=%s lineage=%s", manifest.tp, hot.epochs.lineage
-        )
+        # Only the leader epochs on disk were damaged, not the log: keep the records that are only here.
+        log.warning("leader epochs repaired from the batches partition=%s lineage=%s", manifest.tp, hot.epochs.lineage)
         found = _compare_with_manifest(hot, manifest)
     if not isinstance(found, RestartAtColdEnd):
         return None
     if found.empty:
-        log.info("log begins at the end of what is cold partition=%s offset=%d", manifest.tp, found.offset)
+        log.info("empty log starts at the cold end partition=%s offset=%d", manifest.tp, found.offset)
     else:
         log.warning(
-            "the bucket wins over the local log partition=%s offset=%d why=%s", manifest.tp, found.offset, found.why
+            "local log disagrees with the bucket, it restarts at the cold end partition=%s offset=%d why=%s",
+            manifest.tp,
+            found.offset,
+            found.why,
         )
     restart_at_cold_end(hot, await read_history(cold, manifest))
     await hot.flush()
@@ -103,7 +110,7 @@ def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:
 
 
 def cold_lineage(entries: tuple[SegmentEntry, ...]) -> Lineage:
-    """Who wrote the offsets of these segments, as one lineage."""
+    """Returns the leader epochs that wrote these segments, as one lineage."""
     lineage: list[tuple[int, int]] = []
     for entry in entries:
         for epoch, start in entry.lineage:

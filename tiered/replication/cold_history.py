@@ -1,6 +1,7 @@
-"""What the bucket knows of a log's past: leader epochs and producers, with which a log begins behind what is cold.
+"""Leader epochs and producer state that the bucket has for the records below the cold end offset.
 
-A new leader takes it where its own log disagrees (rule R5), a follower where it is new or far behind.
+A log that restarts at the cold end is rebuilt from them. That happens on a new leader whose log disagrees with the
+bucket (R5), and on a follower that is new or far behind.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from tiered.hot.producer_recovery import RESTORE_BYTES
 from tiered.hot.producer_state import ProducerStates
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
-from tiered.replication.storage import ColdTier
+from tiered.replication.cold_tier import ColdTier
 
 log = logging.getLogger(__name__)
 
 RECALL_SEGMENTS = 2 * FAN
-"""So many segments are read for these bytes, at most: each costs a request, however small it is."""
+"""Maximum number of segments that are read to find `RESTORE_BYTES` of log. Each segment costs a request, however small
+it is."""
 RECALL_TRIES = 3
 
 
 class ColdHistory(NamedTuple):
-    """Of all below `offset`, the cold end. `batches` are the last of them that producers wrote: a snapshot holds only
-    the newest of each, and who was never answered tries all of his last five again."""
+    """State of the log below `offset`, the cold end offset. `producers` is a snapshot, which holds only the newest
+    batch of each producer. `batches` are the last batches below `offset` that producers wrote: a producer that got no
+    reply retries all of its last five."""
 
     offset: int
     lineage: Lineage
@@ -38,7 +41,7 @@ class ColdHistory(NamedTuple):
 
 
 async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
-    """What the newest cold segments say. `Unavailable`, `Corrupt` from the bucket."""
+    """Reads the history from the newest cold segments. Raises `Unavailable` and `Corrupt` from the bucket."""
     offset = manifest.cold_end_offset
     if not manifest.entries:
         return ColdHistory(offset, (), None, ())
@@ -47,22 +50,27 @@ async def read_history(cold: ColdTier, manifest: Manifest) -> ColdHistory:
     try:
         known = len(ProducerStates.from_snapshot(producers, offset)) if producers else 0
     except Corrupt as error:
-        log.error("producers are unknown from here on, retries may double partition=%s why=%s", manifest.tp, error)
+        log.error(
+            "producer state in the bucket is damaged, retries may be appended twice partition=%s why=%s",
+            manifest.tp,
+            error,
+        )
         return ColdHistory(offset, sections.lineage, None, ())
     batches = await _read_last_batches(cold, manifest, sections.offset_index) if known else ()
     return ColdHistory(offset, sections.lineage, producers, batches)
 
 
 def restart_at_cold_end(hot: DiskLog, history: ColdHistory) -> None:
-    """Drops all that is local, and begins at the cold end. `flush` before anything is appended: a power cut must not
-    bring back parts of what was dropped."""
+    """Drops the whole local log and restarts it at the cold end. Call `flush` before the next append: a power cut must
+    not bring back parts of the dropped log."""
     hot.truncate_fully_and_start_at(history.offset, history.lineage, history.producers)
     hot.producers.restore_batches(history.batches)
 
 
 async def _read_last_batches(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> Sequence[WalkedBatch]:
-    """Returns the newest cold batches of producers; those before the damage where bytes stay wrong. The reader gets
-    wrong bytes once more by itself. They are looked at again, for they may be right in the bucket."""
+    """Returns the newest cold batches of producers; if bytes stay damaged, only those before the damage. The reader
+    fetches damaged bytes once more itself. This function tries again on top of that, because the bytes may be right in
+    the bucket."""
     batches: list[WalkedBatch] = []
     for tries_left in reversed(range(RECALL_TRIES)):
         batches.clear()
@@ -73,14 +81,18 @@ async def _read_last_batches(cold: ColdTier, manifest: Manifest, offset_index: b
             break
         except (Corrupt, Refused) as error:
             if not tries_left or isinstance(error, Refused):
-                log.error("producers are known by their last batch only partition=%s why=%s", manifest.tp, error)
+                log.error(
+                    "cold batches are damaged, only the last batch of each producer is known partition=%s why=%s",
+                    manifest.tp,
+                    error,
+                )
                 break
     return batches
 
 
 async def _find_recall_offset(cold: ColdTier, manifest: Manifest, offset_index: bytes) -> int:
-    """The offset from which on about `RECALL_BYTES` are cold; `offset_index` is that of the last segment. `Unavailable`
-    and `Corrupt` from the sub-manifests that name older ones."""
+    """Returns the offset from which on about `RESTORE_BYTES` of log are cold. `offset_index` is the index of the last
+    segment. Raises `Unavailable` and `Corrupt` from the sub-manifests that name older segments."""
     last = manifest.entries[-1]
     room = RESTORE_BYTES - last.log_bytes
     if room < 0:

@@ -1,8 +1,8 @@
-"""The leader's side of copying: whether a follower's history is a part of its own, and what it can have from here.
+"""The leader's check of a follower's fetch: is the follower's log a prefix of the leader's, and where does it go on?
 
-Pure. A follower names the epoch of its last record (KIP-595). As long as the leader's records of that epoch reach to
-the follower's end, all below is the same in both logs. Else the leader names the largest epoch not above it, and its
-end.
+Pure. A follower names the leader epoch of its last record (KIP-595). If the leader's records of that epoch reach to the
+follower's end, both logs are the same below that end. Otherwise the leader replies with the largest epoch not above it
+and the end offset of that epoch. The follower truncates its log itself (`follower_step`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tiered.peers import DivergingEpoch, PartitionFetch
 
 
 class LeaderLog(NamedTuple):
-    """The leader's log under `leader_epoch`: readable from `log_start` on, here from `local_start` to `end`."""
+    """The leader's log under `leader_epoch`. Offsets from `log_start` on can be read; those in [`local_start`, `end`)
+    are on its disk."""
 
     leader_epoch: int
     log_start: int
@@ -26,19 +27,27 @@ class LeaderLog(NamedTuple):
 
 
 def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) -> Code | DivergingEpoch:
-    """`NONE`: it has the leader's own history up to where it asks, and can have what follows. `OFFSET_OUT_OF_RANGE`:
-    that is below the log start, or beyond the end of a log that it knows nothing of. `OFFSET_MOVED_TO_TIERED_STORAGE`:
-    what follows is in the bucket only.
+    """Compares a follower's fetch with the leader's log. Returns
 
-    `Refused`: FENCED_LEADER_EPOCH (the follower is behind), UNKNOWN_LEADER_EPOCH (this leader is, or the follower has
-    records of a later one)."""
+    - `NONE` if the follower's log is a prefix of the leader's and the next records are on the leader's disk;
+    - `OFFSET_OUT_OF_RANGE` if the fetch offset is below the log start, or if the follower names no epoch and it is
+      beyond the log end;
+    - `OFFSET_MOVED_TO_TIERED_STORAGE` if the next records are only in the bucket;
+    - the diverging epoch and its end offset if the logs differ.
+
+    Raises `Refused`: FENCED_LEADER_EPOCH if the follower's leader epoch is older than the leader's;
+    UNKNOWN_LEADER_EPOCH if it is newer, or if the follower has records of a newer epoch.
+    """
     if request.leader_epoch < leader_log.leader_epoch:
         raise Refused(
-            Code.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch} is behind {leader_log.leader_epoch}"
+            Code.FENCED_LEADER_EPOCH,
+            f"leader epoch {request.leader_epoch} is older than the leader's {leader_log.leader_epoch}",
         )
     if max(request.leader_epoch, request.last_epoch) > leader_log.leader_epoch:
         newest = max(request.leader_epoch, request.last_epoch)
-        raise Refused(Code.UNKNOWN_LEADER_EPOCH, f"leader epoch {newest} is not known here yet")
+        raise Refused(
+            Code.UNKNOWN_LEADER_EPOCH, f"leader epoch {newest} is newer than the leader's {leader_log.leader_epoch}"
+        )
     if request.offset < leader_log.log_start:
         return Code.OFFSET_OUT_OF_RANGE
     if request.offset < leader_log.local_start:
@@ -52,8 +61,9 @@ def validate_offset_and_epoch(request: PartitionFetch, leader_log: LeaderLog) ->
 
 
 def local_end_offset_for_epoch(epoch: int, leader_log: LeaderLog) -> tuple[int, int]:
-    """(largest epoch not above `epoch` that wrote here, where it ends). For one below all that is known locally, the
-    offset at which the known begins, the end where nothing is: nothing below it is copied from here."""
+    """Returns (the largest epoch not above `epoch` that wrote records here, the end offset of that epoch). An epoch
+    below all that the local log knows ends where the first known epoch starts; if the log knows none, at the log end.
+    No record below that offset is copied from this log."""
     if leader_log.epochs.latest == NO_EPOCH:
         return epoch, leader_log.end
     if epoch >= leader_log.epochs.latest:

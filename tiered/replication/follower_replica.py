@@ -1,7 +1,7 @@
-"""One partition that this broker follows: its log, and what becomes of it by the leader's answers.
+"""One partition that this broker follows: its log, and the changes that the leader's replies make to it.
 
-Binds the rules of `following.py` to a log. After every cut the log is made durable before it grows again: a power cut
-must not bring back parts of two histories.
+Carries out the decisions of `follower_step`. After every truncation the log is fsynced before it grows again: a power
+cut must not bring back parts of two histories.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tiered.peers import FetchedPartition, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication import follower_step
 from tiered.replication.cold_history import read_history, restart_at_cold_end
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_step import (
     Append,
     FollowerLog,
@@ -27,9 +29,8 @@ from tiered.replication.follower_step import (
     Retry,
     Truncate,
 )
-from tiered.replication.purgatory import ProgressListener, add_listener
+from tiered.replication.purgatory import ProgressListeners
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
 
 if TYPE_CHECKING:
     from tiered.config.settings import TopicConfig
@@ -38,9 +39,9 @@ log = logging.getLogger(__name__)
 
 
 class FollowerReplica:
-    """Follows `leader` under `leader_epoch`. `high_watermark` is what is known to be committed, of what is here. `gone`
-    once this broker leads the partition, follows another leader, or holds it no more: then nothing here may change the
-    log."""
+    """A replica that follows `leader` under `leader_epoch`. `high_watermark` is the end of the records here that are
+    known to be committed. `is_stopped` is True once this broker leads the partition, follows another leader or no
+    longer has the replica; the log must not be changed through this object then."""
 
     def __init__(
         self,
@@ -64,11 +65,12 @@ class FollowerReplica:
         self.high_watermark = min(high_watermark, hot.end_offset)
         self.cold_end_offset = 0
         self.leader_high_watermark = 0
-        """The leader's high watermark, as it told last."""
-        self._listeners: dict[tuple[ProgressListener, int], None] = {}
+        """The high watermark in the leader's last reply."""
+        self.listeners = ProgressListeners()
+        """Listeners to the high watermark, and to the end of this replica's time as a follower."""
         self.is_stopped = False
         self.fetch_error = ""
-        """Why it does not go on; empty while it does."""
+        """The reason why this replica makes no progress; empty while it does."""
         self._throttled_replicas = ThrottledReplicas()
         self._clock = clock
         self._disk = disk
@@ -76,39 +78,27 @@ class FollowerReplica:
 
     @property
     def config(self) -> TopicConfig:
-        """The settings in force; may change at any time."""
+        """The topic settings in force; they may change at any time."""
         return self.log.config
 
     @property
     def lag(self) -> int:
-        """Records that are committed and not here, as far as the leader has told."""
+        """The number of committed records that are not here yet, by the leader's last reply."""
         return max(0, self.leader_high_watermark - self.log.end_offset)
 
     def is_throttled(self, node_id: int) -> bool:
-        """Whether the topic holds this replica, on broker `node_id`, to a rate."""
+        """True if the topic's settings throttle this replica on broker `node_id` (KIP-73)."""
         return self._throttled_replicas(self.config.follower_replication_throttled_replicas, self.tp.partition, node_id)
 
     def stop(self) -> None:
-        """It is followed no more; who reads here looks elsewhere."""
+        """Stops following; readers are woken and look for another replica."""
         self.is_stopped = True
-        self._notify_listeners()
-
-    def add_listener(self, listener: ProgressListener, index: int) -> None:
-        """Tells `watcher.woken(place)` whenever more is known to be committed, until `unwatch`. It must not change who
-        watches. `Refused` when too many do."""
-        add_listener(self._listeners, listener, index)
-
-    def remove_listener(self, listener: ProgressListener, index: int) -> None:
-        """No more of that; harmless when there was none."""
-        self._listeners.pop((listener, index), None)
-
-    def _notify_listeners(self) -> None:
-        for listener, index in self._listeners:
-            listener.on_progress(index)
+        self.listeners.notify()
 
     def build_fetch(self) -> PartitionFetch:
-        """What it asks its leader for: all from its end on. That says that it has all below, so nothing may be missing
-        below, nor, with `flush=ack`, be unsynced; and that what lies below its log start never comes back."""
+        """Builds the fetch request for everything from the log end on. The request tells the leader that this replica
+        has all records below its end; with `flush=ack`, that they are fsynced. It also says that records below its log
+        start offset never come back. `make_durable` must have made all of that true."""
         hot, end = self.log, self.log.end_offset
         last_epoch = hot.epochs.epoch_at(end - 1) if end else NO_EPOCH
         return PartitionFetch(
@@ -118,7 +108,8 @@ class FollowerReplica:
 
     @property
     def is_durable(self) -> bool:
-        """True if all that `asks` says outlives the process and, where the topic wants that, the power."""
+        """True if everything that `build_fetch` claims survives the end of the process and, if the topic demands it, a
+        power cut."""
         return not self._must_flush and not self._must_save_offsets
 
     @property
@@ -133,18 +124,21 @@ class FollowerReplica:
 
     @property
     def _must_save_offsets(self) -> bool:
-        """The manifest says where a tiered log starts, so its leaders know without a note."""
+        """True if the log start offset must be saved to disk. For a tiered topic the manifest has it, so every later
+        leader knows it without that."""
         return self.log.checkpointed_start_offset < self.log.start_offset and not self.config.remote_storage_enable
 
     async def make_durable(self) -> None:
-        """Makes all durable that `asks` says. `Unavailable`; a failed fsync ends the use of the directory."""
+        """Makes everything durable that `build_fetch` claims. Raises `Unavailable`; a failed fsync ends the use of the
+        directory."""
         if self._must_flush:
             await self.flush()
         if self._must_save_offsets:
             await self._save_offsets()
 
     async def flush(self, end: int | None = None) -> None:
-        """fsyncs up to `end` (None: all). `Unavailable`; a failed fsync ends the use of the directory."""
+        """Fsyncs the log up to `end` (None: all). Raises `Unavailable`; a failed fsync ends the use of the
+        directory."""
         unsettled = end is None and self.log.truncations.is_unsettled
         await self._disk.flush(self.log, end)
         if unsettled:
@@ -153,8 +147,9 @@ class FollowerReplica:
     def apply_reply(
         self, request: PartitionFetch, part: FetchedPartition
     ) -> RestoreFromBucket | Retry | NoAction | None:
-        """Does what follows from the answer to `asked`, as far as it can be done at once; what is left to do, `Nothing`
-        where there was no news. `Refused`, `Unavailable` (the disk)."""
+        """Carries out what follows from the leader's reply to `request`, as far as that needs no waiting. Returns the
+        step that is left to do, `NoAction` if the reply had nothing new, or None. Raises `Refused` and `Unavailable`
+        (the disk)."""
         if self.is_stopped:
             return NoAction()
         if not part.code and part.diverging_epoch is None:
@@ -165,7 +160,7 @@ class FollowerReplica:
         )
         match found:
             case Append(base):
-                if base < hot.end_offset:  # nothing is held: nothing of it can come back between these records
+                if base < hot.end_offset:  # the log is empty: no old record can come back between the new ones
                     self._restart_log(base)
                 self._append(part)
             case Truncate(offset):
@@ -187,12 +182,11 @@ class FollowerReplica:
             self._disk.mark_writable()
 
     def _truncate(self, offset: int, part: FetchedPartition) -> None:
-        below_high_watermark = (
-            offset < self.high_watermark
-        )  # after an unclean election or a loss that is told: else a bug
+        # Below the high watermark only after an unclean election or a reported loss; else it is a bug.
+        below_high_watermark = offset < self.high_watermark
         log.log(
             logging.ERROR if below_high_watermark else logging.WARNING,
-            "log is cut partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
+            "log truncated partition=%s offset=%d end=%d high_watermark=%d leader=%d epoch=%d diverging=%s",
             self.tp, offset, self.log.end_offset, self.high_watermark, self.leader, self.leader_epoch,
             part.diverging_epoch,
         )  # fmt: skip
@@ -200,11 +194,11 @@ class FollowerReplica:
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
 
     def _restart_log(self, offset: int) -> None:
-        log.info("log begins anew partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
+        log.info("log restarted empty partition=%s offset=%d end=%d", self.tp, offset, self.log.end_offset)
         self.log.truncate_fully_and_start_at(offset, (), None)
 
     def _update_offsets(self, part: FetchedPartition) -> None:
-        """What the leader said of the partition, beside its records."""
+        """Takes over the offsets that the reply carries beside records: cold end, high watermark and log start."""
         hot = self.log
         if part.code or part.diverging_epoch is not None:
             return
@@ -213,21 +207,21 @@ class FollowerReplica:
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
             hot.producers.on_high_watermark(high_watermark)
-            self._notify_listeners()
+            self.listeners.notify()
         if part.log_start_offset > hot.start_offset:
             hot.advance_start(part.log_start_offset)
 
     async def restore_from_bucket(self, cold: ColdTier) -> None:
-        """Begins anew at the cold end, with what the bucket knows of all below. `Unavailable`, `Corrupt` (the bucket or
-        the disk)."""
+        """Restarts the log at the cold end, with the leader epochs and producer state that the bucket has for the
+        records below. Raises `Unavailable` and `Corrupt` (the bucket or the disk)."""
         end = self.log.end_offset
         manifest = await cold.manifests.load(self.partition_id)
         if manifest is None or manifest.cold_end_offset <= end:
-            raise Unavailable(f"{self.tp} ends at {end}, and the bucket does not have more of it")
+            raise Unavailable(f"the log of {self.tp} ends at {end}, and the bucket does not have more of it")
         history = await read_history(cold, manifest)
         if self.is_stopped or self.log.end_offset != end:
             return
-        log.info("log begins behind what is cold partition=%s offset=%d end=%d", self.tp, history.offset, end)
+        log.info("log restarted at the cold end partition=%s offset=%d end=%d", self.tp, history.offset, end)
         restart_at_cold_end(self.log, history)
         self.cold_end_offset = self.high_watermark = history.offset
 
@@ -238,7 +232,8 @@ class FollowerReplica:
         self.log.roll()
 
     async def apply_local_retention(self) -> None:
-        """Drops local segments that local retention lets go and the bucket has, and what lies below the log start."""
+        """Deletes local segments below the log start, and those that local retention permits to delete and that the
+        bucket has."""
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
         below = retention.find_local_start(

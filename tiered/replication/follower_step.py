@@ -1,8 +1,9 @@
-"""What a follower does with its leader's answer: append, cut, begin anew, or ask again later.
+"""A follower's next step after one reply of its leader: append, truncate, restart the log or retry later.
 
-Pure. A log is cut by leader epochs only, never by a high watermark: the leader names the point at which the two
-histories part, the follower cuts there and asks again until they agree (KIP-101, KIP-279, KIP-595). What the leader has
-in the bucket only is not copied from it: the follower begins behind it, with what the bucket knows of its past.
+Pure. A log is truncated by leader epochs only, never by a high watermark. The leader names the epoch and end offset
+where the two logs differ; the follower truncates there and fetches again until the logs agree (KIP-101, KIP-279,
+KIP-595). Records that the leader has only in the bucket are not copied from the leader. The follower's log restarts at
+the cold end then, with the leader epochs and producer state from the bucket.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tiered.ids import NO_EPOCH
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 
 _OFFSET_BYTES = 8
-"""A batch begins with its base offset."""
+"""A batch starts with its base offset."""
 
 
 class FollowerLog(NamedTuple):
-    """What the follower has: offsets [start, end), and who wrote them."""
+    """The follower's log: offsets [start, end) and the leader epochs that wrote them."""
 
     start: int
     end: int
@@ -33,37 +34,38 @@ class FollowerLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The records follow the log's end; before an empty log's end they may begin, in a batch that it stands in the
-    middle of (the leader's log start does): then the log begins at `base_offset` first."""
+    """Append the records at the log end. If the log is empty, they may start below its end: the leader's log start lies
+    in the middle of their first batch. The log is then restarted at `base_offset` first."""
 
     base_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The histories part at `offset`, or below it: cut there, and ask again."""
+    """Truncate the log at `offset`, because it differs from the leader's from there or from further below; then fetch
+    again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFromBucket:
-    """What lies below the leader's `cold_end_offset` is not to be had from it, or need not: begin behind what is cold,
-    with the leader epochs and producers that the bucket knows."""
+    """Restart the log at the cold end, with the leader epochs and producer state from the bucket. The leader does not
+    have the records below its `cold_end_offset`, or they need not be copied from it."""
 
     cold_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAtLogStart:
-    """All that is held lies below the leader's log start: begin empty at `offset`."""
+    """Restart the log empty at `offset`: everything in it lies below the leader's log start."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Nothing can be done with it: ask again after a pause, perhaps of another leader by then."""
+    """Fetch again after a pause, perhaps from another leader by then: the reply is of no use."""
 
     code: int
     why: str
@@ -71,14 +73,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class NoAction:
-    """There is nothing new, or the answer is to a question of before."""
+    """Do nothing: the reply has no news, or belongs to an earlier request."""
 
 
 FollowerStep = Append | Truncate | RestoreFromBucket | RestartAtLogStart | Retry | NoAction
 
 
 def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
-    """What to do with the answer to `asked`."""
+    """Decides what to do with the reply to `request`."""
     if request.offset != follower_log.end:
         return NoAction()
     match part.code:
@@ -90,7 +92,7 @@ def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: F
                 and follower_log.epochs.latest == NO_EPOCH
                 and part.cold_end_offset > follower_log.end
             ):
-                return RestoreFromBucket(part.cold_end_offset)  # it is new: only the hot tail is copied
+                return RestoreFromBucket(part.cold_end_offset)  # a new log: only records above the cold end are copied
             return _append(part, follower_log)
         case Code.OFFSET_MOVED_TO_TIERED_STORAGE.number:
             return RestoreFromBucket(part.cold_end_offset)
@@ -98,12 +100,12 @@ def decide_step(request: PartitionFetch, part: FetchedPartition, follower_log: F
             if part.cold_end_offset > part.log_start_offset:
                 return RestoreFromBucket(part.cold_end_offset)
             return RestartAtLogStart(part.log_start_offset)
-    return Retry(part.code, f"the leader answered with {code_name(part.code)}")
+    return Retry(part.code, f"the leader replied with {code_name(part.code)}")
 
 
 def next_high_watermark(current: int, leader_high_watermark: int, end: int) -> int:
-    """What a follower knows to be committed: what its leader says, as far as it has it. It does not go back when a new
-    leader knows less yet."""
+    """Returns the follower's high watermark: the leader's, but at most the follower's log end. It does not go back
+    while a new leader's high watermark still lags."""
     return max(current, min(leader_high_watermark, end))
 
 
@@ -113,18 +115,21 @@ def _append(part: FetchedPartition, follower_log: FollowerLog) -> FollowerStep:
     base = int.from_bytes(bytes(part.records[:_OFFSET_BYTES]), "big", signed=True)
     if base == follower_log.end or (0 <= base < follower_log.end and follower_log.is_empty):
         return Append(base)
-    return Retry(Code.CORRUPT_MESSAGE.number, f"records begin at {base}, the log ends at {follower_log.end}")
+    return Retry(
+        Code.CORRUPT_MESSAGE.number,
+        f"the leader sent records from offset {base}, but the log ends at {follower_log.end}",
+    )
 
 
 def _truncate(diverging: DivergingEpoch, follower_log: FollowerLog) -> FollowerStep:
-    """Nothing above the leader's end of its epoch is common, nor what the follower has of later epochs: the leader has
-    none between that one and the follower's last (KIP-279). Where the follower has none of the epoch itself, the next
-    answer names an earlier one."""
+    """Finds the truncation offset. The logs have nothing in common above the leader's end of its epoch. They also have
+    nothing in common in the follower's later epochs: the leader has no epoch between that one and the follower's last
+    (KIP-279). If the follower has no record of that epoch, the next reply names an earlier epoch."""
     epoch, offset = diverging
     if epoch != NO_EPOCH:
         _, own_end = follower_log.epochs.end_offset_for(epoch, follower_log.end)
         offset = min(own_end, offset)
     if not 0 <= offset < follower_log.end:
-        why = f"the leader's epoch {epoch} ends at {diverging.end_offset}, which parts from nothing here"
+        why = f"the leader says that epoch {epoch} ends at {diverging.end_offset}: nothing to truncate there"
         return Retry(Code.UNKNOWN_SERVER_ERROR.number, why)
     return Truncate(offset)

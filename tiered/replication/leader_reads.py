@@ -1,239 +1,142 @@
-"""What can be read of a partition that is led here, hot or cold, and who waits for more of it.
+"""Reads from a partition that this broker leads, hot or cold, and the callers that wait for its log to grow.
 
-Reads go to the hot log where it reaches, to the bucket below; a reader cannot tell which. Nothing here decides what is
-committed.
+Reads from the local start offset on come from the hot log, older ones from the bucket; a reader cannot tell the
+difference. Serves nothing above the high watermark, and does not decide what is committed: `leader_state` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from tiered.cold.manifest import Manifest
-from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.disk_log import DiskLog
-from tiered.hot.segment_view import SegmentView
 from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
-from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.partition_report import explain
-from tiered.replication.purgatory import ProgressListener, Purgatory, add_listener
+from tiered.replication.purgatory import ProgressListener, ProgressListeners, Purgatory
 from tiered.replication.read_result import ReadResult
-from tiered.replication.storage import ColdTier
+from tiered.replication.unified_log import UnifiedLog
 
 
 class LeaderReads:
-    """A partition's log, what is cold of it, and the callers that wait for it."""
+    """Readers of one leader replica: consumers, which see committed records only, and callers that wait for the high
+    watermark or for the log end. `stop_error` is set once this broker stops leading the partition; every caller gets
+    it then."""
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        topic_id: TopicId,
-        log: DiskLog,
-        state: LeaderState,
-        cold: ColdTier,
-        manifest: Manifest | None,
-    ) -> None:
-        self.tp = tp
-        self.topic, self.partition = tp
-        self.topic_id = topic_id
-        self.partition_id = self.id_of(tp, topic_id)
-        self.log = log
-        self.cold = cold
-        self.traffic = log.traffic
+    def __init__(self, unified_log: UnifiedLog, state: LeaderState) -> None:
+        self.topic_id = unified_log.topic_id
+        self.partition = unified_log.tp.partition
+        self.leader_epoch = state.leader_epoch
+        self.traffic = unified_log.hot.traffic
+        self.unified_log = unified_log
         self.state = state
-        self.epoch_start = log.end_offset
-        self.upload_problem = ""
-        self.possible_loss: dict[str, int] | None = None
-        self._manifest = manifest
+        self.follower_reads_enabled = False
+        """True once consumers were sent to followers: followers must then learn a new high watermark at once."""
+        self.end_listeners = ProgressListeners()
+        """Listeners to the log end: the fetches of followers."""
+        self.stop_error: Refused | None = None
+        self._hot = unified_log.hot
         self._parked: Purgatory[Callable[[], None]] = Purgatory()
-        self._listeners: dict[tuple[ProgressListener, int], None] = {}
-        self._stop_error: Refused | None = None
-
-    @staticmethod
-    def id_of(tp: TopicPartition, topic_id: TopicId) -> PartitionId:
-        """The name under which the bucket knows it."""
-        return PartitionId(topic_id, tp.partition)
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """What is cold, as far as is known; None when nothing is known to be."""
-        return self._manifest
-
-    @manifest.setter
-    def manifest(self, manifest: Manifest) -> None:
-        """Changes are made by several tasks: one whose answer comes late is older than what is known by then."""
-        if self._manifest is None or manifest.sequence >= self._manifest.sequence:
-            self._manifest = manifest
-
-    # -- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def config(self) -> TopicConfig:
-        """The settings in force; may change at any time."""
-        return self.log.config
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.state.leader_epoch
-
-    @property
-    def high_watermark(self) -> int:
-        return self.state.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Everything below is committed and of no open transaction."""
-        return min(self.state.high_watermark, self.log.first_unstable_offset)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read, hot or cold."""
-        manifest = self._manifest
-        if manifest is None:
-            return self.log.local_start_offset
-        start = manifest.log_start_offset
-        return start if manifest.nodes else max(start, self.log.local_start_offset)
-
-    @property
-    def local_start_offset(self) -> int:
-        return self.log.local_start_offset
-
-    @property
-    def cold_end_offset(self) -> int:
-        """Everything from the log start up to here is in the bucket; 0 while nothing ever was."""
-        return self.manifest.cold_end_offset if self.manifest is not None else 0
-
-    @property
-    def stored_end(self) -> int:
-        """The log end where all that was ever written here is committed, and either in the bucket or deleted; else
-        `UNKNOWN_END`. (The log of `__consumer_offsets` starts where its last image in the bucket ends.)"""
-        end = self.log.end_offset
-        whole = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
-        return end if whole else UNKNOWN_END
-
-    @property
-    def cold_bytes(self) -> int:
-        return self.manifest.cold_bytes if self.manifest is not None else 0
-
-    @property
-    def cold_segments(self) -> int:
-        return self.manifest.segment_count if self.manifest is not None else 0
-
-    @property
-    def local_bytes(self) -> int:
-        return self.log.size_bytes
-
-    @property
-    def local_segments(self) -> int:
-        return self.log.segment_count
+        self._listeners = ProgressListeners()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this broker has stopped leading it."""
-        return self._stop_error is not None
+        """True if this broker has stopped leading the partition."""
+        return self.stop_error is not None
 
-    @property
-    def bytes_above_cold(self) -> int:
-        """Bytes of log that are here only. A segment of which an earlier leader made a part cold does not count: bytes
-        that are in two places must not make others go."""
-        views = (*self.log.closed_segments(), self.log.active_view)
-        return sum(segment.size for segment in views if segment.base_offset >= self.cold_end_offset)
+    def stop(self, why: Refused) -> None:
+        """Stops serving: every caller gets `why`, those that already wait included."""
+        self.stop_error = why
+        self.wake_all()
+        self.end_listeners.notify()
 
-    @property
-    def waiting_segments(self) -> int:
-        """Closed segments that are not cold, though they should be."""
-        return len(self._segments_to_upload())
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What these are together."""
-        return sum(segment.size for segment in self._segments_to_upload())
-
-    def _segments_to_upload(self) -> list[SegmentView]:
-        if not self.config.remote_storage_enable:
-            return []
-        return [segment for segment in self.log.closed_segments() if segment.next_offset > self.cold_end_offset]
-
-    @property
-    def upload_lag_since_ms(self) -> int | None:
-        """When the oldest record that should be in the bucket and is not came here; None where there is none."""
-        first = max(self.cold_end_offset, self.log_start_offset)
-        if not self.config.remote_storage_enable or first >= self.log.end_offset:
-            return None
-        return self.log.segment_created_ms(first)
-
-    def explain(self) -> dict[str, Any]:
-        """Where the records are, and what stands in the way of their going elsewhere."""
-        return explain(self)
-
-    # -- waiting ------------------------------------------------------------------------------------------------------
+    # -- parked callers -----------------------------------------------------------------------------------------------
 
     def park(self, call: Callable[[], None], offset: int) -> int:
-        """Calls `call` once, in the turn in which the high watermark reaches `offset`, this broker leads the partition
-        no more, or too few replicas are in sync; the caller looks which. Returns the number to `leave` with. `Refused`
-        when too many wait."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        """Calls `call` once: when the high watermark reaches `offset`, when this broker stops leading the partition, or
+        when too few replicas are in the ISR. The call comes in the same turn of the event loop, and the caller checks
+        which of these it was. Returns the number to `unpark` with. Raises `Refused` if too many callers wait."""
+        if self.stop_error is not None:
+            raise self.stop_error
         return self._parked.park(call, offset)
 
     def unpark(self, number: int) -> None:
-        """The caller does not wait any more; harmless when it was called."""
+        """Stops the wait; does nothing if `call` was called already."""
         self._parked.unpark(number)
 
     def add_listener(self, listener: ProgressListener, index: int) -> None:
-        """Tells `watcher.woken(place)` whenever the high watermark moves, or what else `park` says happens,
-        until `unwatch`. It must not change who watches. `Refused` when too many do."""
-        if self._stop_error is not None:
-            raise self._stop_error
-        add_listener(self._listeners, listener, index)
+        """Calls `listener.on_progress(index)` whenever the high watermark moves, or one of the other events of `park`
+        happens, until `remove_listener`. The call must not add or remove listeners. Raises `Refused` if there are too
+        many listeners."""
+        if self.stop_error is not None:
+            raise self.stop_error
+        self._listeners.add(listener, index)
 
     def remove_listener(self, listener: ProgressListener, index: int) -> None:
-        """No more of that; harmless when there was none."""
+        """Removes a listener; does nothing if it was not registered."""
         self._listeners.pop((listener, index), None)
 
     async def _wait_high_watermark(self, offset: int) -> None:
-        """Returns once the high watermark is at `offset` or beyond."""
+        """Returns once the high watermark is at or above `offset`."""
         while self.state.high_watermark < offset:
-            await self._wait_wakeup(offset)
+            await self.wait_wakeup(offset)
 
-    async def _wait_wakeup(self, offset: int) -> None:
-        """Returns once the high watermark is at `offset` or beyond, or all were woken to look whether it still may."""
+    async def wait_wakeup(self, offset: int) -> None:
+        """Returns once the high watermark is at or above `offset`, or all callers were woken to check whether it can
+        still get there."""
         wakeup: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         number = self.park(lambda: None if wakeup.done() else wakeup.set_result(None), offset)
         try:
             await wakeup
         finally:
             self.unpark(number)
-        if self._stop_error is not None and self.state.high_watermark < offset:
-            raise self._stop_error
+        if self.stop_error is not None and self.state.high_watermark < offset:
+            raise self.stop_error
 
-    def _wake_up_to(self, high_watermark: int) -> None:
-        """The high watermark is there now."""
-        if self._parked:
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Wakes callers that wait for this high watermark or a lower one."""
+        if self._parked.waiting:
             for call in self._parked.wake(high_watermark):
                 call()
-        for listener, index in self._listeners:
-            listener.on_progress(index)
+        if self._listeners:
+            self._listeners.notify()
 
-    def _wake_all(self) -> None:
-        """All callers look again: whether it is led here, whether enough replicas are in sync."""
+    def wake_all(self) -> None:
+        """Wakes all callers that wait for the high watermark, to check whether this broker still leads the partition
+        and enough replicas are in the ISR."""
         for call in self._parked.wake_all():
             call()
-        for listener, index in self._listeners:
-            listener.on_progress(index)
+        self._listeners.notify()
+
+    def add_end_listener(self, listener: ProgressListener, index: int) -> None:
+        """Calls `listener.on_progress(index)` whenever records were appended, followers must learn other offsets at
+        once, or this broker stops leading the partition; until `remove_end_listener`. The call must not add or remove
+        listeners. Raises `Refused` if there are too many listeners."""
+        if self.stop_error is not None:
+            raise self.stop_error
+        self.end_listeners.add(listener, index)
+
+    def remove_end_listener(self, listener: ProgressListener, index: int) -> None:
+        """Removes a listener; does nothing if it was not registered."""
+        self.end_listeners.pop((listener, index), None)
+
+    def enable_follower_reads(self) -> None:
+        """Notes that consumers are sent to followers. From now on followers learn a new high watermark as soon as it
+        moves."""
+        if not self.follower_reads_enabled:
+            self.follower_reads_enabled = True
+            self.end_listeners.notify()
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 
     async def read(
         self, offset: int, max_bytes: int, *, max_wait_ms: int = 0, min_bytes: int = 1, read_committed: bool = False
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset`: at least one where there is any, else about `max_bytes` at
-        most. At the end it waits up to `max_wait_ms` for `min_bytes`, then answers with what there is.
+        """Returns whole batches, starting with the one that holds `offset`: at least one if there is any, otherwise
+        about `max_bytes` at most. At the end of the log, waits up to `max_wait_ms` for `min_bytes`, then returns what
+        there is.
 
-        `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end]; `Unavailable`, `Corrupt` from the bucket.
+        Raises `Refused(OFFSET_OUT_OF_RANGE)` outside [log start, log end], and `Unavailable` and `Corrupt` from the
+        bucket.
         """
         fetched = await self._read(offset, max_bytes, read_committed)
         if fetched.size < min_bytes and max_wait_ms > 0:
@@ -248,14 +151,16 @@ class LeaderReads:
         return fetched
 
     def read_now(self, offset: int, max_bytes: int, read_committed: bool = False) -> ReadResult | None:
-        """The same from what is local, without a wait; None where only the bucket can answer. `Refused` as `read`."""
-        if self._stop_error is not None:
-            raise self._stop_error
-        hot = self.log
+        """Like `read`, but from the local log and without waiting. Returns None if only the bucket has the records.
+        Raises `Refused` like `read`."""
+        if self.stop_error is not None:
+            raise self.stop_error
+        hot = self._hot
         committed, stable, start = self.offset_snapshot()
         if offset < start or (offset > committed and offset > hot.end_offset):
             raise Refused(
-                Code.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.tp} is not in [{start}, {hot.end_offset}]"
+                Code.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.unified_log.tp} is not in [{start}, {hot.end_offset}]",
             )
         bound = stable if read_committed else committed
         if offset >= bound:
@@ -265,40 +170,42 @@ class LeaderReads:
         try:
             data = hot.read(offset, max_bytes, end_offset=bound)
         except Corrupt:
-            if offset >= self.cold_end_offset:
+            if offset >= self.unified_log.cold_end_offset:
                 raise
-            return None  # what a damaged local file lacks may be cold
+            return None  # records of a damaged local file may be cold
         return ReadResult(data or b"", committed, start, stable)
 
     def offset_snapshot(self) -> tuple[int, int, int]:
-        """High watermark, last stable offset and log start."""
-        log, committed, manifest = self.log, self.state.high_watermark, self._manifest
-        unstable = log.producers.first_unstable_offset
+        """Returns the high watermark, the last stable offset and the log start offset."""
+        log, hot, committed = self.unified_log, self._hot, self.state.high_watermark
+        unstable = hot.producers.first_unstable_offset
         stable = committed if unstable is None or unstable > committed else unstable
-        return committed, stable, log.local_start_offset if manifest is None else self.log_start_offset
+        return committed, stable, hot.local_start_offset if log.manifest is None else log.log_start_offset
 
     def is_at_end(self, offset: int) -> bool:
-        """Whether all that is committed lies below `offset`, so that `read_now` would give nothing yet."""
-        return offset == self.state.high_watermark and self._stop_error is None
+        """True if this broker leads the partition and `offset` is the high watermark, so that `read_now` would return
+        no records yet."""
+        return offset == self.state.high_watermark and self.stop_error is None
 
     async def _read(self, offset: int, max_bytes: int, read_committed: bool) -> ReadResult:
         fetched = self.read_now(offset, max_bytes, read_committed)
         if fetched is not None:
             return fetched
         committed, stable, start = self.offset_snapshot()
-        data = await self.cold.reader.read(self.partition_id, self.manifest, offset, max_bytes)
+        log = self.unified_log
+        data = await log.cold.reader.read(log.partition_id, log.manifest, offset, max_bytes)
         return ReadResult(data, committed, start, stable)
 
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None
     ) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms); None when
-        there is none. `lookups` are those of the request that asks, where it asks for more than one."""
-        lookups = lookups or TimeLookups()
-        if self.log_start_offset < self.log.local_start_offset:
-            found = await self.cold.reader.offset_for_timestamp(
-                self.partition_id, timestamp, manifest=self.manifest, lookups=lookups
+        """Returns (offset, timestamp, leader epoch) of the first record, hot or cold, at or after `timestamp` (ms);
+        None if there is none. A request that looks up several timestamps passes the same `lookups` for all of them."""
+        lookups, log = lookups or TimeLookups(), self.unified_log
+        if log.log_start_offset < log.hot.local_start_offset:
+            found = await log.cold.reader.offset_for_timestamp(
+                log.partition_id, timestamp, manifest=log.manifest, lookups=lookups
             )
-            if found is not None and found[0] < self.log.local_start_offset:
+            if found is not None and found[0] < log.hot.local_start_offset:
                 return found
-        return await offset_for_timestamp(self.log, timestamp, lookups)
+        return await offset_for_timestamp(log.hot, timestamp, lookups)

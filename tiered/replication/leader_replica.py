@@ -1,6 +1,6 @@
-"""One partition that this broker leads: what producers write, followers copy and the metadata log says of it.
+"""One partition that this broker leads: appends from producers, fetches from followers, ISR changes (R2, R6).
 
-Binds the rules of `partition.py` and `diverging.py` to a log. Nothing here decides what is committed.
+Binds the rules of `leader_state` and `divergence` to a log. Does not decide what is committed.
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+from tiered.cold.manifest import Manifest
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
 from tiered.replication.become_leader import LeaderStart
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
-from tiered.replication.purgatory import ProgressListener, add_listener
+from tiered.replication.partition_report import explain
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
 from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replication_quota import ThrottledReplicas
-from tiered.replication.storage import ColdTier, DiskState
+from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1
-"""acks: every in-sync replica."""
+"""Producer acks: wait for every in-sync replica."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,9 @@ class LeaderPorts:
     save_offsets: Callable[[], Awaitable[None]]
 
 
-class LeaderReplica(LeaderReads):
-    """A partition that this broker leads. No other broker changes its manifest after the takeover
-    (`takeover_pending`)."""
+class LeaderReplica:
+    """The leader replica of one partition; `reads` serves its readers. No other broker changes its manifest, once it is
+    taken over (`takeover_pending`)."""
 
     def __init__(
         self,
@@ -58,12 +63,25 @@ class LeaderReplica(LeaderReads):
         start: LeaderStart,
         ports: LeaderPorts,
     ) -> None:
-        super().__init__(tp, topic_id, log, state, ports.cold, start.manifest)
+        self.tp = tp
+        self.topic, self.partition = tp
+        self.topic_id = topic_id
+        self.log = log
+        self.cold = ports.cold
+        self.state = state
+        self.unified_log = UnifiedLog(tp, topic_id, log, ports.cold, start.manifest)
+        self.partition_id = self.unified_log.partition_id
+        self.reads = LeaderReads(self.unified_log, state)
+        self.traffic = log.traffic
+        self.epoch_start = log.end_offset
+        self.upload_problem = ""
+        self.possible_loss: dict[str, int] | None = None
         self.restarted_at_cold_end = start.restart is not None and not start.restart.empty
         self.initial_cold_end_offset = _initial_cold_end_offset(start)
-        """All records below were in the bucket when this leader began."""
+        """All records below were in the bucket when this leader epoch started."""
         self.on_next_append: Callable[[], None] | None = None
-        """Called with the next append, once: the cluster counts on it that all of the log is in the bucket."""
+        """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
+        longer true then."""
         self._takeover_pending = start.takeover_pending
         self._clock = ports.clock
         self._disk = ports.disk
@@ -71,52 +89,106 @@ class LeaderReplica(LeaderReads):
         self._has_controller_contact = ports.has_controller_contact
         self._save_offsets = ports.save_offsets
         self._throttled_replicas = ThrottledReplicas()
-        self.follower_reads_enabled = False
-        """Whether consumers were sent to followers, who then have to hear of the high watermark at once."""
         self.pending_deletions = 0
-        """Callers of `delete_records` that wait for followers, who then have to hear of the log start at once."""
+        """Number of `delete_records` callers that wait for followers: followers must then learn a new log start at
+        once."""
         self._deletion_event = asyncio.Event()
-        """Set, and another one put in its place, when what these callers wait for may have come."""
+        """Set and replaced by a new event whenever the condition of these callers may have become true."""
         self._loss_reported: asyncio.Event | None = None
-        """Set once the cluster has heard of a loss; None where it has, or where there is none."""
-        self._end_listeners: dict[tuple[ProgressListener, int], None] = {}
+        """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
         self._segments_seen = log.segment_count
         if state.high_watermark:
             log.producers.on_high_watermark(state.high_watermark)
         state.record_deletion(self.log_start_offset)
         self._advance(log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
 
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic settings in force; they may change at any time."""
+        return self.log.config
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.state.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self.state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """All records below are committed and belong to no open transaction."""
+        return min(self.state.high_watermark, self.log.first_unstable_offset)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest known list of cold segments; None if there is none as far as is known."""
+        return self.unified_log.manifest
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, hot or cold."""
+        return self.unified_log.log_start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.log.local_start_offset
+
+    @property
+    def cold_end_offset(self) -> int:
+        """All records from the log start up to here are in the bucket; 0 if none ever was."""
+        return self.unified_log.cold_end_offset
+
+    @property
+    def stored_end(self) -> int:
+        """The log end, if all records ever written are committed and each is in the bucket or deleted; else
+        `UNKNOWN_END`. The log of `__consumer_offsets` starts where its last snapshot in the bucket ends."""
+        end = self.log.end_offset
+        is_stored = self.state.high_watermark == end <= max(self.cold_end_offset, self.log_start_offset)
+        return end if is_stored else UNKNOWN_END
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if this broker has stopped leading the partition."""
+        return self.reads.stop_error is not None
+
+    def explain(self) -> dict[str, Any]:
+        """Describes where the records are, and what keeps them from moving to the bucket."""
+        return explain(self)
+
     @property
     def commits_on_append(self) -> bool:
-        """True if what `append_now` wrote is committed by then: it waits for no other replica, for no fsync, and for
-        nothing to be told."""
+        """True if `append_now` commits what it writes: no other replica, fsync or report of a loss has to come
+        first."""
         return self.state.is_sole_member and not self.log.synced_entry.fsynced_only and self._loss_reported is None
 
-    # -- a loss that is still to be told ------------------------------------------------------------------------------
+    # -- a loss that is not reported yet ------------------------------------------------------------------------------
 
     @property
     def has_unreported_loss(self) -> bool:
-        """True if records may be gone and the cluster has not heard of the loss: nothing is written before that.
-        The next start would tell of a loss behind what was written."""
+        """True if records may be gone and the metadata log does not have the loss yet. No records are appended before
+        that: after a restart, the loss would be reported from an offset above the new records."""
         return self._loss_reported is not None
 
     def block_appends(self) -> None:
-        """Takes no records until `told`."""
+        """Blocks appends until `on_loss_reported`."""
         self._loss_reported = asyncio.Event()
 
     def on_loss_reported(self) -> None:
-        """The cluster has heard of the loss, or this broker leads the partition no more."""
+        """Ends the wait: the metadata log has the loss, or this broker stopped leading the partition."""
         loss_reported, self._loss_reported = self._loss_reported, None
         if loss_reported is not None:
             loss_reported.set()
 
     async def wait_loss_reported(self) -> None:
-        """Returns once nothing is to be told of it, or it is led here no more."""
+        """Returns once no loss waits to be reported, or this broker stopped leading the partition."""
         if self._loss_reported is not None:
             await self._loss_reported.wait()
 
     async def _wait_loss_reported_within(self, timeout_ms: int) -> int:
-        """How much of that time is left then."""
+        """Waits up to `timeout_ms` for the report of the loss; returns how many milliseconds of it are left."""
         until_ns = self._clock.mono_ns() + timeout_ms * 1_000_000
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
@@ -128,12 +200,13 @@ class LeaderReplica(LeaderReads):
     async def append(
         self, data: bytearray | memoryview, *, acks: int = ACKS_ALL, timeout_ms: int = 30_000, deep: bool = False
     ) -> LogAppendInfo:
-        """One or more produced batches, stamped in place. With acks=all it answers once they are committed, and fsynced
-        where the topic says `flush=ack`; alone in the ISR and without that, in the same turn of the loop. It waits
-        until a loss is told.
+        """Appends one or more produced batches, and stamps them in place. With acks=all, returns once they are
+        committed, which includes an fsync if the topic has `flush=ack`. Returns in the same turn of the event loop if
+        this replica is alone in the ISR and needs no fsync. Waits first until a loss is reported.
 
-        `Refused`: what admission says, NOT_ENOUGH_REPLICAS, KAFKA_STORAGE_ERROR (full or dead disk), REQUEST_TIMED_OUT
-        (the records are in the log and may yet be committed).
+        Raises `Refused`: the codes of `validate_batches`, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR (full or failed disk), REQUEST_TIMED_OUT (the records are
+        in the log and may still be committed).
         """
         if self._loss_reported is not None:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
@@ -144,57 +217,61 @@ class LeaderReplica(LeaderReads):
         return appended
 
     def append_now(self, data: bytearray | memoryview, acks: int, deep: bool = False) -> LogAppendInfo:
-        """Judges, stamps in place and writes. Where acks=all asks for more than that, `committed` says whether it is
-        done already and `until_committed` waits for it. `Refused` as with `append`, but never REQUEST_TIMED_OUT, and
-        NOT_LEADER_OR_FOLLOWER while a loss is to be told."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
+        then tells whether they are committed, and `wait_committed` waits for it. Raises `Refused` like `append`, but
+        never REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         if self._loss_reported is not None:
-            why = f"records of {self.tp} may be gone, and the cluster has not heard of it yet"
+            why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         config = self.log.config
         if acks == ACKS_ALL:
             self._require_controller_contact()
             if not self.state.has_min_isr(config.min_insync_replicas):
-                raise Refused(Code.NOT_ENOUGH_REPLICAS, f"{len(self.state.isr)} replicas of {self.tp} are in sync")
+                why = f"{self.tp} has fewer than {config.min_insync_replicas} in-sync replicas: {len(self.state.isr)}"
+                raise Refused(Code.NOT_ENOUGH_REPLICAS, why)
         elif acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         appended = self._write(data, deep)
         if not self.log.synced_entry.fsynced_only:
             self._advance(self.log.end_offset)
-        if self._end_listeners:
-            self._notify_end_listeners()
+        if self.reads.end_listeners:
+            self.reads.end_listeners.notify()
         return appended
 
     def _require_controller_contact(self) -> None:
-        """`Refused` where another broker may lead by now (rule R6)."""
+        """Raises `Refused` if another broker may lead the partition by now (R6)."""
         if len(self.state.replicas) > 1 and not self._has_controller_contact():
-            why = f"no controller is heard: another broker may lead {self.tp} by now"
+            why = f"no contact with the controller: another broker may lead {self.tp} by now"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     def is_committed(self, end: int) -> bool:
-        """Whether everything below `end` is."""
+        """True if all records below `end` are committed."""
         return self.state.high_watermark >= end
 
     async def wait_committed(self, end: int, timeout_ms: int) -> None:
-        """Returns once everything below `end` is committed, which with `flush=ack` takes an fsync that is made here.
-        `Refused`: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND (replicas left the ISR meanwhile),
-        KAFKA_STORAGE_ERROR, or why this broker leads the partition no more."""
+        """Returns once all records below `end` are committed. With `flush=ack` this method makes the fsync that this
+        takes.
+
+        Raises `Refused`: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND (replicas left the ISR meanwhile),
+        KAFKA_STORAGE_ERROR, or the reason why this broker stopped leading the partition.
+        """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self.log.synced_entry.fsynced_only:
                     await self.flush(end)
                 while not self.is_committed(end):
-                    await self._wait_wakeup(end)
+                    await self.reads.wait_wakeup(end)
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
-                        why = f"records below {end} of {self.tp} are on too few replicas: some left the in-sync set"
+                        why = f"records below {end} of {self.tp} are on too few replicas: some left the ISR"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)
         except TimeoutError:
             raise Refused(
                 Code.REQUEST_TIMED_OUT, f"records below {end} of {self.tp} are not committed after {timeout_ms} ms"
             ) from None
         except Unavailable as error:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"fsync of {self.tp} failed: {error}") from None
+            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the fsync of {self.tp} failed: {error}") from None
 
     def _write(self, data: bytearray | memoryview, deep: bool) -> LogAppendInfo:
         disk, hot = self._disk, self.log
@@ -221,9 +298,10 @@ class LeaderReplica(LeaderReads):
         return appended
 
     async def flush(self, end: int | None = None) -> None:
-        """fsyncs up to `end` (None: all). A failed fsync ends the use of the directory, a full disk does not."""
+        """Fsyncs the log up to `end` (None: all). A failed fsync ends the use of the directory; a full disk does
+        not."""
         flushed = await self._disk.flush(self.log, end)
-        if self._stop_error is None:
+        if self.reads.stop_error is None:
             self._advance(flushed if self.log.synced_entry.fsynced_only else self.log.end_offset)
 
     def _advance(self, position: int) -> None:
@@ -231,26 +309,28 @@ class LeaderReplica(LeaderReads):
             return
         high_watermark = self.state.high_watermark
         self.log.producers.on_high_watermark(high_watermark)
-        if self._listeners or self._parked:
-            self._wake_up_to(high_watermark)
+        self.reads.on_high_watermark(high_watermark)
 
     def _on_high_watermark(self) -> None:
-        """The high watermark, by what others have."""
+        """Handles a new high watermark that followers brought about."""
         self.log.producers.on_high_watermark(self.state.high_watermark)
-        self._wake_up_to(self.state.high_watermark)
+        self.reads.on_high_watermark(self.state.high_watermark)
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
     def handle_follower_fetch(
         self, broker: int, incarnation: int, request: PartitionFetch, max_bytes: int
     ) -> FollowerReadResult:
-        """Records for a follower, up to the log end; that it asks for them says that it has all below (R2, R6). With no
-        room left (`max_bytes` 0) only that is noted. The caller has made sure that this incarnation is registered.
+        """Returns records for a follower, up to the log end. The fetch tells the leader that the follower has all
+        records below its offset (R2, R6). If there is no room left (`max_bytes` 0), only that is recorded. The caller
+        must have checked that this incarnation is registered.
 
-        `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, STALE_BROKER_EPOCH (another incarnation, or no replica),
-        KAFKA_STORAGE_ERROR (the records are damaged), or why this broker leads it no more."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, STALE_BROKER_EPOCH (another incarnation, or not a
+        replica), KAFKA_STORAGE_ERROR (the records are damaged), or the reason why this broker stopped leading the
+        partition.
+        """
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         log = self.log
         data: RecordBytes = b""
         leader_log = LeaderLog(
@@ -264,7 +344,7 @@ class LeaderReplica(LeaderReads):
             except Corrupt as error:
                 if request.offset >= self.cold_end_offset:
                     raise Refused(Code.KAFKA_STORAGE_ERROR, str(error)) from None
-                # What a damaged file lacks is cold: the follower begins behind it.
+                # The damaged records are cold: the follower restarts its log at the cold end.
                 verdict, local_start = Code.OFFSET_MOVED_TO_TIERED_STORAGE, self.cold_end_offset
         return FollowerReadResult(
             Code.NONE if isinstance(verdict, DivergingEpoch) else verdict,
@@ -277,28 +357,23 @@ class LeaderReplica(LeaderReads):
         )
 
     def handle_repeated_fetch(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
-        """The short way for a follower in sync whose last question is repeated word for word, at the log end: it is
-        noted, and there is nothing for it. False, and nothing done, when `follower_fetched` has to look."""
+        """Fast path for a follower in the ISR that repeats its last fetch at the log end. Records the fetch and returns
+        True; there are no records for the follower. Returns False and does nothing if `handle_follower_fetch` has to
+        look."""
         return (
-            self._stop_error is None
+            self.reads.stop_error is None
             and offset == self.log.end_offset
             and self.state.record_repeated_fetch(broker, incarnation, offset, now_ns)
         )
 
     def is_follower_throttled(self, broker: int) -> bool:
-        """Whether what `broker` copies from here is held to a rate: not while it is in sync."""
+        """True if fetches of `broker` are throttled (KIP-73); never for a member of the ISR."""
         entries, state = self.config.leader_replication_throttled_replicas, self.state
         return (
             bool(entries)
             and broker not in state.isr
             and self._throttled_replicas(entries, self.partition, state.node_id)
         )
-
-    def enable_follower_reads(self) -> None:
-        """Consumers are sent to followers from now on: these hear of the high watermark as soon as it moves."""
-        if not self.follower_reads_enabled:
-            self.follower_reads_enabled = True
-            self._notify_end_listeners()
 
     def _read_for_follower(self, offset: int, max_bytes: int) -> RecordBytes:
         if max_bytes <= 0:
@@ -321,99 +396,90 @@ class LeaderReplica(LeaderReads):
         if broker not in state.isr and state.can_join_isr(broker):
             self._events.on_follower_caught_up(self)
 
-    def add_end_listener(self, listener: ProgressListener, index: int) -> None:
-        """Tells `watcher.woken(place)` whenever something was appended or this broker leads the partition no more,
-        until `unwatch_end`. It must not change who watches. `Refused` when too many do."""
-        if self._stop_error is not None:
-            raise self._stop_error
-        add_listener(self._end_listeners, listener, index)
-
-    def remove_end_listener(self, listener: ProgressListener, index: int) -> None:
-        """No more of that; harmless when there was none."""
-        self._end_listeners.pop((listener, index), None)
-
-    def _notify_end_listeners(self) -> None:
-        for listener, index in self._end_listeners:
-            listener.on_progress(index)
-
-    # -- the in-sync set ----------------------------------------------------------------------------------------------
+    # -- ISR ----------------------------------------------------------------------------------------------------------
 
     def apply_isr(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int) -> None:
-        """The metadata log has another in-sync set under the same leader epoch."""
+        """Takes over an ISR from the metadata log, of the same leader epoch."""
         if self.state.apply_isr(isr, replicas, partition_epoch, self.log.config.min_insync_replicas):
             self._on_high_watermark()
         self._wake_deletions()
         self._wake_if_below_min_isr()
 
     def reject_isr_change(self, proposed: ProposedIsr) -> None:
-        """The controller refused it."""
+        """Notes that the controller refused an ISR change."""
         if self.state.reject_isr_change(proposed, self.log.config.min_insync_replicas):
             self._on_high_watermark()
         self._wake_deletions()
 
     def on_config_changed(self) -> None:
-        """Other settings are in force: fewer in-sync replicas may be enough, or no more, and what is not fsynced may
-        count from now on."""
+        """Applies new topic settings: fewer in-sync replicas may be enough or more may be needed, and records that are
+        not fsynced may count from now on."""
         self._advance(self.state.end if self.log.synced_entry.fsynced_only else self.log.end_offset)
         self._wake_deletions()
         self._wake_if_below_min_isr()
 
     def _wake_if_below_min_isr(self) -> None:
         if not self.state.has_min_isr(self.log.config.min_insync_replicas):
-            self._wake_all()
+            self.reads.wake_all()
 
-    # -- the end of things --------------------------------------------------------------------------------------------
+    # -- deletion, takeover, resignation ------------------------------------------------------------------------------
 
     async def delete_records(self, before: int) -> int:
-        """The log starts at `before` (-1: the high watermark) from now on. Returns the log start once no later leader
-        can serve what lies below `before`; a caller that gives up before leaves the deletion under way.
+        """Moves the log start offset to `before` (-1: the high watermark). Returns the log start offset once no later
+        leader can serve records below `before`. A caller that gives up earlier leaves the deletion in progress.
 
-        `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or why this broker leads the partition no more.
-        `Fenced`, `Unavailable` (the bucket or the disk)."""
+        Raises `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or the reason why this broker stopped leading
+        the partition. Raises `Fenced` and `Unavailable` (the bucket or the disk).
+        """
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
-            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {before} of {self.tp} is beyond the high watermark")
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"offset {before} of {self.tp} is beyond the high watermark {self.high_watermark}",
+            )
         self._require_controller_contact()
         manifest = self.manifest
         tiered = self.config.remote_storage_enable or manifest is not None
         if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
             manifest = manifest or await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
-            self.manifest = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+            moved = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
+            self.unified_log.update_manifest(moved)
         self.advance_start(before)
-        self.state.record_deletion(before)  # not earlier: what the bucket does not take keeps no follower out
+        self.state.record_deletion(before)  # not earlier: a failed put must keep no follower out of the ISR
         if self.manifest is None and self.log.checkpointed_start_offset < before:
             await self._save_offsets()
         await self._wait_deleted(before)
         return self.log_start_offset
 
     def advance_start(self, before: int) -> None:
-        """Serves no records below `before` from now on. No later leader need know of it. `Refused` when another broker
+        """Stops serving records below `before`. Later leaders need not know of it. Raises `Refused` if another broker
         leads the partition, or may."""
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         self._require_controller_contact()
         if before > self.log.start_offset:
             self.log.advance_start(before)
 
     async def _wait_deleted(self, before: int) -> None:
-        """Returns once the in-sync set, which the next leader comes from, knows under this leader epoch that the log
-        starts at `before`: who follows another leader does not say so here, and may have read the manifest before."""
+        """Returns once every member of the ISR, from which the next leader comes, knows under this leader epoch that
+        the log starts at `before`. A member that follows another leader does not say so to this one, and may have read
+        the manifest before the deletion."""
         if not self._is_deleted(before):
             self.pending_deletions += 1
             try:
-                self._notify_end_listeners()
+                self.reads.end_listeners.notify()
                 while not self._is_deleted(before):
                     await self._deletion_event.wait()
             finally:
                 self.pending_deletions -= 1
-        if self._stop_error is not None:
-            raise self._stop_error
+        if self.reads.stop_error is not None:
+            raise self.reads.stop_error
         self._require_controller_contact()
 
     def _is_deleted(self, before: int) -> bool:
-        """True if nobody need wait for the deletion any more. A member that left the in-sync set below
+        """True if no caller has to wait for the deletion any longer. A member that left the ISR while it was below
         `min.insync.replicas` may lead too, and may have read the manifest before the deletion."""
-        if self._stop_error is not None:
+        if self.reads.stop_error is not None:
             return True
         return self.state.has_min_isr(self.log.config.min_insync_replicas) and self.state.is_deleted_on_isr(before)
 
@@ -424,22 +490,20 @@ class LeaderReplica(LeaderReads):
 
     @property
     def takeover_pending(self) -> bool:
-        """Whether an earlier leader may still change the manifest."""
+        """True if an earlier leader may still change the manifest."""
         return self._takeover_pending and (self.manifest is None or self.manifest.leader_epoch != self.leader_epoch)
 
     def roll(self) -> None:
-        """Closes the active segment, so that it can go up."""
+        """Closes the active segment, so that it can be uploaded."""
         self.log.roll()
         self._segments_seen = self.log.segment_count
         self._events.on_segment_closed(self)
 
     def resign(self, why: Refused) -> None:
-        """Nobody is served here any more: `why` is the answer to all, those who wait included."""
-        self._stop_error = why
+        """Stops serving: every caller gets `why`, those that already wait included."""
         self.on_loss_reported()
-        self._wake_all()
         self._wake_deletions()
-        self._notify_end_listeners()
+        self.reads.stop(why)
 
 
 def _initial_cold_end_offset(start: LeaderStart) -> int:

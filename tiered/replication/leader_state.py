@@ -1,7 +1,8 @@
-"""One partition as its leader sees it: how far the copies are, what is committed, and where a new leader must begin.
+"""The leader's state of one partition: positions of followers, ISR, high watermark, start of the leader epoch.
 
-Pure: positions in, high watermark and wishes for the in-sync set out. Rules R2, R3, R5 and R6 of docs/INVARIANTS.md.
-Positions count appended offsets, or fsynced ones when the topic says `flush=ack`; the carrier says which it reports.
+Pure: takes positions, returns the high watermark and the ISR changes to ask for. Keeps R2, R3, R5 and R6. Positions are
+log ends, or fsynced offsets if the topic has `flush=ack`; the caller decides which of the two it reports. Times are
+monotonic nanoseconds of the leader. Does not send ISR changes and does not touch the log.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Fenced, check_invariant
-from tiered.replication.progress import NEVER_NS, FollowerProgress
+
+NEVER_NS = -(1 << 62)
+"""The time of an event that has not happened yet."""
 
 Lineage = Sequence[tuple[int, int]]
-"""(leader epoch, its first offset), in order."""
+"""Pairs of (leader epoch, its first offset), in order."""
 
 
 class ProposedIsr(NamedTuple):
-    """What the leader wants the in-sync set to be, based on `partition_epoch`: (node id, incarnation number) of each
-    member, itself included, by node id."""
+    """An ISR that the leader asks the controller for, based on `partition_epoch`. `members` are (node id, incarnation
+    number), sorted by node id, the leader included."""
 
     partition_epoch: int
     members: tuple[tuple[int, int], ...]
@@ -29,9 +32,41 @@ class ProposedIsr(NamedTuple):
         return frozenset(node for node, _ in self.members)
 
 
+@dataclass(slots=True)
+class FollowerProgress:
+    """Progress of one follower, which has all records below `offset`. `caught_up_ns` is the last time at which it had
+    everything that the leader had written by the fetch before (Kafka: lastCaughtUpTimeMs). So a follower that always
+    reads everything there was stays in sync, however fast the leader writes."""
+
+    incarnation: int
+    offset: int = 0
+    log_start: int = 0
+    """The follower serves nothing below, whichever broker leads next."""
+    local_start: int = 0
+    """The first offset on the follower's disk."""
+    caught_up_ns: int = NEVER_NS
+    last_fetch_ns: int = NEVER_NS
+    last_fetch_leader_end: int = 0
+    """The leader's log end at the fetch before."""
+
+    def record_fetch(self, offset: int, log_end: int, now_ns: int) -> None:
+        """Records a fetch from `offset` while the leader's log ends at `log_end`."""
+        if offset >= log_end:
+            self.caught_up_ns = now_ns
+        elif offset >= self.last_fetch_leader_end:
+            self.caught_up_ns = max(self.caught_up_ns, self.last_fetch_ns)
+        self.offset, self.last_fetch_ns, self.last_fetch_leader_end = offset, now_ns, log_end
+
+    def is_lagging(self, end: int, now_ns: int, lag_ns: int) -> bool:
+        """True if the follower has been behind for longer than `lag_ns`. A follower that has all records below `end`
+        never lags: the controller notices a dead one by its missing heartbeats."""
+        return self.offset < end and now_ns - self.caught_up_ns > lag_ns
+
+
 class LeaderState:
-    """What the leader of `leader_epoch`, which begins at `epoch_start`, knows since `began_ns`. `end` is the leader's
-    own position; all offsets are exclusive ends. `high_watermark` is what it knows to be committed from before."""
+    """The state that the leader of `leader_epoch` keeps of its partition. The epoch starts at `epoch_start`; this
+    leader began at `began_ns`. `end` is the leader's own position. All offsets are exclusive ends. `high_watermark` is
+    at first what was known to be committed under earlier leaders."""
 
     def __init__(
         self,
@@ -53,15 +88,15 @@ class LeaderState:
         self.epoch_start = epoch_start
         self.high_watermark = high_watermark
         self.deleted_to = 0
-        """Records below may be said to be deleted: nobody joins the in-sync set who could bring them back."""
+        """Records below may be reported as deleted: no follower that could bring them back joins the ISR."""
         self._began_ns = began_ns
         self._isr = frozenset(isr)
         self._proposed: frozenset[int] = frozenset()
-        """Everybody in a wish based on this partition epoch that the metadata log may yet take."""
+        """Members of every proposed ISR, based on this partition epoch, that the metadata log may still accept."""
         self._change_in_flight = False
         self._outcome_unknown = False
         self._maximal_isr: frozenset[int] = self._isr
-        """Who must have a record before it is committed: committed and proposed members."""
+        """Members of the committed ISR and of proposed ones: a record is committed once all of them have it."""
         self._is_sole_member = self._maximal_isr == {node_id}
         self._followers: dict[int, FollowerProgress] = {}
 
@@ -71,24 +106,24 @@ class LeaderState:
 
     @property
     def isr(self) -> frozenset[int]:
-        """The in-sync set that the metadata log has committed."""
+        """The ISR that the metadata log has."""
         return self._isr
 
     @property
     def is_sole_member(self) -> bool:
-        """Whether nobody else counts, so that what the leader has is committed."""
+        """True if no other replica counts, so that all records of the leader are committed."""
         return self._is_sole_member
 
     def has_min_isr(self, min_isr: int) -> bool:
-        """Whether enough copies are in sync; fewer replicas than `min_isr` ask for all of them."""
+        """True if enough replicas are in the ISR: `min_isr`, or all of them if there are fewer replicas."""
         in_sync = len(self._isr)
         return in_sync >= min_isr or in_sync >= len(self.replicas)
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
     def advance(self, end: int, min_isr: int) -> bool:
-        """The leader's own position is `end`; one below the last is no news, as when a topic that counted appends
-        begins to count fsyncs. Whether the high watermark moved."""
+        """Sets the leader's own position. A lower one than before changes nothing; that happens when a topic that
+        counted appends begins to count fsyncs. Returns True if the high watermark moved."""
         if end > self.end:
             self.end = end
         return self._advance_high_watermark(min_isr)
@@ -105,16 +140,16 @@ class LeaderState:
         log_start: int = 0,
         local_start: int = 0,
     ) -> bool:
-        """A follower asks for `offset`: it has all below, on its own disk from `local_start` on, and serves nothing
-        below `log_start`. `Fenced` for a broker that is no replica, and for another incarnation than the one that was
-        heard last and is in sync (rule R6). Whether the high watermark moved."""
+        """Records that a follower fetches from `offset`: it has all records below, those from `local_start` on its own
+        disk, and serves nothing below `log_start`. Returns True if the high watermark moved. Raises `Fenced` for a
+        broker that is not a replica, and for another incarnation than the last one if the broker is in the ISR (R6)."""
         if broker not in self.replicas or broker == self.node_id:
-            raise Fenced(f"broker {broker} is none of the other replicas {self.replicas}")
+            raise Fenced(f"broker {broker} is not one of the other replicas {self.replicas}")
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             if known is not None and broker in self._isr:
-                raise Fenced(f"broker {broker} fetches as one incarnation, and another is in sync")
-            in_sync = broker in self._isr  # from before this leader: its time counts from when that began
+                raise Fenced(f"broker {broker} fetches as another incarnation than the one that is in sync")
+            in_sync = broker in self._isr  # since an earlier leader: its lag counts from the start of this one
             known = FollowerProgress(incarnation, caught_up_ns=self._began_ns if in_sync else NEVER_NS)
             self._followers[broker] = known
         known.record_fetch(offset, log_end, now_ns)
@@ -122,8 +157,8 @@ class LeaderState:
         return self._advance_high_watermark(min_isr)
 
     def record_repeated_fetch(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:
-        """A member of the ISR asks for the leader's log end, as it did before: that moves nothing, and it has caught up
-        now. False when it is not that simple."""
+        """Records that a member of the ISR repeats its fetch at the leader's log end: its position stays and it is
+        caught up now. Returns False if the case is not that simple."""
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation or known.offset != offset or broker not in self._isr:
             return False
@@ -131,33 +166,34 @@ class LeaderState:
         return True
 
     def follower_offset(self, broker: int) -> int | None:
-        """How far a follower was heard to be."""
+        """Returns a follower's log end, by its last fetch; None if it has not fetched."""
         follower = self._followers.get(broker)
         return follower.offset if follower is not None else None
 
     def in_sync_followers(self) -> list[tuple[int, int, int]]:
-        """(broker, first offset on its disk, end) of each other member of the ISR that was heard."""
+        """Returns (broker, first offset on its disk, log end) of each other member of the ISR that has fetched."""
         known = self._followers
         return [(node, known[node].local_start, known[node].offset) for node in self._isr if node in known]
 
     # -- the log start ------------------------------------------------------------------------------------------------
 
     def record_deletion(self, offset: int) -> None:
-        """Records below `offset` are deleted: a follower that does not know of it joins no more."""
+        """Records that everything below `offset` is deleted: a follower that does not know of it can no longer join the
+        ISR."""
         self.deleted_to = max(self.deleted_to, offset)
 
     def is_deleted_on_isr(self, offset: int) -> bool:
-        """True if no other member of the in-sync set, committed or proposed, would serve records below `offset` as the
-        next leader."""
+        """True if no other member of the ISR, committed or proposed, would serve records below `offset` as the next
+        leader."""
         known, own = self._followers, self.node_id
         others = (node for node in self._maximal_isr if node != own)
         return offset == 0 or all(node in known and known[node].log_start >= offset for node in others)
 
-    # -- the in-sync set ----------------------------------------------------------------------------------------------
+    # -- ISR ----------------------------------------------------------------------------------------------------------
 
     def can_join_isr(self, broker: int) -> bool:
-        """Whether a follower has all that is committed, and all from before this leader (rule R2), and nothing that was
-        deleted."""
+        """True if a follower has all committed records, all records from before this leader epoch (R2), and none that
+        was deleted."""
         follower = self._followers.get(broker)
         return (
             follower is not None
@@ -166,11 +202,11 @@ class LeaderState:
         )
 
     def should_join_isr(self, broker: int, now_ns: int, lag_ns: int) -> bool:
-        """Whether a follower outside may be proposed for the ISR, and would stay in it."""
+        """True if a follower outside the ISR can join it and would stay in it."""
         return broker not in self._isr and self.can_join_isr(broker) and not self.is_lagging(broker, now_ns, lag_ns)
 
     def is_lagging(self, broker: int, now_ns: int, lag_ns: int) -> bool:
-        """Whether a member is behind for so long that it should leave."""
+        """True if a member is behind for so long that it should leave the ISR."""
         if broker == self.node_id:
             return False
         follower = self._followers.get(broker)
@@ -181,10 +217,12 @@ class LeaderState:
     def next_isr_change(
         self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()
     ) -> ProposedIsr | None:
-        """The in-sync set as it should be, by `live`, the incarnation numbers of the live brokers, and those who are
-        about to stop and join none; None when it is so, or while an answer is awaited. After one that was never
-        answered it is said even where nothing changes: only a newer partition epoch tells that the other one is not
-        granted any more."""
+        """Returns the ISR to ask the controller for, or None if the ISR is right or a request is in flight. `live` maps
+        live brokers to their incarnation numbers; `stopping` are brokers that are about to stop, which do not join.
+
+        After a request with unknown outcome, returns a change even if the ISR is the same. Only a newer partition epoch
+        proves that the lost request can no longer be applied.
+        """
         if self._change_in_flight or self.node_id not in live:
             return None
         may_join = live.keys() - {*stopping} | self._isr
@@ -199,19 +237,20 @@ class LeaderState:
         known = self._followers.get(broker)
         if known is None or known.incarnation != incarnation:
             return False
-        # What was said for it before and never answered counts, and proves nothing of another incarnation.
+        # A proposal with unknown outcome counts, but proves nothing about another incarnation.
         return self.should_join_isr(broker, now_ns, lag_ns)
 
     def begin_isr_change(self, proposed: ProposedIsr) -> None:
-        """An ISR is under way to the metadata log: from now on it counts together with the committed one (rule R3)."""
+        """Notes that a proposed ISR is on its way to the metadata log: from now on it counts beside the committed one
+        (R3)."""
         assert proposed.partition_epoch == self.partition_epoch and not self._change_in_flight, proposed
         self._change_in_flight = True
         self._proposed |= proposed.isr
         self._update_maximal_isr()
 
     def reject_isr_change(self, proposed: ProposedIsr, min_isr: int) -> bool:
-        """The controller did not grant it. It counts no more, unless an earlier one may have been granted unheard.
-        Whether the high watermark moved."""
+        """Notes that the controller refused a proposed ISR. It no longer counts, unless an earlier request has an
+        unknown outcome. Returns True if the high watermark moved."""
         if proposed.partition_epoch != self.partition_epoch or not self._change_in_flight:
             return False
         self._change_in_flight = False
@@ -221,14 +260,14 @@ class LeaderState:
         return self._advance_high_watermark(min_isr)
 
     def isr_change_unknown(self, proposed: ProposedIsr) -> None:
-        """Nobody knows whether it is granted: it counts until the metadata log has something newer, and may be asked
-        for again meanwhile."""
+        """Notes that the outcome of a request is unknown. The proposed ISR counts until the metadata log has a newer
+        partition epoch; it may be proposed again meanwhile."""
         if proposed.partition_epoch == self.partition_epoch and self._change_in_flight:
             self._change_in_flight, self._outcome_unknown = False, True
 
     def apply_isr(self, isr: Collection[int], replicas: Collection[int], partition_epoch: int, min_isr: int) -> bool:
-        """The metadata log has it; what was proposed on an older one can be granted no more. Whether the high watermark
-        moved."""
+        """Takes over an ISR from the metadata log. A proposal based on an older partition epoch can no longer be
+        accepted. Returns True if the high watermark moved."""
         if partition_epoch <= self.partition_epoch:
             return False
         self.partition_epoch = partition_epoch
@@ -242,10 +281,14 @@ class LeaderState:
         return moved
 
     def check(self) -> None:
-        """What always holds."""
-        check_invariant(self.high_watermark <= self.end, "high watermark beyond the end", self)
-        check_invariant(self.node_id in self._isr, "a leader that is not in sync", self)
-        check_invariant(self._isr | self._proposed == self._maximal_isr, "counted are others than members", self)
+        """Checks invariants that always hold."""
+        check_invariant(self.high_watermark <= self.end, "the high watermark is beyond the log end", self)
+        check_invariant(self.node_id in self._isr, "the leader is not in the ISR", self)
+        check_invariant(
+            self._isr | self._proposed == self._maximal_isr,
+            "the maximal ISR is not the committed and the proposed one",
+            self,
+        )
 
     def _advance_high_watermark(self, min_isr: int) -> bool:
         if not self.has_min_isr(min_isr):
@@ -253,7 +296,7 @@ class LeaderState:
         lowest = self.end if self._is_sole_member else min(self._position_of(broker) for broker in self._maximal_isr)
         if lowest <= self.high_watermark:
             return False
-        check_invariant(lowest <= self.end, "a member of the in-sync set is beyond the leader", self)
+        check_invariant(lowest <= self.end, "a member of the ISR is beyond the leader's log end", self)
         self.high_watermark = lowest
         return True
 
@@ -270,8 +313,8 @@ class LeaderState:
 
 @dataclass(frozen=True, slots=True)
 class ColdLog:
-    """What the manifest says: offsets [start, end), and who wrote the last of them; of what only sub-manifests name the
-    lineage says nothing."""
+    """The cold part of a log, by its manifest: offsets [start, end) and the lineage of the last of them. The lineage
+    lacks segments that only sub-manifests name."""
 
     start: int
     end: int
@@ -280,13 +323,13 @@ class ColdLog:
 
 @dataclass(frozen=True, slots=True)
 class KeepLocalLog:
-    """The local log agrees with what is cold: go on at its end."""
+    """The local log agrees with the cold segments: continue at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAtColdEnd:
-    """The cold lineage wins: drop the local log, go on at `offset`, the cold end (rule R5). `empty` when it ends there
-    and holds nothing, so that no record is dropped."""
+    """The cold lineage wins: drop the local log and continue at `offset`, the cold end (R5). `empty` if the local log
+    ends there and holds nothing, so that no record is dropped."""
 
     offset: int
     why: str
@@ -294,28 +337,28 @@ class RestartAtColdEnd:
 
 
 def reconcile(local_start: int, local_end: int, lineage: Lineage, cold: ColdLog) -> KeepLocalLog | RestartAtColdEnd:
-    """What a new leader does with its log before it serves.
+    """Decides what a new leader does with its log before it serves (R5).
 
-    Nothing is lost by dropping all of it: below the cold end the bucket has it, and what it holds beyond belongs to a
-    history that parted before the cold end.
+    Dropping all of the log loses nothing. Records below the cold end are in the bucket. Records above it belong to a
+    history that diverged below the cold end.
     """
     if local_end < cold.end:
         return RestartAtColdEnd(cold.end, f"the local log ends at {local_end}, below the cold end {cold.end}")
     low = max(local_start, cold.start, *(each[0][1] for each in (lineage, cold.lineage) if each))
     empty = local_start == local_end == cold.end
-    if empty:  # a start over that broke off may have left the epochs of before
+    if empty:  # an interrupted restart may have left the old leader epochs
         low = max(cold.start, cold.lineage[0][1]) if cold.lineage else cold.start
     if low < cold.end:
         ours, theirs = _epochs_between(lineage, low, cold.end), _epochs_between(cold.lineage, low, cold.end)
         if ours != theirs:
             return RestartAtColdEnd(
-                cold.end, f"the local log was written under {ours}, what is cold under {theirs}", empty
+                cold.end, f"the local log was written under {ours}, the cold segments under {theirs}", empty
             )
     return KeepLocalLog()
 
 
 def _epochs_between(lineage: Lineage, low: int, high: int) -> list[tuple[int, int]]:
-    """The epochs that wrote [low, high), each with its first offset in there."""
+    """Returns the epochs that wrote [low, high), each with its first offset in that range."""
     found: list[tuple[int, int]] = []
     for i, (epoch, start) in enumerate(lineage):
         next_start = lineage[i + 1][1] if i + 1 < len(lineage) else high

@@ -1,7 +1,7 @@
-"""Offsets that are asked for by name, by time or by leader epoch, hot or cold.
+"""Look-ups of offsets by name, by timestamp or by leader epoch, hot or cold.
 
-What the local log and the manifest in memory know is answered at once; only a record that is cold, or a history older
-than the local log, costs reads of the bucket.
+The local log and the manifest in memory answer most look-ups. Only a cold record, or a history that is older than the
+local log, costs reads from the bucket.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 class OffsetSpec(IntEnum):
-    """Offsets that have a name: the numbers are Kafka's, where a timestamp would stand."""
+    """Offsets that have a name. The numbers are those that Kafka sends in place of a timestamp."""
 
     LATEST = -1
     EARLIEST = -2
@@ -27,7 +27,8 @@ class OffsetSpec(IntEnum):
 
 
 class TimestampAndOffset(NamedTuple):
-    """`timestamp` is -1 where no record is meant, all are where there is none."""
+    """The result of a look-up. `timestamp` is -1 if the offset is not that of a record; all fields are -1 if nothing
+    was found."""
 
     offset: int
     timestamp: int
@@ -38,8 +39,8 @@ OFFSET_NOT_FOUND = TimestampAndOffset(-1, -1, NO_EPOCH)
 
 
 async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, lookups: TimeLookups) -> TimestampAndOffset:
-    """The offset of that name; `end` is how far the asker may see, `lookups` are those of its request. `Unavailable`,
-    `Corrupt` from the bucket."""
+    """Returns the offset of that name. `end` is the end of what the client may see; `lookups` are shared by one
+    request. Raises `Unavailable` and `Corrupt` from the bucket."""
     match spec:
         case OffsetSpec.LATEST:
             return TimestampAndOffset(end, -1, replica.leader_epoch)
@@ -61,14 +62,14 @@ async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, looku
 async def find_by_timestamp(
     replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups
 ) -> TimestampAndOffset:
-    """The first record at or after `timestamp` (ms) below `end`."""
-    found = await replica.offset_for_timestamp(timestamp, lookups)
+    """Returns the first record below `end` at or after `timestamp` (ms)."""
+    found = await replica.reads.offset_for_timestamp(timestamp, lookups)
     return TimestampAndOffset(*found) if found is not None and found[0] < end else OFFSET_NOT_FOUND
 
 
 async def end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int, int]:
-    """(largest epoch <= `epoch` that wrote, where it ends): what a client that read under `epoch` compares its position
-    with. (-1, -1) for an epoch that is not known here, as Kafka answers."""
+    """Returns (the largest epoch <= `epoch` that wrote records, the end offset of that epoch). A client that read under
+    `epoch` compares its position with it. Returns (-1, -1) for an epoch that is not known here, as Kafka does."""
     hot = replica.log.epochs
     if epoch < 0 or epoch > replica.leader_epoch:
         return NO_EPOCH, -1
@@ -82,7 +83,7 @@ async def end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int,
 
 
 async def _cold_end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int, int]:
-    """From the lineages of cold segments, oldest first, and that of the local log behind them."""
+    """Searches the lineages of the cold segments, oldest first, then that of the local log."""
     best = NO_EPOCH
     if replica.manifest is not None:
         async for entry in replica.cold.manifests.list_segments(replica.manifest):
@@ -96,7 +97,7 @@ async def _cold_end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tupl
 
 
 async def _find_max_timestamp(replica: LeaderReplica, lookups: TimeLookups) -> TimestampAndOffset:
-    """The first record with the greatest timestamp."""
+    """Returns the first record with the greatest timestamp."""
     hot = replica.log.max_timestamp
     found = await offset_for_timestamp(replica.log, hot, lookups) if hot >= 0 else None
     manifest = replica.manifest
@@ -111,7 +112,7 @@ async def _find_max_timestamp(replica: LeaderReplica, lookups: TimeLookups) -> T
 
 
 async def _with_epoch(replica: LeaderReplica, offset: int) -> TimestampAndOffset:
-    """An offset without a record's timestamp, with the epoch that wrote (or will write) it."""
+    """Returns an offset without timestamp, with the epoch that wrote (or will write) its record."""
     epoch = replica.log.epochs.epoch_at(offset)
     if epoch == NO_EPOCH and replica.manifest is not None:
         entry = await replica.cold.manifests.find_segment(replica.manifest, offset)

@@ -1,15 +1,15 @@
-"""One partition in words for people: what `explain` of the command line and of HTTP shows."""
+"""The state of one partition in plain words, as `explain` of the command line and of HTTP shows it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiered.replication.leader_reads import LeaderReads
+    from tiered.replication.leader_replica import LeaderReplica
 
 
-def explain(replica: LeaderReads) -> dict[str, Any]:
-    """Where the records are, and what stands in the way of their going elsewhere."""
+def explain(replica: LeaderReplica) -> dict[str, Any]:
+    """Describes where the records are, and what keeps them from moving to the bucket."""
     log, state = replica.log, replica.state
     return {
         "topic": replica.topic,
@@ -25,11 +25,11 @@ def explain(replica: LeaderReads) -> dict[str, Any]:
         "high_watermark": replica.high_watermark,
         "log_end_offset": log.end_offset,
         "flushed_offset": log.flushed_offset,
-        "local_bytes": replica.local_bytes,
-        "cold_bytes": replica.cold_bytes,
-        "local_segments": replica.local_segments,
-        "cold_segments": replica.cold_segments,
-        "waiting_segments": replica.waiting_segments,
+        "local_bytes": replica.log.size_bytes,
+        "cold_bytes": replica.unified_log.cold_bytes,
+        "local_segments": replica.log.segment_count,
+        "cold_segments": replica.unified_log.cold_segments,
+        "waiting_segments": replica.unified_log.waiting_segments,
         "upload_problem": replica.upload_problem or None,
         "possible_loss": replica.possible_loss,
     }

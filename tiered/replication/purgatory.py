@@ -1,6 +1,7 @@
-"""Parked callers: each waits until a position passes an offset. Who wakes is decided here; how, by the carrier.
+"""Parked requests: each waits until a position reaches an offset. Kafka: purgatory.
 
-Produces wait for the high watermark, long polls for new data. Both are bounded: one caller too many is refused.
+Produce requests wait for the high watermark, fetches for new records. The number of both is bounded: one more is
+refused. Decides which requests wake; the caller completes them.
 """
 
 from __future__ import annotations
@@ -16,59 +17,76 @@ PARKED_MAX = 10_000
 
 
 class ProgressListener(Protocol):
-    """Who follows the ends of many partitions, and looks later."""
+    """An object that follows the ends of many partitions and reads from them later."""
 
     def on_progress(self, index: int) -> None:
-        """There may be more in that place of it."""
+        """There may be more records in the partition that the listener knows by `index`."""
 
 
-def add_listener(listeners: dict[tuple[ProgressListener, int], None], listener: ProgressListener, index: int) -> None:
-    """One more of them. `Refused` when too many watch."""
-    if len(listeners) >= PARKED_MAX:
-        raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait on this partition already")
-    listeners[listener, index] = None
+class ProgressListeners(dict[tuple[ProgressListener, int], None]):
+    """Listeners to one position of a partition, each with the index by which it knows the partition. A dict, so that
+    the check for no listener costs no call."""
+
+    def add(self, listener: ProgressListener, index: int) -> None:
+        """Adds a listener. Raises `Refused` if there are too many."""
+        if len(self) >= PARKED_MAX:
+            raise Refused(
+                Code.THROTTLING_QUOTA_EXCEEDED, f"{PARKED_MAX} requests wait for this partition already: retry later"
+            )
+        self[listener, index] = None
+
+    def notify(self) -> None:
+        """Tells each listener that there may be more records. The call must not add or remove listeners."""
+        for listener, index in self:
+            listener.on_progress(index)
 
 
 class Purgatory(Generic[T]):
-    """Tokens by the offset that they wait for. A token that left early is forgotten when its offset comes up."""
+    """Tokens of parked requests, by the offset that they wait for. A token that was unparked is dropped when its offset
+    is reached."""
 
     def __init__(self, limit: int = PARKED_MAX) -> None:
         self._limit = limit
         self._heap: list[tuple[int, int, T]] = []
-        self._live: set[int] = set()
+        self.waiting: set[int] = set()
+        """Numbers of the tokens that are parked."""
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.waiting)
 
     def park(self, token: T, offset: int) -> int:
-        """Waits until `wake(offset)` or beyond; returns the number to `leave` with. `Refused` when too many wait."""
-        if len(self._live) >= self._limit:
-            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, f"{self._limit} requests wait on this partition already")
+        """Parks `token` until `wake` is called with `offset` or above. Returns the number to `unpark` with. Raises
+        `Refused` if too many wait."""
+        if len(self.waiting) >= self._limit:
+            raise Refused(
+                Code.THROTTLING_QUOTA_EXCEEDED, f"{self._limit} requests wait for this partition already: retry later"
+            )
         self._count += 1
-        self._live.add(self._count)
+        self.waiting.add(self._count)
         heapq.heappush(self._heap, (offset, self._count, token))
         return self._count
 
     def unpark(self, number: int) -> None:
-        """The caller does not wait any more. Places that nobody waits in are given back in time."""
-        self._live.discard(number)
-        if len(self._heap) > 2 * len(self._live) + 16:
-            self._heap = [place for place in self._heap if place[1] in self._live]
+        """Removes a token. Frees the memory of removed tokens from time to time."""
+        self.waiting.discard(number)
+        if len(self._heap) > 2 * len(self.waiting) + 16:
+            self._heap = [entry for entry in self._heap if entry[1] in self.waiting]
             heapq.heapify(self._heap)
 
     def wake(self, position: int) -> list[T]:
-        """Tokens whose offset is at or below `position`, in order; they are parked no more."""
-        woken: list[T] = []
+        """Removes and returns the tokens whose offset is at or below `position`, in order."""
+        tokens: list[T] = []
         while self._heap and self._heap[0][0] <= position:
             _, number, token = heapq.heappop(self._heap)
-            if number in self._live:
-                self._live.remove(number)
-                woken.append(token)
-        return woken
+            if number in self.waiting:
+                self.waiting.remove(number)
+                tokens.append(token)
+        return tokens
 
     def wake_all(self) -> list[T]:
-        """Everybody: the partition is led elsewhere, or gone."""
-        woken = [token for _, number, token in sorted(self._heap, key=lambda place: place[:2]) if number in self._live]
-        self._heap, self._live = [], set()
-        return woken
+        """Removes and returns all tokens, in order."""
+        entries = sorted(self._heap, key=lambda entry: entry[:2])
+        tokens = [token for _, number, token in entries if number in self.waiting]
+        self._heap, self.waiting = [], set()
+        return tokens

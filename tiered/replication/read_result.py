@@ -1,4 +1,4 @@
-"""What a read of a partition gives: whole batches, and how far the log reaches for whoever asks, or copies it."""
+"""Results of reads from a partition: whole batches, and the offsets that go with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ RecordBytes = bytes | FileSlice
 
 
 class ReadResult(NamedTuple):
-    """Whole batches from the one that holds the offset asked for, or none. A `FileSlice` is sent uncopied."""
+    """Whole batches, starting with the one that holds the requested offset, or none. A `FileSlice` is sent without a
+    copy."""
 
     data: RecordBytes
     high_watermark: int
@@ -26,8 +27,8 @@ class ReadResult(NamedTuple):
 
 
 class FollowerReadResult(NamedTuple):
-    """What a leader answers a follower: `peers.FetchedPart` before it is on the wire. With a `code` or where histories
-    part there are no records."""
+    """The leader's reply to a follower for one partition: `peers.FetchedPartition` before it is encoded. It has no
+    records if `code` is an error or the logs diverge."""
 
     code: Code
     diverging: DivergingEpoch | None

@@ -1,8 +1,8 @@
-"""Copies partitions from their leaders: for each leader a few questions at a time, each for many partitions.
+"""The replica fetchers of a broker: one for each leader that it follows, with a few fetch requests in flight.
 
-A question waits at the leader until there is something. Partitions that had something last time ask together, those
-that had nothing too, so that a quiet one is not asked for with each batch of a busy one. What fails is asked again
-after a growing pause; who leads by then is the image's to say.
+The leader parks a request until there are records. Partitions that had records last time share a request, and so do
+those that had none; otherwise an idle partition would be asked for again with every batch of a busy one. A partition
+that fails is fetched again after a growing pause. Does not choose the leader: the metadata image does.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.peers import FetchedPartition, PartitionFetch, Peers, ReplicaFetch
 from tiered.ports import Clock, Rng
+from tiered.replication.cold_tier import ColdTier
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.follower_step import NoAction, RestoreFromBucket, Retry
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
-from tiered.replication.storage import ColdTier
 
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 4
-"""Questions to one leader that are under way."""
+"""Maximum number of requests in flight to one leader."""
 LAST_FETCH_WAIT_MS = 50
-"""How long the last of them may wait at the leader: whoever comes due meanwhile can only ask after it. Twice as long
-with each that brings nothing, for where all is quiet nobody comes due; who does all the same gives that one up."""
+"""How long the leader may park the last of these requests: a partition that becomes due meanwhile has to wait for it.
+The time doubles with each reply without records, because nothing becomes due while all partitions are idle. A partition
+that does become due then cancels the request."""
 RESTORES_MAX = 4
-"""Logs that begin anew from the bucket at the same time."""
+"""Maximum number of logs that are restored from the bucket at the same time."""
 BACKOFF_SECONDS = (0.05, 2.0)
 FAILURES_BEFORE_LOG = 6
-"""In a row, within about two seconds: from then on it is logged that a leader does not give what it is asked for."""
+"""Failures in a row, within about two seconds, after which the log says that a leader does not serve the partition."""
 REPLY_SECONDS = 10.0
-"""How long an answer may take beyond what the leader was allowed to wait."""
+"""How long a reply may take beyond the time for which the leader may park the request."""
 
 
 @dataclass(frozen=True)
 class FetcherSettings:
-    """Who asks, and for how much at most: bytes of a partition and of an answer, and the wait for the first of them;
-    `throttled_rate` is in bytes per second, of copies that are held to it."""
+    """The identity of this broker, and limits of its fetches: bytes of one partition, bytes of one reply, and how long
+    the leader may wait for records. `throttled_rate` limits throttled replicas, in bytes per second."""
 
     node_id: int
     incarnation: int
@@ -55,9 +56,13 @@ class FetcherSettings:
 
 
 class FetcherPorts(NamedTuple):
-    """What the fetchers of one broker share. `address_of` is where a broker answers others now, "" when nobody knows;
-    `broken` hears of a log that can only be judged by opening it anew, and whether the disk is done for; `lost` of a
-    broker that answered and does no more, `heard` when it does again."""
+    """Dependencies that all fetchers of a broker share.
+
+    `address_of` returns the address at which a broker serves other brokers now, "" if it is not known. `on_log_broken`
+    is called with a log that must be opened again before it can be trusted; its second argument is True if the disk
+    must not be used any more. `on_leader_lost` is called when a broker that replied stops doing so,
+    `on_leader_answered` when it replies again.
+    """
 
     peers: Peers
     address_of: Callable[[int], str]
@@ -70,7 +75,8 @@ class FetcherPorts(NamedTuple):
 
 @dataclass(slots=True)
 class _FetchState:
-    """One partition in its fetcher."""
+    """One partition in its fetcher. It is `busy` while a request or a restore is in progress, `idle` if its last reply
+    had no records."""
 
     replica: FollowerReplica
     busy: bool = False
@@ -80,7 +86,7 @@ class _FetchState:
 
 
 class ReplicaFetchers:
-    """Every partition that this broker follows, by leader."""
+    """All partitions that this broker follows, by leader."""
 
     def __init__(
         self, settings: Callable[[], FetcherSettings], ports: FetcherPorts, rng: Rng, metrics: Metrics
@@ -96,12 +102,12 @@ class ReplicaFetchers:
         self._failed = metrics.counter(
             "tiered_replica_failures_total", "Partitions that could not be copied when asked for."
         )
-        metrics.gauge("tiered_replica_troubles", "Followed partitions that do not go on.").set_function(
+        metrics.gauge("tiered_replica_troubles", "Followed partitions that make no progress.").set_function(
             lambda: float(sum(fetcher.failing_partitions for fetcher in self._fetchers.values()))
         )
 
     def follow(self, replica: FollowerReplica) -> None:
-        """Copies it from its leader until it is `gone`."""
+        """Copies a partition from its leader until the replica is stopped."""
         fetcher = self._fetchers.get(replica.leader)
         if fetcher is None:
             fetcher = self._fetchers[replica.leader] = ReplicaFetcher(replica.leader, self)
@@ -109,7 +115,7 @@ class ReplicaFetchers:
         fetcher.add(replica)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs one task for each fetcher, until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             running: dict[int, ReplicaFetcher] = {}
             while True:
@@ -120,7 +126,7 @@ class ReplicaFetchers:
                         group.create_task(fetcher.run(), name=f"fetcher-{leader}")
                 await self._fetcher_added.wait()
 
-    # -- what a fetcher asks ------------------------------------------------------------------------------------------
+    # -- shared by the fetchers ---------------------------------------------------------------------------------------
 
     @property
     def ports(self) -> FetcherPorts:
@@ -128,7 +134,7 @@ class ReplicaFetchers:
 
     @property
     def settings(self) -> FetcherSettings:
-        """As the settings say now."""
+        """The settings in force now."""
         return self._settings()
 
     @property
@@ -140,7 +146,7 @@ class ReplicaFetchers:
         return self._rng
 
     def record_fetched(self, count: int, replica: FollowerReplica, *, was_behind: bool) -> None:
-        """Bytes came; those of a replica that is held to a rate, and was or is behind, count against it."""
+        """Counts copied bytes. Bytes of a throttled replica count against the quota if it was behind or still is."""
         self._bytes.inc(count)
         if (was_behind or replica.lag) and replica.config.follower_replication_throttled_replicas:
             settings, now_ns = self._settings(), self._ports.clock.mono_ns()
@@ -148,7 +154,8 @@ class ReplicaFetchers:
                 self._quota.set_rate(settings.throttled_rate, now_ns).record(count, now_ns)
 
     def find_throttled(self, replicas: Iterable[FollowerReplica], now_ns: int) -> tuple[int, set[FollowerReplica]]:
-        """How long copies that are held to a rate have to wait (KIP-73), and which those are: only who is behind is."""
+        """Returns how long throttled replicas have to pause (KIP-73), and which those are. Only a replica that is
+        behind is throttled."""
         settings = self._settings()
         if settings.throttled_rate >= UNLIMITED:
             return 0, set()
@@ -161,13 +168,13 @@ class ReplicaFetchers:
         self._failed.inc(count)
 
     def remove_fetcher(self, leader: int, fetcher: ReplicaFetcher) -> None:
-        """It has nothing more to copy."""
+        """Removes a fetcher that has nothing more to copy."""
         if self._fetchers.get(leader) is fetcher:
             del self._fetchers[leader]
 
 
 class ReplicaFetcher:
-    """All that is copied from one leader. Ends by itself when that is nothing."""
+    """Copies all partitions that one broker leads. Ends when there are none left."""
 
     def __init__(self, leader: int, fetchers: ReplicaFetchers) -> None:
         self.leader = leader
@@ -177,7 +184,7 @@ class ReplicaFetcher:
         self._in_flight = 0
         self._last_wait_ms = LAST_FETCH_WAIT_MS
         self._last_timeout: asyncio.Timeout | None = None
-        """Of the last question, while it waits longer than whoever comes due should."""
+        """The timeout of the last request, while the leader may park it for longer than a due partition should wait."""
         self._leader_answers = False
         self._jitter = 0.0
         self._wake = asyncio.Event()
@@ -188,7 +195,7 @@ class ReplicaFetcher:
         return sum(bool(state.replica.fetch_error) for state in self._states.values())
 
     def add(self, replica: FollowerReplica) -> None:
-        """One more; it takes the place of an earlier copy of the same partition."""
+        """Adds a partition; replaces an earlier replica of the same partition."""
         self._states[replica.tp] = _FetchState(replica)
         self._last_wait_ms = LAST_FETCH_WAIT_MS
         self._wake.set()
@@ -213,7 +220,8 @@ class ReplicaFetcher:
                     continue
 
     def _take_due(self) -> list[list[_FetchState]]:
-        """Who asks now, those apart that had something last time; all together where only one question is left."""
+        """Takes the partitions to fetch now, one list for each request. Those that had records last time are apart from
+        the others. If only one request is left, all are together."""
         now_ns = self._ports.clock.mono_ns()
         free = [state for state in self._states.values() if not state.busy and state.retry_at_ns <= now_ns]
         pause_ns, throttled = self._fetchers.find_throttled((state.replica for state in free), now_ns)
@@ -223,7 +231,7 @@ class ReplicaFetcher:
         free = [state for state in free if state.retry_at_ns <= now_ns]
         room = IN_FLIGHT_MAX - self._in_flight
         if free and not room and self._last_timeout is not None:
-            last, self._last_timeout = self._last_timeout, None  # once: one that is about to end takes no other time
+            last, self._last_timeout = self._last_timeout, None  # once: a timeout that is ending cannot be rescheduled
             last.reschedule(asyncio.get_running_loop().time())
         if not free or not room:
             return []
@@ -235,17 +243,17 @@ class ReplicaFetcher:
         return [each for each in found if each]
 
     def _seconds_until_due(self) -> float | None:
-        """Seconds until somebody's pause is over; None while nobody pauses."""
+        """Returns the seconds until the next pause is over; None if no partition pauses."""
         pauses = [state.retry_at_ns for state in self._states.values() if not state.busy]
         if not pauses or (self._in_flight >= IN_FLIGHT_MAX and self._last_timeout is None):
             return None
         return max(0.001, (min(pauses) - self._ports.clock.mono_ns()) / 1e9)
 
-    # -- one question -------------------------------------------------------------------------------------------------
+    # -- one request --------------------------------------------------------------------------------------------------
 
     async def _run_fetch(self, states: Sequence[_FetchState], last: bool, group: asyncio.TaskGroup) -> None:
-        """Those that fail pause for the same time, to ask together again: each question that waits for only one of
-        them would keep another from being asked."""
+        """Sends one request and handles its reply. Partitions that fail pause for the same time, so that they share the
+        next request. Otherwise requests for single partitions would use up the requests in flight."""
         restoring: list[_FetchState] = []
         self._jitter = self._fetchers.rng.random()
         try:
@@ -266,7 +274,8 @@ class ReplicaFetcher:
             group.create_task(self._restore(state), name=f"restore-{state.replica.tp}")
 
     async def _make_durable(self, states: Sequence[_FetchState]) -> list[_FetchState]:
-        """Those that may ask: what they say to have is as durable as their topics want, and so is every cut."""
+        """Returns the partitions that may be fetched: what their requests claim is as durable as their topics demand,
+        and so is every truncation."""
         waiting = [state for state in states if not state.replica.is_durable]
         results = await asyncio.gather(*(state.replica.make_durable() for state in waiting), return_exceptions=True)
         for state, result in zip(waiting, results, strict=True):
@@ -278,11 +287,12 @@ class ReplicaFetcher:
         return [each for each in states if not each.replica.is_stopped and each.retry_at_ns <= now_ns]
 
     async def _send_fetch(self, states: dict[tuple[TopicId, int], _FetchState], *, last: bool) -> list[_FetchState]:
-        """Asks, does what follows, and returns those that have to begin anew from the bucket."""
+        """Sends the request, carries out the reply, and returns the partitions that must be restored from the
+        bucket."""
         settings, restoring = self._fetchers.settings, []
         address = self._ports.address_of(self.leader)
         if not address:
-            raise Unavailable(f"nobody knows where broker {self.leader} answers")
+            raise Unavailable(f"the address of broker {self.leader} is not known")
         partition_requests = {key: state.replica.build_fetch() for key, state in states.items()}
         wait_ms = min(settings.max_wait_ms, self._last_wait_ms) if last else settings.max_wait_ms
         request = ReplicaFetch(
@@ -303,7 +313,7 @@ class ReplicaFetcher:
         self._report_contact(leader_answers=True)
         answered = {(part.topic_id, part.partition) for part in parts}
         for key, state in states.items():
-            if key not in answered:  # there is nothing new
+            if key not in answered:  # no news for this partition
                 state.idle, state.failures, state.replica.fetch_error = True, 0, ""
         for part in parts:
             key = (part.topic_id, part.partition)
@@ -311,10 +321,10 @@ class ReplicaFetcher:
                 if self._apply_reply(states[key], partition_requests[key], part):
                     restoring.append(states[key])
                 if part.records:
-                    await self._ports.clock.sleep(0)  # others have their turn between two large ones
+                    await self._ports.clock.sleep(0)  # other tasks have a turn between two large parts
         if last:
-            quiet = all(state.idle for state in states.values())
-            self._last_wait_ms = min(2 * self._last_wait_ms, settings.max_wait_ms) if quiet else LAST_FETCH_WAIT_MS
+            all_idle = all(state.idle for state in states.values())
+            self._last_wait_ms = min(2 * self._last_wait_ms, settings.max_wait_ms) if all_idle else LAST_FETCH_WAIT_MS
         return restoring
 
     def _report_contact(self, *, leader_answers: bool) -> None:
@@ -323,7 +333,7 @@ class ReplicaFetcher:
             (self._ports.on_leader_answered if leader_answers else self._ports.on_leader_lost)(self.leader)
 
     def _apply_reply(self, state: _FetchState, request: PartitionFetch, part: FetchedPartition) -> bool:
-        """Whether it has to begin anew from the bucket."""
+        """Carries out the reply for one partition. Returns True if the partition must be restored from the bucket."""
         replica = state.replica
         before, was_behind = replica.log.end_offset, replica.lag > 0
         try:
@@ -357,7 +367,8 @@ class ReplicaFetcher:
             self._ports.on_log_broken(state.replica, not isinstance(error, Unavailable) or error.final)
 
     def _back_off(self, state: _FetchState, why: str, *, is_transient: bool = False) -> None:
-        """It asks again after a pause. `passing`: a new leader says no until it is ready, so it is logged later."""
+        """Pauses a partition after a failure. A transient failure is logged later: a new leader refuses fetches until
+        it is ready."""
         shortest, longest = BACKOFF_SECONDS
         state.failures = min(state.failures + 1, 16)
         pause = min(longest, shortest * 2 ** (state.failures - 1)) * (0.5 + self._jitter / 2)
@@ -370,6 +381,6 @@ class ReplicaFetcher:
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning(
-                "partition is not copied partition=%s leader=%d failures=%d unsaid=%d why=%s",
+                "partition is not copied partition=%s leader=%d failures=%d suppressed=%d why=%s",
                 state.replica.tp, self.leader, state.failures, suppressed, why,
             )  # fmt: skip

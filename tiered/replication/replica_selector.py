@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from, by its rack (KIP-392). Pure."""
+"""The choice of the replica that a consumer reads from, by rack (KIP-392). Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ReplicaView(NamedTuple):
-    """A replica in sync that consumers can reach: it has [start, end) on its disk."""
+    """A replica in the ISR that consumers can reach, with offsets [start, end) on its disk."""
 
     node_id: int
     rack: str
@@ -16,8 +16,8 @@ class ReplicaView(NamedTuple):
 
 
 def select_replica(rack: str, offset: int, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
-    """Who in the consumer's rack has what it asks for, the one that is furthest; None: the leader, also where nobody
-    there has it."""
+    """Returns the replica in the consumer's rack that has `offset`; of several, the one with the highest end. Returns
+    None for the leader: if the leader is in that rack, or no replica there has the offset."""
     if not rack or leader.rack == rack:
         return None
     found = [each for each in followers if each.rack == rack and each.start <= offset <= each.end]

@@ -1,7 +1,7 @@
-"""How fast replicas that are not in sync may be copied, where a topic names them (KIP-73).
+"""Replication quota: limits the rate at which replicas outside the ISR are copied, if a topic lists them (KIP-73).
 
-Pure: bytes and monotonic nanoseconds in, a pause out. What was taken is paid for as time passes; whoever owes waits. An
-idle second is saved up, no more, so that copies which come in lumps still make the rate.
+Pure: takes bytes and monotonic nanoseconds, returns a pause. Copied bytes are paid off as time passes; a broker with a
+debt pauses. Idle time is saved up to one second, so that copies in bursts still reach the rate.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 UNLIMITED = 2**63 - 1
 BURST_NS = 1_000_000_000
 PAUSE_MAX_NS = 1_000_000_000
-"""After so long it is asked again: the rate may be another by then."""
+"""The longest pause, because the rate may change meanwhile."""
 EVERY_REPLICA = "*"
 
 
 class ReplicationQuota:
-    """One budget in bytes per second, shared by all copies that a broker gives, or takes."""
+    """One budget in bytes per second, shared by all throttled copies in one direction: from a broker, or to it."""
 
     def __init__(self, rate: int = UNLIMITED) -> None:
         self._rate = rate
         self._available_at_ns: int | None = None
-        """When everything that was taken is paid for; None before anything was."""
+        """When all copied bytes are paid off; None before the first."""
 
     def set_rate(self, rate: int, now_ns: int) -> ReplicationQuota:
-        """The same, at `rate` from now on: what is owed stays owed in bytes."""
+        """Changes the rate and returns the quota. A debt keeps its size in bytes."""
         if rate != self._rate:
             debt_ns = max(0, self._available_at_ns - now_ns) if self._available_at_ns is not None else 0
             debt_bytes = debt_ns * self._rate // 1_000_000_000 if 0 < self._rate < UNLIMITED else 0
@@ -32,14 +32,14 @@ class ReplicationQuota:
         return self
 
     def record(self, count: int, now_ns: int) -> None:
-        """So many bytes were copied."""
+        """Records that `count` bytes were copied."""
         if self._rate < UNLIMITED:
             earliest_ns = now_ns - BURST_NS
             paid_ns = earliest_ns if self._available_at_ns is None else max(self._available_at_ns, earliest_ns)
             self._available_at_ns = paid_ns + self._cost_ns(count)
 
     def pause_ns(self, now_ns: int) -> int:
-        """How long to copy nothing; 0: there is room."""
+        """Returns how long to copy nothing; 0 if there is room."""
         if self._rate >= UNLIMITED:
             return 0
         if self._rate <= 0:
@@ -51,8 +51,8 @@ class ReplicationQuota:
 
 
 class ThrottledReplicas:
-    """Whether a list (`partition:broker` words, or `*`) names a replica; looked up again only when it is another list:
-    one may be as long as a topic has replicas."""
+    """Tells if a list of throttled replicas (`partition:broker` entries, or `*`) names a replica. Searches the list
+    only when it is a new one: a list may be as long as a topic has replicas."""
 
     __slots__ = ("_entries", "_is_listed")
 
@@ -70,8 +70,9 @@ class ThrottledReplicas:
 def list_throttled_replicas(
     reassignments: dict[int, tuple[tuple[int, ...], tuple[int, ...]]],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lists of one topic whose partitions move, each from its replicas to others: those that may be copied from,
-    and those that copy."""
-    leaders = tuple(f"{p}:{node}" for p, (now, _) in sorted(reassignments.items()) for node in now)
-    followers = tuple(f"{p}:{node}" for p, (now, to) in sorted(reassignments.items()) for node in to if node not in now)
+    """Returns the lists of throttled replicas for one topic under reassignment: (replicas that are copied from,
+    replicas that copy). `reassignments` maps a partition to its present and its future replicas."""
+    moves = sorted(reassignments.items())
+    leaders = tuple(f"{partition}:{node}" for partition, (old, _) in moves for node in old)
+    followers = tuple(f"{partition}:{node}" for partition, (old, new) in moves for node in new if node not in old)
     return leaders, followers

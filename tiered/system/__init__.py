@@ -1,4 +1,4 @@
-"""The real ports of a machine: clock, random numbers, network and local disk.
+"""The ports of a real machine: clock, random numbers, network and local disk.
 
 May import: words
 

@@ -8,9 +8,9 @@ import time
 
 
 class SystemClock:
-    """Time of this machine."""
+    """The clock of this machine."""
 
-    mono_ns = staticmethod(time.monotonic_ns)  # asked for twice in each request
+    mono_ns = staticmethod(time.monotonic_ns)  # called twice in each request
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -20,7 +20,7 @@ class SystemClock:
 
 
 class SystemRng:
-    """The kernel's chance for every stream: nothing that a fork or a cloned machine could repeat."""
+    """Random numbers of the kernel for every stream: a fork or a cloned machine cannot repeat them."""
 
     def __init__(self) -> None:
         self._system = random.SystemRandom()

@@ -1,9 +1,9 @@
 """The Disk port on a real directory.
 
-Every call but `sync`, `sync_dir` and `discard` is short and runs in place; these three go to a few threads.
-A write that fails because the drive or the file system gave up, and any failed sync, ends all writing to the directory:
-what the page cache then holds is unknown, and asking again would only hide that. Reading goes on, and so does removing,
-because the mark that vouches for the page cache must go.
+Every call but `sync`, `sync_dir` and `discard` is short and runs in place. These three run in a few threads. After a
+failed fsync, or a write that fails because the drive or the file system failed, nothing more is written to the
+directory. The state of the page cache is unknown then, and a retry would only hide that. Reads continue. So do
+removals, because the mark that vouches for the page cache must be removed.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ FILE_MODE = 0o600
 FATAL_ERRORS = frozenset(
     (errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, getattr(errno, "EUCLEAN", 0))
 )
-"""Errors after which what a file system holds is unknown: it failed, or was made read-only because it did."""
+"""Errors after which the state of a file system is unknown: it failed, or it became read-only because of a failure."""
 OPEN_FILES_WANTED = 65_536
 RESERVE_BYTES = 4 << 20
-"""Blocks are reserved for so many bytes at a time, in files that are larger."""
+"""Blocks are reserved in steps of this many bytes, in files that are larger than this."""
 KEEP_SIZE = 1
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
 class LocalDisk:
-    """One data directory; made when absent. `close` waits for what its threads do."""
+    """One data directory, created if absent. `close` waits for its threads."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-disk")
         self.write_failure = ""
-        """Why nothing is written any more; empty while it is."""
+        """Why nothing is written any more; empty while writes work."""
         _make_root(self.root)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
@@ -130,7 +130,7 @@ class LocalDisk:
     # -- for LocalFile ------------------------------------------------------------------------------------------------
 
     def resolve(self, path: str) -> str:
-        """The absolute path; one that leaves the directory is a bug of the caller."""
+        """Returns the absolute path. A path that leaves the directory is a bug of the caller."""
         assert path and path[0] != "/" and "\0" not in path, f"bad path {path!r}"
         assert ".." not in path or ".." not in path.split("/"), f"bad path {path!r}"
         return f"{self.root}/{path}"
@@ -140,15 +140,18 @@ class LocalDisk:
             raise Unavailable(self.write_failure, final=True)
 
     def make_error(self, verb: str, path: str, error: OSError, *, read_only: bool = False) -> Unavailable:
-        """What the caller shall see. A drive or file system that gave up ends the directory; a full disk, a missing
-        file or too many open ones do not."""
+        """Returns the error for the caller. A failed drive or file system ends all writes to the directory.
+
+        A full disk, a missing file or too many open files do not.
+        """
         why = f"{verb} failed path={path} error={error.strerror}"
         if error.errno in FATAL_ERRORS and not read_only:
             self.write_failure = why
         return Unavailable(why, final=bool(self.write_failure))
 
     async def sync_descriptor(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
-        """Syncs and closes a descriptor of its own: a file closed meanwhile cannot lend its number to another."""
+        """Syncs and closes a duplicate descriptor: if the file is closed meanwhile, another file cannot get its
+        number."""
         future = self._pool.submit(self._sync, descriptor, path, sync_call)
         future.add_done_callback(lambda _: os.close(descriptor))
         try:
@@ -157,8 +160,8 @@ class LocalDisk:
             raise Unavailable(self.write_failure, final=True) from None
 
     def _sync(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
-        """In a thread. The failure is noted here: a caller that was cancelled would not hear of it, and the kernel
-        tells it once."""
+        """Runs in a thread. Records a failure itself: a cancelled caller would miss it, and the kernel reports it only
+        once."""
         try:
             sync_call(descriptor)
         except OSError as error:
@@ -167,10 +170,11 @@ class LocalDisk:
 
 
 def claim_directory(root: str, is_own_name: Callable[[str], bool]) -> None:
-    """Makes a data directory, or narrows one that others may enter. `own` tells the names that a broker puts there.
+    """Creates a data directory, or restricts one that other users may enter.
 
-    A directory that holds other things keeps its mode. So does one of another user: orchestrators mount volumes that
-    belong to root, and network file systems show users of their own, so a refusal would stop sound brokers.
+    `is_own_name` is True for the names that a broker creates there. A directory with other files keeps its mode. So
+    does the directory of another user: orchestrators mount volumes that belong to root, and network file systems show
+    other users. A refusal would stop brokers that work.
     """
     root = os.path.abspath(root)
     _make_root(root)
@@ -198,7 +202,7 @@ def _make_root(root: str) -> None:
 
 
 def make_private(path: str) -> None:
-    """Makes a directory and what is missing above it, for its owner alone. One that is there keeps its mode."""
+    """Creates a directory and its missing parents, for its owner alone. An existing directory keeps its mode."""
     if os.path.isdir(path):
         return
     try:
@@ -222,13 +226,14 @@ def _fallocate() -> Callable[..., int] | None:
 
 
 def reserve_blocks(descriptor: int, start: int, length: int) -> bool:
-    """Gives a file blocks behind its end (Linux's FALLOC_FL_KEEP_SIZE); whether the file system could."""
+    """Reserves blocks after the end of a file (Linux's FALLOC_FL_KEEP_SIZE).
+    Returns False if the file system cannot."""
     call = _fallocate()
     return call is not None and call(descriptor, KEEP_SIZE, start, length) == 0
 
 
 class LocalFile:
-    """One open file. At most one writing handle per file: it alone knows the size without asking."""
+    """One open file. There is at most one writing handle per file, so it knows the size without a system call."""
 
     def __init__(self, disk: LocalDisk, name: str, descriptor: int, write: bool) -> None:
         self.name = name
@@ -237,7 +242,7 @@ class LocalFile:
         self._write = write
         self._size = os.fstat(descriptor).st_size if write else -1
         self._reserved = max(self._size, RESERVE_BYTES)
-        """Bytes for which the file system needs to find no more blocks, or the size at which some are reserved."""
+        """Size up to which blocks are reserved, or at which the first reservation is due."""
 
     def append(self, parts: Sequence[Buffer]) -> int:
         disk, before = self._disk, self._size
@@ -294,7 +299,7 @@ class LocalFile:
         self._reserved = max(size, RESERVE_BYTES)
 
     def _reserve(self, end: int) -> None:
-        """Blocks for what comes next, found at once: one by one they cost a third of a write. The size stays."""
+        """Reserves blocks for the next writes at once: one by one they cost a third of a write. The size stays."""
         length = end + RESERVE_BYTES - self._reserved
         if reserve_blocks(self._descriptor, self._reserved, length):
             self._reserved += length
@@ -326,7 +331,7 @@ class LocalFile:
             self._descriptor = -1
 
     def __del__(self) -> None:
-        """A file that fell out of a bounded set of open ones is closed by its last user."""
+        """Closes the file: one that left the bounded set of open files is closed with its last reference."""
         self.close()
 
     def _write_rest(self, data: memoryview, offset: int, written: int) -> None:
@@ -334,7 +339,8 @@ class LocalFile:
             written += os.pwrite(self._descriptor, data[written:], offset + written)
 
     def _truncate_back(self, size: int) -> None:
-        """After a failed append; when even this fails the size stays wrong, so the directory is given up."""
+        """Truncates the file after a failed append. If this fails too, the size stays wrong, so all writes to the
+        directory end."""
         try:
             os.ftruncate(self._descriptor, size)
         except OSError as error:
@@ -342,22 +348,22 @@ class LocalFile:
 
 
 def allow_open_files() -> None:
-    """Lets this process open as many files as its user may: what shells give by default is few for a broker."""
+    """Raises this process's limit on open files to what its user may have: the usual default is low for a broker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class LockFile:
-    """Holds a data directory for one process, until `release` or its death."""
+    """The lock of a data directory for one process, until `release` or the end of the process."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """`Unavailable` while another process holds it; the text names that process."""
+        """Takes the lock. Raises `Unavailable` while another process has it; the text names that process."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
@@ -396,17 +402,18 @@ def sync_file(descriptor: int) -> None:
 
 
 def _boot_id() -> str:
-    """Changes with every start of the machine. Where none can be told it never repeats, which costs only time."""
+    """Returns an id that changes with every boot. Without one from the system it never repeats, which costs only
+    time."""
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, timeout=5, check=True)
-        return asked.stdout.decode().strip()
+        found = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, timeout=5, check=True)
+        return found.stdout.decode().strip()
     return f"unknown-{uuid.uuid4()}"
 
 
 def _mount_id(root: str) -> str:
-    """The id of the mount that holds `root`: it changes when the file system is unmounted and mounted again."""
+    """Returns the id of the mount that has `root`: it changes when the file system is unmounted and mounted again."""
     best, name = "", "-"
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8") as file:
         for line in file:

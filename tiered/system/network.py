@@ -1,4 +1,4 @@
-"""TCP on raw sockets that do not block."""
+"""The Net port on raw non-blocking TCP sockets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ BACKLOG = 1024
 ACCEPTS_PER_EVENT = 64
 ACCEPT_PAUSE_SECONDS = 1.0
 SEND_FILE_BYTES = 40 * 1024
-"""A call of 40 KiB costs a third less than larger ones and half of smaller ones, per byte. The last takes up to twice
-as much: a small one behind it costs more."""
+"""Bytes of one sendfile call: per byte it costs a third less than larger calls, and half of smaller ones.
+
+The last call takes up to twice as much, because a small call after it would cost more.
+"""
 SEND_FILE_TURN_BYTES = 1 << 20
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -28,7 +30,7 @@ PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
 class SocketNet:
-    """TCP, on raw non-blocking sockets."""
+    """TCP on raw non-blocking sockets."""
 
     def __init__(self) -> None:
         self._readiness: Readiness | None = None
@@ -50,8 +52,8 @@ class SocketNet:
             return SocketListener(sock, on_accept, self._get_readiness())
         except OSError as error:
             sock.close()
-            taken = error.errno == errno.EADDRINUSE  # whoever has it may go
-            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=not taken) from None
+            in_use = error.errno == errno.EADDRINUSE  # the process that has the port may end
+            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=not in_use) from None
 
     async def connect(self, host: str, port: int, timeout: float) -> SocketStream:
         try:
@@ -65,7 +67,7 @@ class SocketNet:
                 except BaseException:
                     sock.close()
                     raise
-        except OSError as error:  # TimeoutError is one; asyncio's own words name the address once more
+        except OSError as error:  # TimeoutError is one; asyncio's own text would repeat the address
             why = os.strerror(error.errno) if error.errno else "timeout"
             refused = isinstance(error, ConnectionRefusedError)
             raise Unavailable(f"cannot connect to {host}:{port}: {why}", refused=refused) from None
@@ -81,7 +83,7 @@ async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, in
 
 
 class SocketListener:
-    """A listening socket; hands each connection to `accepted`."""
+    """A listening socket that passes each connection to `accepted`."""
 
     def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None], ready: Readiness) -> None:
         self._sock = sock
@@ -90,7 +92,7 @@ class SocketListener:
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self.host, self.port = sock.getsockname()[:2]
-        ready.on_open()  # what watches connections is there before the first: it takes a descriptor, and may fail
+        ready.on_open()  # creates the epoll before the first connection: it takes a descriptor, and may fail
         self._resume()
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class SocketListener:
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS:
                     raise
-                log.warning("cannot accept, waiting error=%s", error.strerror)
+                log.warning("cannot accept connections and tries again later error=%s", error.strerror)
                 self._loop.remove_reader(self._sock.fileno())
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
                 return
@@ -122,7 +124,7 @@ class SocketListener:
 
 
 class SocketStream:
-    """One connection. A reset by the peer is `Unavailable`, an orderly end is 0 bytes read."""
+    """One connection. A reset by the peer raises `Unavailable`. At an orderly end `recv_into` returns 0."""
 
     def __init__(self, sock: socket.socket, ready: Readiness) -> None:
         self._sock = sock
@@ -132,7 +134,7 @@ class SocketStream:
         try:
             host, port = sock.getpeername()[:2]
             self.peer = f"{host}:{port}"
-        except OSError:  # reset before we looked: the first read says so
+        except OSError:  # the peer has reset the connection already: the first read reports it
             self.peer = "gone"
 
     def recv_into(self, buffer: memoryview) -> int | None:
@@ -156,25 +158,26 @@ class SocketStream:
             raise self._connection_lost(error) from None
 
     def send_file(self, slice: FileSlice) -> int | None:
-        """Up to 1 MiB of the slice from its start, in calls of 40 KiB or a little more until the socket is full."""
-        at, descriptor, sock = slice.start, slice.file.fileno(), self._sock.fileno()
+        """Sends up to 1 MiB of the slice from its start, in calls of 40 KiB or a little more, until the socket is
+        full."""
+        position, descriptor, sock = slice.start, slice.file.fileno(), self._sock.fileno()
         if descriptor < 0:
-            return self.sendmsg([slice.file.pread(at, min(slice.length, SEND_FILE_BYTES))])
-        end = at + min(slice.length, SEND_FILE_TURN_BYTES)
+            return self.sendmsg([slice.file.pread(position, min(slice.length, SEND_FILE_BYTES))])
+        end = position + min(slice.length, SEND_FILE_TURN_BYTES)
         try:
-            while at < end:
-                asked = SEND_FILE_BYTES if end - at > 2 * SEND_FILE_BYTES else end - at
-                sent = os.sendfile(sock, descriptor, at, asked)
+            while position < end:
+                requested = SEND_FILE_BYTES if end - position > 2 * SEND_FILE_BYTES else end - position
+                sent = os.sendfile(sock, descriptor, position, requested)
                 if not sent:
                     raise Unavailable(f"file is shorter than its slice file={slice.file.name}")
-                at += sent
-                if sent < asked:
+                position += sent
+                if sent < requested:
                     break
         except (BlockingIOError, InterruptedError):
-            return at - slice.start or None
+            return position - slice.start or None
         except OSError as error:
             raise self._connection_lost(error) from None
-        return at - slice.start
+        return position - slice.start
 
     def on_readable(self, call: Callable[[], None] | None) -> None:
         if call or self._sock.fileno() >= 0:

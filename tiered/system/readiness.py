@@ -1,7 +1,7 @@
-"""Which sockets are ready: one epoll for all streams of a process, which the loop sees as a single descriptor.
+"""Socket readiness: one epoll for all streams of a process, which the event loop sees as a single descriptor.
 
-The loop's own way, a handle and a context for each event, costs as much as a small request. Where there is no epoll the
-loop does it.
+The event loop's own way, a handle and a context for each event, costs as much as a small request. Without epoll the
+event loop does it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 EVENTS_PER_TURN = 256
-"""After so many the loop does other work; what is left over is ready in the next turn."""
+"""Limit on the events of one turn: the rest is handled in the next turn, after other work of the event loop."""
 
 Call = Callable[[], None]
 
 
 class Readiness(Protocol):
-    """Call-backs of descriptors, level-triggered: called in every turn in which the descriptor is ready."""
+    """Callbacks of descriptors. Level-triggered: they are called in every turn in which the descriptor is ready."""
 
     loop: AbstractEventLoop
 
@@ -26,19 +26,19 @@ class Readiness(Protocol):
     def on_writable(self, descriptor: int, call: Call | None) -> None: ...
 
     def on_open(self) -> None:
-        """A descriptor comes under watch, for as long as it is open."""
+        """Registers one more open descriptor."""
 
     def on_close(self, descriptor: int) -> None:
-        """Nobody is called for the descriptor any more, whose number another may have next."""
+        """Removes all callbacks of the descriptor: its number may be used again."""
 
 
 def make_readiness(loop: AbstractEventLoop) -> Readiness:
-    """The cheapest there is on this system."""
+    """Returns the cheapest implementation for this system."""
     return EpollReadiness(loop) if hasattr(select, "epoll") else LoopReadiness(loop)
 
 
 class LoopReadiness:
-    """By the loop."""
+    """Readiness from the event loop."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.loop = loop
@@ -64,7 +64,7 @@ class LoopReadiness:
 
 
 class EpollReadiness:
-    """By an epoll of our own. It is there while anything is open."""
+    """Readiness from an epoll of this process, which exists while any descriptor is open."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.loop = loop
@@ -73,7 +73,8 @@ class EpollReadiness:
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
         self._new_descriptors: set[int] = set()
-        """Numbers that began to be watched in this turn: events found before are of their predecessors."""
+        """Descriptors that were registered in this turn: events found earlier belong to closed descriptors of the same
+        number."""
 
     def on_readable(self, descriptor: int, call: Call | None) -> None:
         self._watch(descriptor, self._readers, call)
@@ -97,7 +98,8 @@ class EpollReadiness:
             self._epoll = None
 
     def _watch(self, descriptor: int, calls: dict[int, Call], call: Call | None) -> None:
-        """With nobody to call the descriptor is taken out: that a connection is dead cannot be masked."""
+        """Sets or removes a callback. Without one the descriptor is unregistered: epoll always reports a dead
+        connection."""
         readers, writers, epoll = self._readers, self._writers, self._epoll
         assert epoll is not None
         before = descriptor in readers or descriptor in writers
@@ -115,17 +117,17 @@ class EpollReadiness:
             self._new_descriptors.add(descriptor)
 
     def _dispatch_ready(self) -> None:
-        """Calls for what is ready now. The boundary of each call, as the loop's handles are otherwise."""
-        epoll, readers, writers, fresh = self._epoll, self._readers, self._writers, self._new_descriptors
+        """Calls the callbacks of ready descriptors. Catches each one's errors, as the event loop's handles do."""
+        epoll, readers, writers, new_descriptors = self._epoll, self._readers, self._writers, self._new_descriptors
         assert epoll is not None
-        fresh.clear()
+        new_descriptors.clear()
         for descriptor, event in epoll.poll(0, EVENTS_PER_TURN):
-            if descriptor in fresh:
+            if descriptor in new_descriptors:
                 continue
             try:
                 if event & ~select.EPOLLOUT and (call := readers.get(descriptor)):
                     call()
-                if event & ~select.EPOLLIN and descriptor not in fresh and (call := writers.get(descriptor)):
+                if event & ~select.EPOLLIN and descriptor not in new_descriptors and (call := writers.get(descriptor)):
                     call()
             except Exception as error:  # noqa: BLE001
-                self.loop.call_exception_handler({"message": "a call-back of a socket failed", "exception": error})
+                self.loop.call_exception_handler({"message": "a callback of a socket failed", "exception": error})

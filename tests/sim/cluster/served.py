@@ -42,7 +42,7 @@ class TopicIdChecker:
             yield
 
     def _wrap(self, original: Any) -> Any:
-        def checked(source: LeaderReplica | FollowerReads, *args: Any, **options: Any) -> Any:
+        def checked(source: LeaderReplica | LeaderReads | FollowerReads, *args: Any, **options: Any) -> Any:
             given = original(source, *args, **options)
             if given is not False:  # a follower that has to be looked at in full
                 self._check_topic_id(source.topic_id, original.__name__)

@@ -53,11 +53,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11401862: (
         "a clean stop wrote a producer snapshot anew, which a power cut tore, and retries were written twice",
-        test_producer_recovery.test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_a_power_cut,
+        test_producer_recovery.test_producers_from_before_the_log_start_survive_stop_and_power_cut,
     ),
     11402112: (
         "bytes that came wrong twice made a leader without its disk forget all but the last batch of a producer",
-        test_producers_behind_the_bucket.test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong,
+        test_producers_behind_the_bucket.test_damaged_batches_of_a_producer_are_read_again,
     ),
     11400000: (
         "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
@@ -105,7 +105,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
-        test_replica_fetcher.test_nothing_is_asked_for_after_a_cut_until_it_is_durable,
+        test_replica_fetcher.test_nothing_is_fetched_until_a_truncation_is_durable,
     ),
     2060655: (
         "the model asked for records below the log start",
@@ -113,7 +113,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
-        test_member_requests.test_a_member_that_asks_for_its_place_again_begins_a_new_session,
+        test_member_requests.test_member_that_repeats_a_request_starts_a_new_session,
     ),
     5011457: (
         "a replica that went elsewhere while its broker started left its log there, open",
@@ -129,7 +129,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
-        test_rotten_logs.test_rot_whose_cut_a_power_cut_takes_back_is_cut_again,
+        test_rotten_logs.test_corruption_that_returns_after_a_power_cut_is_truncated_again,
     ),
     7003915: (
         "the model asked of who joined and came back within one slot what it had when it was back",
@@ -141,11 +141,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
-        test_log_bad_days.test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut,
+        test_log_bad_days.test_producers_of_dropped_segments_survive_a_power_cut,
     ),
     7023257: (
         "retention by age of a local segment took what was before it in the bucket, and younger",
-        test_retention.test_age_takes_nothing_from_behind_what_only_the_bucket_holds,
+        test_retention.test_age_deletes_nothing_after_records_that_only_the_bucket_has,
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",
@@ -193,11 +193,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001491: (
         "a leader asked for a new incarnation by what the one before had",
-        test_leader_state.test_a_new_incarnation_does_not_join_by_what_the_one_before_had,
+        test_leader_state.test_new_incarnation_does_not_join_isr_by_the_old_ones_position,
     ),
     11100104: (
         "a power cut brought back the note that a log had rotted",
-        test_rotten_logs.test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process,
+        test_rotten_logs.test_log_stays_suspect_until_cleared_however_its_process_ends,
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",
@@ -217,7 +217,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
-        test_replica_fetcher.test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from,
+        test_replica_fetcher.test_log_start_above_the_leaders_end_moves_to_the_copied_records,
     ),
 }
 """By seed. Of 21583, 160809, 3003123, 6000070, 7013274 and 7014723 nothing but the end of a run was wrong (what it

@@ -244,7 +244,7 @@ def forget_producers_on_follow(original: Any) -> Any:
 def serve_to_log_end(original: Any) -> Any:
     def ends(self: LeaderReads) -> tuple[int, int, int]:
         committed, stable, start = original(self)
-        end = self.log.end_offset
+        end = self.unified_log.hot.end_offset
         return max(committed, end), max(stable, end), start
 
     return ends

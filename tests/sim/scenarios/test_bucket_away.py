@@ -167,7 +167,7 @@ def test_acks_all_waits_only_where_a_member_of_the_last_in_sync_set_is_gone(seed
             assert [await is_acked(leader, topic, 1) for topic in both] == [True, True]
         replica = leader.node.leader_replica("all", 0)
         assert replica.high_watermark == before
-        assert (await replica.read(0, 1 << 20)).data, "what was committed before is read on"
+        assert (await replica.reads.read(0, 1 << 20)).data, "what was committed before is read on"
         assert len(leader.node.image.topics["all"].partitions[0].isr) == 3, "no metadata changes"
         assert "store unreachable" in problems(leader)
         set_bucket_outage(three, is_unreachable=False)
@@ -195,7 +195,7 @@ def test_who_hears_no_controller_refuses_acks_all_while_the_bucket_is_away() -> 
         await asyncio.sleep(2 * SESSION)
         assert not await is_acked(leader, "t", ACKS_ALL)
         assert await is_acked(leader, "t", 1)
-        assert (await leader.node.leader_replica("t", 0).read(0, 1 << 20)).size, "reads go on"
+        assert (await leader.node.leader_replica("t", 0).reads.read(0, 1 << 20)).size, "reads go on"
         assert f"the controller (broker {dies.node_id}) is not heard" in problems(leader)
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(

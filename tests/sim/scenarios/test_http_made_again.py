@@ -59,7 +59,7 @@ def test_http_reads_the_topic_that_was_named_or_not_at_all() -> None:
         before = node.image.topics["t"]
         source = find_partition(site, before, 0)
         assert isinstance(source, LeaderReplica)
-        waiting = asyncio.create_task(source.read(OLD, 1 << 20, max_wait_ms=20_000))
+        waiting = asyncio.create_task(source.reads.read(OLD, 1 << 20, max_wait_ms=20_000))
         await asyncio.sleep(0.1)
         await again.recreate()
         with pytest.raises(Refused):

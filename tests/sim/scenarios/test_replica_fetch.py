@@ -162,7 +162,7 @@ def test_at_the_end_it_waits_for_the_next_append_and_no_longer() -> None:
         (part,) = await waiting
         assert loop.time() - began < 0.1
         assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
-        assert not leader._end_listeners and not other._end_listeners
+        assert not leader.reads.end_listeners and not other.reads.end_listeners
 
     run_with_rig(scenario, partitions=2)
 

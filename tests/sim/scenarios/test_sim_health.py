@@ -77,7 +77,7 @@ def test_bytes_in_the_bucket_are_those_that_the_leader_knows_whoever_holds_more(
         found = await partition_sizes(client)
         await client.close()
         local, remote = found[TopicPartition("t", 0)]
-        assert local >= leader.local_bytes and remote == leader.cold_bytes > 0
+        assert local >= leader.log.size_bytes and remote == leader.unified_log.cold_bytes > 0
 
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
 

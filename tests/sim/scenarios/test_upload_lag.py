@@ -83,7 +83,7 @@ def test_closed_segments_that_wait_for_others_wait_no_longer_than_that() -> None
         await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
         await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
         replica = leader.node.leader_replica("t", 0)
-        while replica.waiting_segments < 2:
+        while replica.unified_log.waiting_segments < 2:
             await replica.append(batch([b"x" * 1000]))
         assert replica.cold_end_offset == 0
         await wait_cold(replica, replica.log.end_offset, LAG + UPLOAD)

@@ -178,7 +178,7 @@ class Rig:
         return self.loop.run(story())
 
     async def keys(self, suffix: str = "") -> list[str]:
-        """What lies in the bucket."""
+        """Returns the objects of the bucket."""
         return [item.key for item in await self.bucket.memory.list("data/") if item.key.endswith(suffix)]
 
 

@@ -134,7 +134,7 @@ def test_a_failed_read_ahead_that_nobody_awaits_is_tried_again_by_the_next_lease
     play(scenario)
 
 
-def test_a_dropped_chunk_is_fetched_anew_while_its_readers_keep_theirs() -> None:
+def test_invalidated_chunk_is_fetched_again_and_leases_keep_old_bytes() -> None:
     async def scenario(cache: ChunkCache, source: Source) -> None:
         lease = cache.lease(A, source.get)
         await lease.data()

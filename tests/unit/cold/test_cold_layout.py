@@ -52,7 +52,7 @@ def test_keys_sort_by_offset_and_say_what_they_hold() -> None:
         "meta/FORMAT",
     ],
 )
-def test_other_keys_are_nobodys_garbage(key: str) -> None:
+def test_other_keys_are_no_garbage(key: str) -> None:
     assert parse_key(key) is None
 
 

@@ -83,7 +83,7 @@ def test_deletes_that_fail_are_tried_again() -> None:
     rig.run(scenario)
 
 
-def test_log_start_moves_although_nobody_can_say_which_objects_go_and_a_sweep_is_asked_for() -> None:
+def test_log_start_moves_and_a_sweep_is_due_if_sub_manifests_are_unreadable() -> None:
     rig = Rig()
     fill(rig)
 
@@ -141,7 +141,7 @@ def test_what_a_restart_forgot_is_found_by_the_sweep(fan: int) -> None:
     rig.run(scenario)
 
 
-def test_the_sweep_spares_what_is_newer_and_unknown_for_good_and_what_is_young_for_a_while() -> None:
+def test_sweep_spares_newer_and_unknown_objects_and_delays_young_ones() -> None:
     rig = Rig()
     fill(rig)
 

@@ -104,7 +104,7 @@ def test_a_million_segments_leave_a_small_manifest_that_still_finds_each() -> No
 
 
 @pytest.mark.parametrize("start", [1, 10, 11, 155, 160, 200, 333, 400])
-def test_trimming_a_spilled_manifest_equals_trimming_a_flat_one(start: int) -> None:
+def test_trimming_works_the_same_with_sub_manifests(start: int) -> None:
     flat = manifest(*(entry(10 * i, 10 * i + 10, size=i) for i in range(40)))
     made, opened = packed_fully(flat, 2)
     cut, wanted = made.advance_start(start, opened), flat.advance_start(start, {})
@@ -116,7 +116,7 @@ def test_trimming_a_spilled_manifest_equals_trimming_a_flat_one(start: int) -> N
     assert cut.advance_start(start, opened) is cut
 
 
-def test_a_start_inside_a_spill_asks_for_its_contents_and_for_no_others() -> None:
+def test_start_inside_a_sub_manifest_needs_its_contents_and_no_others() -> None:
     made, _ = packed_fully(manifest(*(entry(10 * i, 10 * i + 10) for i in range(8))), 2)
     first = made.nodes[0]
     assert isinstance(first, SubmanifestRef)

@@ -219,7 +219,7 @@ def test_changes_of_one_partition_queue_up() -> None:
     rig.run(scenario)
 
 
-def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
+def test_old_segments_move_to_sub_manifests_and_are_found_there() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -247,7 +247,7 @@ def test_old_segments_spill_and_are_found_through_their_sub_manifests() -> None:
     rig.run(scenario)
 
 
-def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
+def test_time_look_ups_skip_deleted_segments_of_a_sub_manifest() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -264,7 +264,7 @@ def test_time_look_ups_skip_what_is_dead_in_a_sub_manifest() -> None:
     rig.run(scenario)
 
 
-def test_rotten_manifests_are_read_once_more_then_corrupt() -> None:
+def test_damaged_manifests_are_read_once_more_then_corrupt() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -313,7 +313,7 @@ def test_a_deleted_topics_manifest_is_not_made_again_by_a_write_under_way() -> N
     rig.run(scenario)
 
 
-def test_a_lost_manifest_is_told_and_its_objects_are_never_taken_for_garbage() -> None:
+def test_lost_manifest_is_corrupt_and_its_objects_are_no_garbage() -> None:
     rig = Rig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What to copy, what may expire, what is garbage: the traps of tiered retention, one by one."""
+"""Plans of uploads, expiry and garbage: the mistakes of tiered retention, one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_oldest_closed_segment_above_the_cold_end_and_below_the_stable_offse
 
 
 def test_a_hole_between_cold_and_local_is_never_copied_over() -> None:
-    with pytest.raises(Corrupt, match="hole"):
+    with pytest.raises(Corrupt, match="gap"):
         next_upload(LOCAL[1:], manifest(), 100)
 
 
@@ -100,7 +100,7 @@ def test_segment_without_a_credible_timestamp_ages_from_its_upload(newest: int) 
     assert plan_expiry(bare, Limits(retention_ms=500), now=5501) == Expiry(10, "retention.ms")
 
 
-def test_timestamp_of_the_future_does_not_keep_what_is_cold_behind_it() -> None:
+def test_timestamp_of_the_future_does_not_keep_later_cold_segments() -> None:
     future = manifest(entry(0, 10, newest=10**14), entry(10, 20, newest=1))
     assert plan_expiry(future, Limits(retention_ms=500)) == Expiry(20, "retention.ms")
 
@@ -133,7 +133,7 @@ def listed(key: str) -> ListedObject:
     return ListedObject(key, 1, 0)
 
 
-def test_garbage_is_what_nobody_can_name_any_more() -> None:
+def test_garbage_is_what_no_manifest_can_name_any_more() -> None:
     named, orphan, own = (segment_key(PID, 0, epoch, f"{epoch:032x}") for epoch in (1, 2, 5))
     uploading, newer = segment_key(PID, 10, 5, "f" * 32), segment_key(PID, 10, 6, "e" * 32)
     there = [listed(key) for key in (named, orphan, own, uploading, newer, manifest_key(PID), "data/readme.txt")]

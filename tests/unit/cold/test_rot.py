@@ -30,7 +30,7 @@ def test_a_bad_range_is_read_once_more(kind: FaultKind) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 10, 11, 16, 17, 30, 61, 70, MIB // 2])
-def test_rot_in_the_bucket_is_corrupt_with_key_and_place_and_spares_what_is_before_it(at: int) -> None:
+def test_damage_in_the_bucket_is_corrupt_with_key_and_position(at: int) -> None:
     rig = Rig()
     large(rig, segments=2, batches=10)
 
@@ -102,7 +102,7 @@ def test_an_unreachable_bucket_is_unavailable_and_reading_goes_on_after() -> Non
     rig.run(scenario)
 
 
-def test_rotten_sections_are_read_once_more_then_corrupt() -> None:
+def test_damaged_sections_are_read_once_more_then_corrupt() -> None:
     rig = Rig()
     small(rig)
 

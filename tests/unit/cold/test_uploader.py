@@ -57,7 +57,7 @@ def test_the_lineage_of_the_whole_log_goes_up_with_each_segment() -> None:
     rig.run(scenario)
 
 
-def test_a_log_that_starts_inside_a_batch_goes_up_with_who_wrote_all_of_the_batch() -> None:
+def test_upload_from_inside_a_batch_has_the_lineage_of_the_whole_batch() -> None:
     """DeleteRecords may cut inside a batch: the lineage of the log begins there, the segment before it."""
     rig = Rig()
 
@@ -128,7 +128,7 @@ def test_a_cold_end_inside_a_batch_is_corrupt_unless_nothing_below_is_cold() -> 
 
 
 @pytest.mark.parametrize("bit", [8 * 3, 8 * 9, 8 * 16, 8 * 30, 8 * 200, -8])
-def test_a_local_segment_that_rotted_never_leaves(bit: int) -> None:
+def test_damaged_local_segment_is_never_uploaded(bit: int) -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -214,7 +214,7 @@ def test_what_is_closed_by_then_is_named_by_one_change_of_the_manifest(monkeypat
     rig.run(scenario)
 
 
-def test_what_went_up_before_a_failure_is_named_and_the_failure_is_told_next() -> None:
+def test_objects_before_a_failed_upload_are_named_and_the_next_call_raises() -> None:
     rig = Rig()
 
     async def scenario() -> None:
@@ -240,7 +240,7 @@ def test_an_object_that_does_not_read_back_is_not_named() -> None:
         rig.log.fill(0, 5)
         manifest = await broker.take_over(1)
         broker.fail(FaultRule(FaultKind.FLIPPED, ("get",), key=".seg"))
-        with pytest.raises(Unavailable, match="read back"):
+        with pytest.raises(Unavailable, match="reads back"):
             await broker.uploader.upload_next(rig.log, manifest, 1, 1000)
         assert await broker.manifests.load(PID) == manifest
 

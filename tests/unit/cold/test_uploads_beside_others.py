@@ -33,7 +33,7 @@ def test_a_segment_that_holds_more_than_it_should_never_leaves() -> None:
     async def scenario() -> None:
         broker = rig.broker()
         rig.log.write([batch(0), batch(10)], 15)
-        with pytest.raises(Corrupt, match="does not hold the offsets"):
+        with pytest.raises(Corrupt, match="has other offsets"):
             await broker.upload_all(rig.log, 1)
         assert await rig.keys(".seg") == []
 
@@ -59,7 +59,7 @@ def test_records_that_are_deleted_while_they_go_up_are_not_named() -> None:
 
 
 @pytest.mark.parametrize("slow", ["list", "manifest"])
-def test_what_is_named_while_a_sweep_looks_is_no_garbage(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_that_is_named_during_a_sweep_is_no_garbage(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lists, notes what is in the making, and reads the manifest, in this order; each may take long."""
     rig = Rig()
 

@@ -1,5 +1,7 @@
-"""A coordinator shows what is committed only: what is decided, and what it finds in its log, waits for the in-sync
-replicas, for a failover may take back anything else."""
+"""A coordinator shows only committed state.
+
+Its decisions, and what it loads from its log, wait for the in-sync replicas: a failover may undo anything else.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,12 @@ class Desk:
     failed: list[Refused]
 
     def copied(self) -> None:
-        """The follower has all that the leader has."""
+        """Fetches as the follower at the leader's log end: the follower has all records."""
         asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, self.replica.log.end_offset, 0, 0, 0)
         self.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
 
     def ask(self, request: Any) -> asyncio.Future[Reply]:
-        """The reply, or what it will come in."""
+        """Returns the reply, or a future for it."""
         _, reply = self.coordinator.submit(request)
         if isinstance(reply, asyncio.Future):
             reply.add_done_callback(lambda each: each.exception())  # not every caller waits for it
@@ -98,7 +100,7 @@ def test_a_commit_is_answered_once_the_in_sync_replicas_have_it() -> None:
     told(scenario)
 
 
-def test_a_fetch_in_the_turn_of_a_commit_is_answered_with_it_and_after_it() -> None:
+def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
     async def scenario(desk: Desk) -> None:
         committing, fetching = desk.ask(commits(5)), desk.ask(FETCH)
         assert not fetching.done()
@@ -148,7 +150,7 @@ def test_replies_leave_in_the_order_of_the_log() -> None:
     told(scenario)
 
 
-def test_a_coordinator_whose_changes_do_not_become_committed_ends_and_answers_all() -> None:
+def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
     async def scenario(desk: Desk) -> None:
         waiting = [desk.ask(commits(5)), desk.ask(FETCH)]
         await asyncio.sleep(COMMIT_MS / 1000 + 0.1)
@@ -172,8 +174,8 @@ def test_an_image_is_taken_of_what_is_committed() -> None:
     told(scenario)
 
 
-def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() -> None:
-    """The image may have passed that group by: it is said again by the log from its offset on."""
+def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
+    """The snapshot may have passed that group already: the log from its offset on holds the decision again."""
 
     async def scenario(desk: Desk) -> None:
         many = tuple(PartitionOffset("t", number, 1) for number in range(SLICE_RECORDS + 1))
@@ -193,7 +195,7 @@ def test_what_is_decided_while_an_image_is_taken_stays_in_the_log_behind_it() ->
     told(scenario)
 
 
-def test_all_that_is_decided_in_one_turn_is_in_the_log_in_however_many_batches() -> None:
+def test_decisions_of_one_turn_may_take_several_batches() -> None:
     async def scenario(desk: Desk) -> None:
         answer = desk.ask(
             CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1)))
@@ -218,7 +220,7 @@ def test_a_change_of_this_turn_is_below_the_offset_of_an_image() -> None:
     told(scenario)
 
 
-def test_a_new_coordinator_serves_its_log_once_all_of_it_is_committed() -> None:
+def test_new_coordinator_waits_until_its_log_is_committed() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)

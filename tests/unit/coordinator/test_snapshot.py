@@ -1,4 +1,4 @@
-"""Which image a log of groups begins with, and what an image has to prove."""
+"""Choice of the snapshot to start from, and checks of a snapshot's bytes."""
 
 from __future__ import annotations
 
@@ -34,23 +34,17 @@ OLD, NEW = name(1, 50), name(1, 100)
     ("names", "log", "epochs", "found", "what"),
     [
         ([], (0, 10), [(0, 0)], SnapshotChoice(None, False), "a log that was never cut"),
-        ([OLD, NEW], (0, 120), [(1, 0)], SnapshotChoice(NEW, False),
-         "the newest within the log saves most of the replay"),
+        ([OLD, NEW], (0, 120), [(1, 0)], SnapshotChoice(NEW, False), "the newest in the log saves most of the replay"),
         ([OLD, NEW], (100, 120), [(1, 0)], SnapshotChoice(NEW, False), "the one that the log was cut at"),
-        ([OLD, NEW], (0, 0), [], SnapshotChoice(NEW, True), "the log is lost: it begins anew where the image ends"),
-        ([OLD, NEW], (0, 80), [(1, 0)], SnapshotChoice(NEW, True), "a power cut took the log's tail: the image has it"),
+        ([OLD, NEW], (0, 0), [], SnapshotChoice(NEW, True), "the log is lost: it starts over at the snapshot"),
+        ([OLD, NEW], (0, 80), [(1, 0)], SnapshotChoice(NEW, True), "the log's end is lost: the snapshot has it"),
         ([OLD, NEW], (0, 80), [(1, 0), (2, 60)], SnapshotChoice(OLD, False), "the leader of 1 was fenced at 60"),
-        ([OLD, NEW], (0, 120), [(1, 0), (2, 60)], SnapshotChoice(OLD, False),
-         "as before, and the log grew beyond both"),
-        ([OLD, NEW], (0, 120), [(1, 0), (2, 40)], SnapshotChoice(None, False),
-         "both are of a history that parted at 40"),
-        ([OLD, name(2, 40)], (40, 80), [(2, 40)], SnapshotChoice(name(2, 40), False),
-         "the higher epoch is the newer image"),
+        ([OLD, NEW], (0, 120), [(1, 0), (2, 60)], SnapshotChoice(OLD, False), "as before, and the log is longer"),
+        ([OLD, NEW], (0, 120), [(1, 0), (2, 40)], SnapshotChoice(None, False), "both diverged from the log at 40"),
+        ([OLD, name(2, 40)], (40, 80), [(2, 40)], SnapshotChoice(name(2, 40), False), "the higher epoch is newer"),
         ([NEW, name(2, 40)], (0, 0), [], SnapshotChoice(name(2, 40), True), "also where the log is lost"),
-        ([name(3, 60)], (50, 80), [(2, 50)], SnapshotChoice(name(3, 60), False),
-         "that leader wrote nothing but its image"),
-        ([OLD], (60, 80), [(1, 60)], SnapshotChoice(OLD, False),
-         "what lies between is lost, the image is what there is"),
+        ([name(3, 60)], (50, 80), [(2, 50)], SnapshotChoice(name(3, 60), False), "that leader wrote only its snapshot"),
+        ([OLD], (60, 80), [(1, 60)], SnapshotChoice(OLD, False), "what lies between is lost"),
         ([name(0, 50)], (50, 50), [], SnapshotChoice(name(0, 50), False), "cut to its end, and nothing written since"),
     ],
 )  # fmt: skip
@@ -82,7 +76,7 @@ def test_large_records_share_no_batch() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
-def test_what_goes_in_comes_out(count: int) -> None:
+def test_snapshot_is_read_as_it_was_written(count: int) -> None:
     found = [record for each in decode_snapshot(NEW, sealed(RECORDS[:count])) for record in decode_batch(each)]
     assert found == RECORDS[:count]
 
@@ -103,7 +97,7 @@ def test_a_byte_that_differs_anywhere_is_found() -> None:
         decode_snapshot(OLD, body)
 
 
-def test_what_a_newer_program_wrote_is_refused() -> None:
+def test_snapshot_of_a_newer_version_is_refused() -> None:
     body = bytearray(sealed(RECORDS[:2]))
     body[9] = 2
     with pytest.raises(Refused) as refused:

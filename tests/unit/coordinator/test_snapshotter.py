@@ -1,4 +1,4 @@
-"""Images of groups in the bucket: an image is stored before the log below it goes, and before older images do."""
+"""Snapshots of groups in the bucket: stored before the log below them is deleted, and before older snapshots are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def images(rig: ReplicationRig, node: int = 1) -> CoordinatorSnapshotStore:
 
 
 def stored(rig: ReplicationRig) -> list[tuple[int, int]]:
-    """(epoch, offset) of all images in the bucket, in order."""
+    """(epoch, offset) of all snapshots in the bucket, in order."""
     found = [name for key in rig.bucket.objects if (name := parse_key(key)) is not None]
     return sorted((name.epoch, name.offset) for name in found)
 
@@ -45,7 +45,7 @@ async def led(rig: ReplicationRig, records: int = 10, epoch: int = 0) -> LeaderR
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.CONFLICT, FaultKind.THROTTLE], ids=lambda kind: kind.name)
-def test_the_log_and_older_images_stay_while_the_store_has_not_confirmed_the_image(kind: FaultKind) -> None:
+def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind) -> None:
     rig = small()
 
     async def scenario() -> None:
@@ -90,8 +90,8 @@ def test_a_leader_deletes_no_image_of_a_later_one() -> None:
     rig.run(scenario)
 
 
-def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_those_of_the_image() -> None:
-    """Offsets that an image covers are never given again."""
+def test_log_that_ends_below_its_snapshot_starts_over_there() -> None:
+    """Offsets that a snapshot covers are never assigned again."""
     rig = small()
 
     async def scenario() -> None:
@@ -101,16 +101,16 @@ def test_a_log_that_ends_below_its_image_begins_anew_there_and_the_groups_are_th
         second = images(rig, 2)
         begun = await second.reconcile(hot, first.partition_id)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
-        heir = await rig.brokers[2].lead(1, [2])
+        new_leader = await rig.brokers[2].lead(1, [2])
         shard = GroupShard(GroupSettings(), lambda: "id")
-        loaded = await load_shard(heir, shard, second, second.take_base(first.partition_id), rig.clock)
+        loaded = await load_shard(new_leader, shard, second, second.take_base(first.partition_id), rig.clock)
         kept = shard.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 7 and loaded.lost_below_offset == -1 and not loaded.has_unsaved
 
     rig.run(scenario)
 
 
-def test_what_is_missing_between_an_image_and_the_log_is_said() -> None:
+def test_gap_between_snapshot_and_log_is_reported() -> None:
     rig = small()
 
     async def scenario() -> None:

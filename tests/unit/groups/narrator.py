@@ -1,9 +1,9 @@
-"""Tells what a group does, for transcripts: callers have names, and each command prints all that comes of it.
+"""Runs transcripts of one group: callers have names, and each command prints all replies and records.
 
 join NAME [instance=I] [topics=t,u] [fresh]    with the id it has; `fresh`: the process was started anew
 sync NAME [give=NAME:WORDS,...]                the leader gives
 beat NAME, leave NAME..., commit NAME t=5, describe, fetch, delete, move
-    tick MS, live MS NAME...                       time passes; these show life meanwhile
+tick MS, live MS NAME...                       time passes; these send heartbeats meanwhile
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiered.groups.records import GroupKey, OffsetKey, read_group, read_key, rea
 
 
 class Narrator:
-    """One group, g. Members show no life unless they are told to."""
+    """One group, g. Members send heartbeats only by command."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self._rig = Rig(settings)
@@ -91,7 +91,7 @@ class Narrator:
         return []
 
     def _live(self, command: Command) -> list[str]:
-        """Time passes, and these beat every three seconds; what the last beat was told."""
+        """Passes time while these members send a heartbeat every three seconds; returns their last replies."""
         ms, *names = command.words
         told: list[str] = []
         for _ in range(int(ms) // 3_000):

@@ -1,7 +1,7 @@
-"""A shard with its log, a clock that stands, and callers: after each step what must hold is asked.
+"""A shard with its log, a clock that stands still, and callers. All rules of its state are checked after each step.
 
-Every change is kept: replaying all of them, or the image, must give the state that the shard has. What a generation
-assigned to a member never changes, whoever asks (rule I17, as far as a coordinator can see it).
+Every record is kept: a replay of all of them, or the snapshot, must give the state of the shard. The assignment of a
+member in a generation never changes (rule I17, as far as one coordinator can see it).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ BOTH = (("range", subscription("t")), ("roundrobin", subscription("t")))
 
 
 class Rig:
-    """`log` is all that was ever appended."""
+    """A shard under test. `log` holds all records that were ever appended."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
@@ -79,7 +79,7 @@ class Rig:
         return Now(self.ms, WALL + self.ms)
 
     def ask(self, request: Request) -> int:
-        """The token under which the answer comes."""
+        """Sends a request. Returns the token of its reply."""
         token = next(self._tokens)
         if isinstance(request, SyncGroup):
             self._syncs[token] = request
@@ -87,17 +87,17 @@ class Rig:
         return token
 
     def told(self, request: Request, kind: type[R]) -> R:
-        """The answer, which must come at once."""
+        """Returns the reply, which must come at once."""
         return self.reply(self.ask(request), kind)
 
     def reply(self, token: int, kind: type[R]) -> R:
-        """The answer that has come."""
+        """Returns the reply that has come."""
         reply = self.replies[token]
         assert isinstance(reply, kind)
         return reply
 
     def pass_ms(self, ms: int) -> None:
-        """Time passes; whatever is due is done when it is due."""
+        """Passes time and handles each deadline when it comes."""
         end = self.ms + ms
         while (due := self.shard.next_due_ms) is not None and due <= end:
             self.ms = max(self.ms, due)
@@ -105,13 +105,13 @@ class Rig:
         self.ms = end
 
     def reload(self, *, through_image: bool = False) -> None:
-        """The coordinator moves: another one reads the log. Callers who waited hear nothing from it."""
+        """Moves the coordinator: a new shard loads the log. Parked callers get no reply from it."""
         self.shard.cancel_all_requests()
         self.shard = self._fresh(self.shard.snapshot() if through_image else self.log)
         self.check()
 
     def check(self) -> None:
-        """What must hold at any time."""
+        """Checks the rules that hold at any time."""
         assert self.shard.find_violations() == ()
         for records in (self.log, self.shard.snapshot()):
             replayed = LogState()
@@ -173,7 +173,7 @@ class Rig:
         )
 
     def new_id(self, *, group: str = G, client_id: str = "c") -> str:
-        """An id for a member to be."""
+        """Requests an id for a new member."""
         told = self.reply(self.join(group=group, client_id=client_id), JoinGroupReply)
         assert told.code is Code.MEMBER_ID_REQUIRED
         return told.member_id
@@ -181,7 +181,7 @@ class Rig:
     def sync(
         self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None, **given: bytes
     ) -> int:
-        """`given`: what a leader assigns, by member id with _ for -."""
+        """Sends SyncGroup. `given` are the leader's assignments, by member id with _ for -."""
         assignments = tuple((name.replace("_", "-"), bytes_) for name, bytes_ in given.items())
         return self.ask(SyncGroup(group, generation, member_id, instance_id, assignments=assignments))
 
@@ -211,7 +211,7 @@ class Rig:
         return self.told(DescribeGroup(group), DescribeGroupReply)
 
     def stable(self, count: int = 1, *, group: str = G) -> tuple[list[str], int]:
-        """Members of a fresh stable group, the leader first, and its generation."""
+        """Returns the members of a new stable group, the leader first, and its generation."""
         ids = [self.new_id(group=group) for _ in range(count)]
         tokens = [self.join(each, group=group) for each in ids]
         self.pass_ms(2 * self.settings.initial_rebalance_delay_ms)

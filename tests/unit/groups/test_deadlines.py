@@ -1,4 +1,4 @@
-"""Deadlines against the plainest thing that does the same: a dictionary."""
+"""Deadlines compared with a dictionary that does the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_what_is_due_is_what_a_dictionary_says(steps: list[tuple[str, DeadlineKey, int]]) -> None:
+def test_deadlines_agree_with_a_dictionary(steps: list[tuple[str, DeadlineKey, int]]) -> None:
     deadlines, plain = Deadlines(), dict[DeadlineKey, int]()
     for what, name, at in steps:
         if what == "set":
@@ -50,7 +50,7 @@ def test_one_that_is_set_while_others_are_taken_is_due_too() -> None:
     assert deadlines.next_due_ms() == 11
 
 
-def test_what_is_set_again_and_again_takes_no_room() -> None:
+def test_deadline_that_moves_often_takes_no_memory() -> None:
     deadlines = Deadlines()
     for at in range(10_000):
         deadlines.set(NAMES[0], at)

@@ -1,4 +1,4 @@
-"""When offsets and groups go: after a retention without anybody who needs them, and not a check earlier."""
+"""Expiry of offsets and groups: one retention time after their last use, and not a check earlier."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_time_of_being_empty_survives_a_move(rig: Rig) -> None:
     assert rig.describe().state == "Dead"
 
 
-def test_in_a_stable_group_offsets_go_that_nobody_subscribes_to_any_more(rig: Rig) -> None:
+def test_stable_group_loses_offsets_of_unsubscribed_topics(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation, topic="t")
     rig.commit(ids[0], generation, topic="u")

@@ -1,7 +1,7 @@
-"""Any requests in any order, with moves and the passing of time: what must hold, holds (rules I17, I18, I19).
+"""Any requests in any order, with moves of the coordinator and the passing of time (rules I17, I18, I19).
 
-The rig asks after each step whether the invariants hold, whether replay gives the same state, and whether what was
-assigned stays assigned. Here committed offsets are held against a model besides, and in the end everybody is answered.
+The rig checks after each step that the invariants hold, that a replay gives the same state, and that assignments stay.
+Here committed offsets are compared with a model beside the shard, and at the end the group becomes empty.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIMITS = GroupSettings(size_max=4, retention_ms=10**12, retention_check_ms=50_00
 
 
 class Groups(RuleBasedStateMachine):
-    """Callers remember ids, old ones too."""
+    """Random requests of callers that remember their ids, old ones too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Groups(RuleBasedStateMachine):
         return (found.generation if found else 1) + off
 
     def heard(self) -> None:
-        """Answers that have come since."""
+        """Takes member ids from the replies that have come since the last step."""
         for token in [each for each in self.parked if each in self.rig.replies]:
             group, instance = self.parked.pop(token)
             reply = self.rig.replies[token]
@@ -69,7 +69,7 @@ class Groups(RuleBasedStateMachine):
 
     @initialize(instances=st.lists(INSTANCES, min_size=1, max_size=4, unique_by=lambda each: each or object()))
     def begin(self, instances: list[str | None]) -> None:
-        """A stable group: what comes of those is what is looked for."""
+        """Begins with a stable group."""
         for instance in instances:
             token = self.rig.join(instance_id=instance, id_required=False, session_ms=30_000)
             self.parked[token] = ("g", instance)
@@ -107,7 +107,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(group=GROUPS)
     def join_all_again(self, group: str) -> None:
-        """As heartbeats would have told them."""
+        """Lets all members join again, as REBALANCE_IN_PROGRESS in a heartbeat makes them."""
         found = self.rig.shard.state.groups.get(group)
         for member in list(found.members.values()) if found else []:
             token = self.rig.join(
@@ -130,7 +130,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(group=GROUPS, followers=PICK)
     def rebalance(self, group: str, followers: int) -> None:
-        """All join again, and some of them get as far as to sync."""
+        """Lets all members join again, and some of them send SyncGroup."""
         self.join_all_again(group)
         self.rig.pass_ms(1_000)
         found = self.rig.shard.state.groups.get(group)
@@ -140,7 +140,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(group=GROUPS, number=PICK)
     def restart(self, group: str, number: int) -> None:
-        """A static member that is there is started anew."""
+        """Restarts a static member."""
         found = self.rig.shard.state.groups.get(group)
         if found is not None and found.static_members:
             instance = list(found.static_members)[number % len(found.static_members)]
@@ -194,7 +194,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(steps=st.sampled_from([2, 13]))
     def all_live_on(self, steps: int) -> None:
-        """Members beat, and do nothing else."""
+        """Lets members send heartbeats only."""
         for _ in range(steps):
             self.rig.pass_ms(5_000)
             for name, group in list(self.rig.shard.state.groups.items()):
@@ -224,7 +224,7 @@ class Groups(RuleBasedStateMachine):
             assert NO_OFFSET not in [row.offset for row in fetched]
 
     def teardown(self) -> None:
-        """Nobody beats any more: all who wait are answered, all members go, and what is left is Empty (I19)."""
+        """Stops all heartbeats: parked requests get a reply, all members expire, and the group becomes empty (I19)."""
         self.rig.pass_ms(1_000_000)
         for token in self.parked:
             assert isinstance(self.rig.replies[token], JoinGroupReply | SyncGroupReply)

@@ -1,4 +1,4 @@
-"""Records, byte for byte: what is written is read, what Kafka wrote long ago too, and nothing crashes."""
+"""Records, byte for byte: records are read as they were written, old versions of Kafka's too, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ def test_values_that_cannot_be(raw: str) -> None:
 
 
 @given(st.data())
-def test_whatever_is_in_the_log_what_is_ours_is_found(data: st.DataObject) -> None:
-    """Records of other kinds, of later versions, cut short or with a byte turned over: passed over, and counted."""
+def test_known_records_are_found_among_unknown_ones(data: st.DataObject) -> None:
+    """Records of other kinds, of later versions, cut short or with a flipped byte are skipped and counted."""
     ours = [offset_record("g", "t", 0, OffsetValue(1, 2, "x", 3)), group_record("h", GroupValue("c", 1, None, None, 4))]
     strange = [
         CoordinatorRecord(bytes.fromhex("0003 0001 67"), b"\0\0"),

@@ -1,4 +1,4 @@
-"""The shard as its carrier sees it: callers that go away, moves, and what a large group costs."""
+"""The shard as its runtime uses it: callers that go away, moves, and the cost of a large group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nobody_answers_who_is_gone(rig: Rig) -> None:
     assert rig.describe().members[0].member_id == member, "it may come again by its id"
 
 
-def test_a_new_member_that_was_never_told_its_id_holds_up_nobody_once_it_is_gone(rig: Rig) -> None:
+def test_new_member_without_id_expires_when_its_caller_is_gone(rig: Rig) -> None:
     (first,), _ = rig.stable()
     gone = rig.join(id_required=False)
     token = rig.join(first)
@@ -112,7 +112,7 @@ def test_members_get_a_fresh_session_from_a_new_coordinator(rig: Rig) -> None:
     assert rig.describe().state == "Empty"
 
 
-def test_a_generation_that_was_only_being_formed_is_forgotten_by_a_move(rig: Rig) -> None:
+def test_generation_that_still_forms_is_lost_by_a_move(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     tokens = [rig.join(each) for each in ids]
     assert {rig.reply(token, JoinGroupReply).generation for token in tokens} == {2}
@@ -122,7 +122,7 @@ def test_a_generation_that_was_only_being_formed_is_forgotten_by_a_move(rig: Rig
     assert rig.commit(ids[0], 1) is Code.NONE
 
 
-def test_a_tombstone_before_what_it_takes_away_is_nothing(rig: Rig) -> None:
+def test_tombstone_without_a_record_changes_nothing(rig: Rig) -> None:
     """Compaction may keep a tombstone whose record is gone already."""
     rig.log = [
         offset_record(G, "t", 0, OffsetValue(1, 0, "", 0))._replace(value=None),
@@ -138,7 +138,7 @@ def test_a_tombstone_before_what_it_takes_away_is_nothing(rig: Rig) -> None:
 
 
 class Plain:
-    """A shard without the rig's checks: only what a carrier does."""
+    """A shard without the rig's checks: only what the runtime does."""
 
     def __init__(self, members: int) -> None:
         numbers = iter(range(10**9))
@@ -162,7 +162,7 @@ class Plain:
 
 
 def rebalanced_seconds(members: int) -> float:
-    """The time that it takes `members` to join and sync, two generations of them."""
+    """Returns the seconds in which `members` join and sync, for two generations."""
     plain, topics = Plain(members), RANGE
     begun = time.process_time()
     ids = []

@@ -1,4 +1,4 @@
-"""The coordinator against Kafka's own: the same scripts, the same answers; each reads what the other wrote."""
+"""Our coordinator and Kafka's: the same scripts get the same replies, and each reads the records of the other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def peer() -> Iterator[Peer]:
 
 
 def _until_coordinating(wire: Wire) -> None:
-    """Asking for a coordinator makes the offsets topic; until it is there the coordinator says so."""
+    """Finds the coordinator until it is ready. The first request creates the offsets topic."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         wire.ask(FindCoordinatorRequest(coordinator_keys=["g"]), FindCoordinatorResponse)
@@ -84,7 +84,7 @@ KEPT = ("kept", "kept-static", "kept-simple", "kept-connect")
 
 
 def _written(log: Path) -> list[CoordinatorRecord]:
-    """All records of a log file."""
+    """Returns all records of a log file."""
     raw, at, found = log.read_bytes(), 0, list[CoordinatorRecord]()
     while at + 61 <= len(raw):
         found += [CoordinatorRecord(bytes(each.key or b""), _bytes(each.value)) for each in decode_records(raw, at)]
@@ -97,7 +97,7 @@ def _bytes(value: object) -> bytes | None:
 
 
 def _keep(world: World) -> None:
-    """Groups of each kind that end in a settled state."""
+    """Makes groups of each kind that end in a settled state."""
     a, b = pair(world, "kept")
     assign(world, "kept", a, b)
     told(world, CommitOffsets("kept", (PartitionOffset("t", 0, 7, 2, "note"), PartitionOffset("u", 1, 8)), 1, b))
@@ -118,12 +118,12 @@ def _keep(world: World) -> None:
 
 
 def _settled(world: World) -> list[Reply]:
-    """What administrators and consumers see of them."""
+    """Returns the groups as administrators and consumers see them."""
     asked: list[Request] = [*map(DescribeGroup, KEPT), *(FetchOffsets(group, None) for group in KEPT)]
     return [told(world, request) for request in asked]
 
 
-def test_what_the_peer_wrote_is_read_as_the_same_groups(peer: Peer) -> None:
+def test_records_of_kafka_are_read_as_the_same_groups(peer: Peer) -> None:
     over = OverWire(peer.address)
     _keep(over)
     theirs = _settled(over)
@@ -136,7 +136,7 @@ def test_what_the_peer_wrote_is_read_as_the_same_groups(peer: Peer) -> None:
     assert _settled(InMemory(rig, over.names)) == theirs
 
 
-def test_what_is_written_is_read_by_the_peer_as_the_same_groups() -> None:
+def test_kafka_reads_our_records_as_the_same_groups() -> None:
     rig = Rig(SETTINGS)
     ours = InMemory(rig)
     _keep(ours)

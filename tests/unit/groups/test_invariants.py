@@ -1,4 +1,4 @@
-"""The invariants see what is broken: each is broken once, on purpose."""
+"""The invariants report broken rules: each rule is broken once, on purpose."""
 
 from __future__ import annotations
 
@@ -62,37 +62,37 @@ def _set(*name: str) -> Break:
 
 
 BREAKS: list[tuple[Callable[[], Rig], Break, str]] = [
-    (stable, _forget_group, "not alive"),
+    (stable, _forget_group, "the shard lacks"),
     (stable, _forget_group, "no group"),
-    (stable, _set(MEMBER, G, "x"), "life is expected of x"),
-    (preparing, _answer_twice, "or twice"),
-    (stable, _wait_for_nothing, "wait for nothing"),
+    (stable, _set(MEMBER, G, "x"), "session deadline names x"),
+    (preparing, _answer_twice, "or to two"),
+    (stable, _wait_for_nothing, "belong to no member"),
     (stable, lambda _, group: setattr(group.members["c-id1"], "member_id", "x"), "another id"),
     (stable, lambda _, group: group.static_members.update(i="c-id1"), "static members"),
-    (stable, lambda _, group: group.pending_members.add("c-id1"), "members to be"),
-    (stable, lambda _, group: group.pending_sync_members.add("x"), "or to sync"),
-    (stable, lambda _, group: setattr(group, "awaiting_join_count", 1), "1 are counted"),
+    (stable, lambda _, group: group.pending_members.add("c-id1"), "is a member already"),
+    (stable, lambda _, group: group.pending_sync_members.add("x"), "pending SyncGroup is of no member"),
+    (stable, lambda _, group: setattr(group, "awaiting_join_count", 1), "1 members are counted"),
     (stable, lambda _, group: setattr(group, "leader", None), "leader None"),
     (stable, lambda _, group: setattr(group, "leader", "x"), "leader 'x'"),
-    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.EMPTY), "2 members"),
-    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.DEAD), "2 members"),
-    (stable, lambda _, group: setattr(group, "initial_delay", InitialRebalanceDelay(1, 1)), "nobody prepares"),
-    (stable, lambda _, group: setattr(group.members["c-id1"], "sync_token", 5), "nobody makes"),
-    (completing, lambda _, group: group.pending_sync_members.clear(), "nothing came of it"),
+    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.EMPTY), "2 members do not fit"),
+    (stable, lambda _, group: setattr(group, "state", ClassicGroupState.DEAD), "2 members do not fit"),
+    (stable, lambda _, group: setattr(group, "initial_delay", InitialRebalanceDelay(1, 1)), "not in progress"),
+    (stable, lambda _, group: setattr(group.members["c-id1"], "sync_token", 5), "outside of CompletingRebalance"),
+    (completing, lambda _, group: group.pending_sync_members.clear(), "did not become stable"),
     (stable, lambda _, group: setattr(group, "protocol", "x"), "not all support"),
-    (stable, lambda _, group: setattr(group.members["c-id1"], "assignment", b"x"), "were told"),
-    (stable, lambda rig, _: rig.shard.log_state.groups.clear(), "were told"),
-    (preparing, _cancel(JOIN, G, ""), "without an end"),
+    (stable, lambda _, group: setattr(group.members["c-id1"], "assignment", b"x"), "the replies to members"),
+    (stable, lambda rig, _: rig.shard.log_state.groups.clear(), "the replies to members"),
+    (preparing, _cancel(JOIN, G, ""), "without a deadline"),
     (stable, _set(JOIN, G, ""), "without a rebalance"),
-    (completing, _cancel(SYNC, G, ""), "or not at all"),
-    (stable, _set(SYNC, G, ""), "or not at all"),
-    (stable, _cancel(MEMBER, G, "c-id1"), "would miss member c-id1"),
-    (stable, lambda _, group: group.pending_members.add("x"), "id x is given out for ever"),
+    (completing, _cancel(SYNC, G, ""), "pending SyncGroups without a deadline"),
+    (stable, _set(SYNC, G, ""), "without pending SyncGroups"),
+    (stable, _cancel(MEMBER, G, "c-id1"), "member c-id1 has no session deadline"),
+    (stable, lambda _, group: group.pending_members.add("x"), "unused id x has no deadline"),
 ]
 
 
 @pytest.mark.parametrize(("world", "damage", "words"), BREAKS)
-def test_what_is_broken_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
+def test_each_broken_rule_is_named(world: Callable[[], Rig], damage: Break, words: str) -> None:
     rig = world()
     assert rig.shard.find_violations() == ()
     damage(rig, rig.shard.state.groups[G])

@@ -1,4 +1,4 @@
-"""JoinGroup: ids that are given out, static members, members that come again, and who is turned away."""
+"""JoinGroup: new ids, static members, members that join again, and refused requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_id_that_nobody_uses_is_worth_nothing_after_a_session(rig: Rig) -> No
     assert joined(rig, rig.join(unused)).code is Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_is_to_come_holds_up_a_rebalance_until_its_id_expires(rig: Rig) -> None:
+def test_rebalance_waits_for_unused_ids_until_they_expire(rig: Rig) -> None:
     (first,), _ = rig.stable()
     rig.new_id()
     token = rig.join(first, protocols=BOTH)
@@ -95,7 +95,7 @@ def test_an_id_given_to_a_dynamic_member_does_not_become_static(rig: Rig) -> Non
         ({"instance_id": "i" * 32_768}, Code.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_a_member_leaves_no_trace(rig: Rig, request_: dict[str, object], code: Code) -> None:
+def test_refused_join_leaves_no_trace(rig: Rig, request_: dict[str, object], code: Code) -> None:
     assert joined(rig, rig.join(**request_)).code is code  # type: ignore[arg-type]
     assert not rig.shard.state.groups
 
@@ -200,7 +200,7 @@ def test_a_follower_with_news_begins_a_rebalance(rig: Rig) -> None:
     assert joined(rig, token).generation == generation + 1
 
 
-def test_a_join_that_is_repeated_before_the_assignment_gets_the_same_answer(rig: Rig) -> None:
+def test_join_repeated_before_the_assignment_gets_the_same_reply(rig: Rig) -> None:
     ids = [rig.new_id() for _ in range(2)]
     tokens = [rig.join(each) for each in ids]
     rig.pass_ms(1_000)
@@ -209,7 +209,7 @@ def test_a_join_that_is_repeated_before_the_assignment_gets_the_same_answer(rig:
     assert [len(joined(rig, token).members) for token in again] == [2, 0]
 
 
-def test_news_before_the_assignment_begin_a_rebalance_and_say_so_to_those_who_wait(rig: Rig) -> None:
+def test_new_protocols_before_the_assignment_start_a_rebalance(rig: Rig) -> None:
     ids = [rig.new_id() for _ in range(2)]
     for each in ids:
         rig.join(each)
@@ -219,7 +219,7 @@ def test_news_before_the_assignment_begin_a_rebalance_and_say_so_to_those_who_wa
     assert rig.reply(waiting, SyncGroupReply) == SyncGroupReply(Code.REBALANCE_IN_PROGRESS)
 
 
-def test_a_call_that_is_repeated_while_members_gather_replaces_the_older_one(rig: Rig) -> None:
+def test_join_repeated_during_a_rebalance_replaces_the_older_one(rig: Rig) -> None:
     first = rig.new_id()
     old = rig.join(first)
     new = rig.join(first)
@@ -249,7 +249,7 @@ def test_members_vote_for_a_protocol_that_all_support(rig: Rig) -> None:
     assert {joined(rig, token).protocol for token in tokens} == {"roundrobin"}
 
 
-def test_what_one_does_not_support_is_not_chosen(rig: Rig) -> None:
+def test_protocol_that_one_member_lacks_is_not_chosen(rig: Rig) -> None:
     tokens = [rig.join(rig.new_id(), protocols=each) for each in (ROUND_ROBIN + RANGE, ROUND_ROBIN + RANGE, RANGE)]
     rig.pass_ms(1_000)
     assert {joined(rig, token).protocol for token in tokens} == {"range"}
@@ -268,7 +268,7 @@ def test_protocols_that_nobody_supports_any_more_are_forgotten(rig: Rig) -> None
     assert len(rig.shard.state.groups["g"]._supported_protocols) == 2
 
 
-def test_what_members_say_has_a_bound_over_the_whole_group(rig: Rig) -> None:
+def test_protocol_bytes_of_a_group_are_bounded(rig: Rig) -> None:
     half = (("range", bytes(GROUP_BYTES_MAX // 2 - 10)),)
     tokens = [rig.join(id_required=False, protocols=half) for _ in range(3)]
     rig.pass_ms(500)
@@ -280,8 +280,8 @@ def test_what_members_say_has_a_bound_over_the_whole_group(rig: Rig) -> None:
     assert joined(rig, rig.join(first, protocols=half)).code is Code.NONE, "who says no more than before may stay"
 
 
-def test_what_members_of_all_groups_say_has_a_bound() -> None:
-    """300 requests of 2 MB took half a gigabyte, which stayed when the clients were gone."""
+def test_protocol_bytes_of_all_groups_are_bounded() -> None:
+    """300 requests of 2 MB took half a gigabyte, which stayed after the clients were gone."""
     rig = Rig(GroupSettings(bytes_max=100_000))
     said = (("range", bytes(30_000)),)
     tokens = [rig.join(group=f"g{number}", id_required=False, protocols=said) for number in range(5)]
@@ -311,7 +311,7 @@ def test_an_assignment_that_the_broker_has_no_room_for_is_not_made() -> None:
     rig.check()
 
 
-def test_of_ids_that_nobody_uses_the_oldest_is_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_unused_id_expires_when_too_many_are_issued(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "ISSUED_IDS_MAX", 3)
     used = joined(rig, rig.join(group="used")).member_id
     rig.join(used, group="used")

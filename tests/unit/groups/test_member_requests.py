@@ -1,4 +1,4 @@
-"""Sync, heartbeat and leave: the answer for every state that a group and a caller can be in."""
+"""SyncGroup, Heartbeat and LeaveGroup: the reply for every state of a group and a caller."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_no_sync_while_members_gather(rig: Rig) -> None:
     assert sync_code(rig, SyncGroup(G, generation, ids[1])) is Code.REBALANCE_IN_PROGRESS
 
 
-def test_whom_the_leader_forgot_gets_nothing_and_strangers_are_passed_over(rig: Rig) -> None:
+def test_only_members_named_by_the_leader_get_an_assignment(rig: Rig) -> None:
     ids = completing(rig)
     waits = rig.sync(ids[1], 1)
     rig.assign(ids[0], 1, {ids[0]: b"all", "stranger": b"x"})
@@ -133,7 +133,7 @@ def test_an_id_that_was_not_used_can_be_given_back(rig: Rig) -> None:
     assert rig.reply(rig.join(given), JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
 
 
-def test_who_leaves_while_it_waits_hears_so(rig: Rig) -> None:
+def test_member_that_leaves_while_parked_gets_a_reply(rig: Rig) -> None:
     ids = completing(rig)
     waits = rig.sync(ids[1], 1)
     rig.leave(ids[1])
@@ -163,8 +163,8 @@ def test_those_who_gather_wait_no_longer_for_one_that_leaves(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("what", ["join", "sync"])
-def test_a_member_that_asks_for_its_place_again_begins_a_new_session(rig: Rig, what: str) -> None:
-    """Its connection was broken for a while: who has just been told what is his must not lose it by the old session."""
+def test_member_that_repeats_a_request_starts_a_new_session(rig: Rig, what: str) -> None:
+    """Its connection was broken for a while: a member that just got its reply must not expire by the old session."""
     (leader, other), generation = rig.stable(2)
     for _ in range(2):
         rig.pass_ms(8_000)

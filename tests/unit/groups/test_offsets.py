@@ -1,4 +1,4 @@
-"""Offsets: who may commit and delete, what is kept, what is answered."""
+"""Offsets: permission to commit and delete, stored values, and replies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_commit_from_outside_makes_a_simple_group(rig: Rig) -> None:
     assert rig.committed() == 7
 
 
-def test_offsets_of_all_groups_have_a_bound_and_those_that_are_there_go_on() -> None:
+def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
     rig = Rig(GroupSettings(bytes_max=3_000))
     codes = [rig.commit(group=f"g{number}") for number in range(20)]
     kept = codes.count(Code.NONE)
@@ -88,7 +88,7 @@ def test_from_outside_once_the_group_is_empty(rig: Rig) -> None:
     assert rig.commit(ids[0], generation) is Code.UNKNOWN_MEMBER_ID
 
 
-def test_before_the_assignment_is_made_a_commit_is_told_of_the_rebalance(rig: Rig) -> None:
+def test_commit_before_the_assignment_gets_rebalance_in_progress(rig: Rig) -> None:
     member = completing(rig)
     assert rig.commit(member, 1) is Code.REBALANCE_IN_PROGRESS
     assert rig.committed() == NO_OFFSET
@@ -141,7 +141,7 @@ def test_all_that_was_committed_comes_back(rig: Rig) -> None:
     assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(5, 3, "note", WALL + 123, NO_TIME, THIS)
 
 
-def test_what_was_not_committed_is_no_offset(rig: Rig) -> None:
+def test_fetch_of_an_uncommitted_partition_returns_no_offset(rig: Rig) -> None:
     rig.commit()
     asked = FetchOffsets(G, (("t", 1), ("u", 0)))
     assert rig.told(asked, FetchOffsetsReply) == FetchOffsetsReply(
@@ -174,7 +174,7 @@ def test_metadata_is_measured_as_java_does(metadata: str, code: Code) -> None:
     assert rig.committed() == (1 if code is Code.NONE else NO_OFFSET)
 
 
-def test_metadata_that_no_record_can_hold_is_refused_whatever_the_setting() -> None:
+def test_metadata_too_long_for_a_record_is_refused() -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=1_000_000))
     rows = (PartitionOffset("t", 0, 1, metadata="\u20ac" * 20_000),)
     assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE,)

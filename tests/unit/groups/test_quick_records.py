@@ -1,4 +1,4 @@
-"""Records read in one go are read as they are field by field."""
+"""Records that are read in one step give the same values as field by field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_both_ways_read_what_was_written(
 
 
 @given(st.binary(max_size=40) | WORDS.map(lambda word: offset_key(word, "t", 1)[: len(word)]))
-def test_what_one_way_refuses_the_other_does_not_take(raw: bytes) -> None:
+def test_fast_and_slow_readers_refuse_the_same_records(raw: bytes) -> None:
     for both, slow in ((read_key, records._read_key), (read_offset, records._read_offset)):
         try:
             wanted = slow(raw)

@@ -1,4 +1,4 @@
-"""From one generation to the next: how long members are waited for, and what is told and written down when."""
+"""From one generation to the next: how long members are waited for, and what they get and the log holds when."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_later_rebalance_is_complete_when_all_have_joined(rig: Rig) -> None:
     assert {rig.reply(token, JoinGroupReply).generation for token in (new, *tokens)} == {2}
 
 
-def test_who_does_not_come_again_in_time_is_out(rig: Rig) -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed(rig: Rig) -> None:
     ids, generation = rig.stable(3)
     tokens = [rig.join(each, protocols=BOTH) for each in ids[:2]]
     for _ in range(11):
@@ -97,7 +97,7 @@ def test_the_longest_timeout_of_all_members_counts(rig: Rig) -> None:
     assert rig.reply(token, JoinGroupReply).generation == 2
 
 
-def test_a_leader_that_does_not_come_again_is_followed_by_one_who_did(rig: Rig) -> None:
+def test_leader_that_does_not_rejoin_is_replaced(rig: Rig) -> None:
     (leader, follower), _ = rig.stable(2)
     token = rig.join(follower, protocols=BOTH)
     rig.pass_ms(60_000)
@@ -105,7 +105,7 @@ def test_a_leader_that_does_not_come_again_is_followed_by_one_who_did(rig: Rig) 
     assert leader not in [each.member_id for each in rig.reply(token, JoinGroupReply).members]
 
 
-def test_a_rebalance_to_which_no_static_member_comes_waits_until_their_sessions_end(rig: Rig) -> None:
+def test_rebalance_without_joins_waits_for_sessions_of_static_members(rig: Rig) -> None:
     tokens = [rig.join(instance_id=each, session_ms=100_000) for each in "ab"]
     rig.pass_ms(1_000)
     a, b = (rig.reply(token, JoinGroupReply).member_id for token in tokens)
@@ -158,7 +158,7 @@ def test_a_leader_that_dies_while_others_wait_for_it_is_replaced(rig: Rig) -> No
     assert (rig.reply(token, JoinGroupReply).leader, rig.reply(token, JoinGroupReply).generation) == (ids[1], 2)
 
 
-def test_a_group_too_large_for_the_log_is_refused_and_gathers_again() -> None:
+def test_group_too_large_for_the_log_rebalances_again() -> None:
     rig = Rig(GroupSettings(record_bytes_max=1_000))
     ids = [rig.new_id() for _ in range(2)]
     for each in ids:
@@ -172,7 +172,7 @@ def test_a_group_too_large_for_the_log_is_refused_and_gathers_again() -> None:
 
 
 def test_a_cooperative_group_needs_nothing_special(rig: Rig) -> None:
-    """Two rounds: in the first the leader leaves out what is to be given up, whoever gave up joins again at once."""
+    """Two rounds: in the first the leader leaves out partitions to revoke, and their members join again at once."""
     ids, generation = rig.stable(1)
     second = rig.new_id()
     tokens = [rig.join(second), rig.join(ids[0])]
@@ -201,7 +201,7 @@ def test_a_member_without_a_heartbeat_is_out_after_its_session(rig: Rig) -> None
     assert rig.beat(ids[0], generation) is Code.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_whose_last_member_died_is_empty_and_the_log_says_since_when(rig: Rig) -> None:
+def test_log_records_when_the_last_member_expired(rig: Rig) -> None:
     rig.stable()
     rig.pass_ms(10_000)
     assert rig.describe().state == "Empty"
@@ -210,7 +210,7 @@ def test_a_group_whose_last_member_died_is_empty_and_the_log_says_since_when(rig
     assert value.state_since_ms == rig.now.wall_ms
 
 
-def test_who_waits_for_the_others_needs_no_heartbeat(rig: Rig) -> None:
+def test_parked_member_needs_no_heartbeat(rig: Rig) -> None:
     ids, _ = rig.stable(2)
     token = rig.join(ids[0])
     for _ in range(5):
@@ -236,10 +236,10 @@ def test_the_reason_of_a_rebalance_is_kept_short(rig: Rig) -> None:
     news = (("range", subscription("t", "u")),)
     rig.ask(JoinGroup(G, first, None, "c", "h", 10_000, 60_000, "consumer", news, "because " * 1_000))
     assert 0 < len(rig.shard.state.groups[G].reason) <= REASON_MAX
-    assert "says something else" in rig.shard.state.groups[G].reason
+    assert "supports other protocols" in rig.shard.state.groups[G].reason
 
 
-def test_a_move_in_the_middle_of_a_rebalance_goes_back_to_the_generation_before(rig: Rig) -> None:
+def test_move_during_a_rebalance_restores_the_last_generation(rig: Rig) -> None:
     ids, generation = rig.stable(2)
     token = rig.join(ids[0])
     rig.reload()

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): they keep their place through a restart, and whoever held it before is fenced."""
+"""Static members (KIP-345): they keep their place through a restart, and the previous holder of it is fenced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_static_member_needs_no_id_to_join(rig: Rig) -> None:
     assert [member.instance_id for member in rig.describe().members] == ["a", "b"]
 
 
-def test_a_follower_that_restarts_keeps_its_assignment_without_a_rebalance(rig: Rig) -> None:
+def test_static_follower_keeps_its_assignment_through_a_restart(rig: Rig) -> None:
     a, b = stable(rig)
     told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
     assert (told.code, told.generation, told.leader, told.members) == (Code.NONE, 1, a, ())
@@ -44,7 +44,7 @@ def test_a_follower_that_restarts_keeps_its_assignment_without_a_rebalance(rig: 
     assert rig.beat(b, 1, instance_id="b") is Code.FENCED_INSTANCE_ID
 
 
-def test_a_leader_that_restarts_leads_on_and_is_told_to_skip_the_assignment(rig: Rig) -> None:
+def test_static_leader_that_restarts_skips_the_assignment(rig: Rig) -> None:
     stable(rig)
     told = rig.reply(rig.join(instance_id="a", protocols=BOTH), JoinGroupReply)
     assert (told.generation, told.leader, told.skip_assignment) == (1, told.member_id, True)
@@ -52,7 +52,7 @@ def test_a_leader_that_restarts_leads_on_and_is_told_to_skip_the_assignment(rig:
     assert rig.reply(rig.sync(told.member_id, 1, instance_id="a"), SyncGroupReply).assignment == b"for-a"
 
 
-def test_an_older_leader_that_restarts_takes_another_for_the_leader(rig: Rig) -> None:
+def test_static_leader_of_an_old_client_gets_the_old_leader_id(rig: Rig) -> None:
     a, _ = stable(rig)
     told = rig.reply(rig.join(instance_id="a", protocols=BOTH, skip_known=False), JoinGroupReply)
     assert (told.leader, told.skip_assignment, told.members) == (a, False, ())
@@ -125,7 +125,7 @@ def test_an_instance_with_a_wrong_id_is_refused_everywhere(rig: Rig, instance: s
     assert rig.leave(LeavingMember("b-id2", instance)) == (code,)
 
 
-def test_static_members_that_do_not_come_again_stay_while_their_session_lasts(rig: Rig) -> None:
+def test_static_members_stay_while_their_session_lasts(rig: Rig) -> None:
     a, b = stable(rig)
     token = rig.join(a, instance_id="a", protocols=BOTH, rebalance_ms=4_000)
     for _ in range(10):
@@ -154,8 +154,8 @@ def test_an_administrator_removes_a_static_member_by_its_instance(rig: Rig) -> N
     assert [member.instance_id for member in rig.describe().members] == ["a"]
 
 
-def test_a_restart_while_members_gather_waits_as_the_member_before_it(rig: Rig) -> None:
-    """It can come back by its instance: its session does not run out while it waits for the others."""
+def test_static_member_restarted_during_a_rebalance_waits_for_it(rig: Rig) -> None:
+    """It can come back by its instance id: its session does not end while it waits for the others."""
     ids, generation = rig.stable()
     rig.join(instance_id="a")
     token = rig.join(instance_id="a")

@@ -1,4 +1,4 @@
-"""The topics of a subscription, whoever wrote it."""
+"""The topics of a subscription, of any client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_topics_are_read_whatever_follows(topics: list[str], rest: bytes) -> Non
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_subscription_is_corrupt_and_nothing_else(raw: bytes) -> None:
+def test_bytes_that_are_no_subscription_raise_corrupt_only(raw: bytes) -> None:
     try:
         assert isinstance(parse_topics(raw), frozenset)
     except Corrupt:

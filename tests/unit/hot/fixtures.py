@@ -1,4 +1,4 @@
-"""What the tests of the hot log share: a log on a simulated disk, batches that say who they are."""
+"""Fixtures of the hot log's tests: a log on a simulated disk, and batches with the name of their sender."""
 
 from __future__ import annotations
 

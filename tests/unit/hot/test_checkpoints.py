@@ -58,6 +58,6 @@ def test_a_saved_file_survives_a_power_cut_whole() -> None:
     assert checkpoints.load(disk(), "log", "name") is None
 
 
-def test_a_lineage_that_is_no_checkpoint_is_told_by_name() -> None:
+def test_invalid_lineage_checkpoint_is_corrupt_with_its_file_name() -> None:
     with pytest.raises(Corrupt, match="t-0/leader-epoch-checkpoint"):
         checkpoints.parse_lineage(b"7\n0\n", where="t-0/leader-epoch-checkpoint")

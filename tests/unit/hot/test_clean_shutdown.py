@@ -1,4 +1,4 @@
-"""What a clean stop says of small logs: a log resumed from it is the log that was opened by its own files."""
+"""Entries of small logs after a clean shutdown: a log that is loaded from one equals the log from its own files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def resumed(where: SimDisk, left: CleanLogEntry) -> DiskLog:
 
 
 async def closed(where: SimDisk, batches: int) -> CleanLogEntry | None:
-    """What is said of a log of so many batches, after its clean stop."""
+    """Returns the entry of a log of so many batches, after its clean stop."""
     log = await open_log(where)
     for number in range(batches):
         append(log, batch(number), epoch=3)
@@ -199,7 +199,8 @@ def test_only_a_log_that_changed_since_it_was_made_or_left_is_synced_by_a_clean_
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(seed: int) -> None:
-    """Whatever of its directory the power cut took: it takes records under the id of its topic, nothing is doubted."""
+    """A power cut may damage the directory of the log in any way: the log still takes records under its topic id,
+    and is not suspect."""
 
     async def scenario(where: SimDisk) -> None:
         log = await begun(where)
@@ -219,7 +220,7 @@ def test_a_log_without_records_that_nobody_synced_comes_back_from_a_power_cut(se
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 40, None])
-def test_an_empty_log_says_whose_it_is_before_its_first_record(torn: bytes | None) -> None:
+def test_empty_log_names_its_topic_id_before_its_first_record(torn: bytes | None) -> None:
     async def scenario(where: SimDisk) -> None:
         left, path = await closed(where, 0), f"{DIRECTORY}/{checkpoints.METADATA_FILE}"
         assert left is not None

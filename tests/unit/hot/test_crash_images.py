@@ -176,7 +176,7 @@ def test_a_crash_during_recovery_changes_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whose_a_log_is_outlives_a_kill_a_flush_and_a_power_cut(seed: int) -> None:
+def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
     """The process that was killed had not synced the topic id. Where records of the log are durable so is that."""
 
     async def told() -> None:

@@ -204,7 +204,7 @@ def test_a_cut_takes_records_producers_epochs_and_indexes_back() -> None:
 
 @pytest.mark.parametrize(("start", "cut", "then"), [(5, 12, 5), (15, 12, 12), (15, 0, 0)])
 def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then: int) -> None:
-    """What is appended there is read here, and held also by the next start, which goes by the noted start."""
+    """Records that are appended there are read here, and after the next start, which uses the checkpointed start."""
 
     async def told(on: SimDisk) -> None:
         log = await open_log(on)
@@ -222,7 +222,7 @@ def test_a_log_never_ends_below_its_start_after_a_cut(start: int, cut: int, then
     scenario(told)
 
 
-def test_a_log_begins_anew_with_the_history_of_what_lies_below() -> None:
+def test_restarted_log_has_the_history_of_the_offsets_below() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on)
         states = ProducerStates(100)
@@ -301,7 +301,7 @@ def test_concurrent_flushes_share_an_fsync() -> None:
     scenario(told)
 
 
-def test_what_is_cut_while_a_sync_runs_does_not_count_as_flushed() -> None:
+def test_records_truncated_during_an_fsync_do_not_count_as_flushed() -> None:
     async def told(on: SimDisk) -> None:
         log = await filled(on, 8)
         on.sync_seconds = lambda: 0.001

@@ -82,7 +82,7 @@ def test_all_records_up_to_a_time_entry_are_earlier(batches: list[tuple[int, int
 
 
 @given(BATCHES, st.binary(max_size=40))
-def test_what_cannot_be_an_index_is_cut_off(batches: list[tuple[int, int, int]], tail: bytes) -> None:
+def test_bytes_that_cannot_be_an_index_are_truncated(batches: list[tuple[int, int, int]], tail: bytes) -> None:
     builder, _ = built(batches)
     size = sum(batch[0] for batch in batches)
     zeros = bytes(24)

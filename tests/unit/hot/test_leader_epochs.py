@@ -28,7 +28,7 @@ def test_a_log_without_epochs_knows_none() -> None:
     assert LeaderEpochs().latest == -1
 
 
-def test_a_new_epoch_takes_back_what_it_contradicts() -> None:
+def test_new_epoch_removes_entries_that_it_contradicts() -> None:
     epochs = LeaderEpochs(LINEAGE)
     assert epochs.assign(6, 20)
     assert epochs.lineage == ((0, 0), (2, 10), (6, 20))

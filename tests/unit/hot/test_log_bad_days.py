@@ -46,7 +46,7 @@ def test_a_roll_that_cannot_make_its_files_leaves_none_that_cuts_later_records_o
     asyncio.run(told())
 
 
-def test_what_a_cancelled_flush_had_not_synced_is_synced_by_the_next() -> None:
+def test_next_flush_syncs_files_of_a_cancelled_flush() -> None:
     async def told() -> None:
         for stops_at in range(1, 9):
             on = disk(stops_at)
@@ -69,7 +69,7 @@ def test_what_a_cancelled_flush_had_not_synced_is_synced_by_the_next() -> None:
     asyncio.run(told())
 
 
-def test_what_a_failed_flush_had_not_synced_is_synced_by_the_next() -> None:
+def test_next_flush_syncs_files_of_a_failed_flush() -> None:
     async def told() -> None:
         for verb in ("open", "sync_dir"):
             on = disk()
@@ -185,7 +185,7 @@ def test_a_damaged_producer_snapshot_never_goes_to_the_bucket(damage: str) -> No
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_who_wrote_what_was_dropped_is_known_also_after_a_power_cut(seed: int) -> None:
+def test_producers_of_dropped_segments_survive_a_power_cut(seed: int) -> None:
     """The bucket has the records. A producer that sends the last of them again must not write it twice."""
 
     async def told() -> None:
@@ -216,11 +216,11 @@ def test_of_the_batches_that_a_full_disk_refuses_one_is_logged_every_ten_seconds
 
     asyncio.run(told())
     said = [each.message for each in caplog.records if each.message.startswith("disk refused a write partition=t-0")]
-    assert [line.partition("unsaid=")[2].split()[0] for line in said] == ["0", "4", "4"]
+    assert [line.partition("suppressed=")[2].split()[0] for line in said] == ["0", "4", "4"]
 
 
 def test_a_log_whose_fsync_failed_takes_nothing_though_the_disk_answers_again() -> None:
-    """What the page cache holds is not known any more: a second fsync that succeeds proves nothing."""
+    """After a failed fsync the state of the page cache is unknown: a second fsync that succeeds proves nothing."""
 
     async def told() -> None:
         on = disk()

@@ -26,7 +26,7 @@ async def written(on: SimDisk) -> DiskLog:
 
 
 def check_retries(log: DiskLog) -> None:
-    """Of each producer the last five batches are known, older ones are out of order, and the next one goes on."""
+    """The last five batches of each producer are known, older ones are out of order, and the next one is accepted."""
     end = log.end_offset
     for place, producer in enumerate((7, 8)):
         for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
@@ -91,7 +91,7 @@ def test_retries_of_the_last_five_batches_are_known_after_what_followed_was_cut(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_known_of_producers_of_before_the_log_outlives_a_clean_stop_and_a_power_cut(seed: int) -> None:
+def test_producers_from_before_the_log_start_survive_stop_and_power_cut(seed: int) -> None:
     """The log was begun behind what is cold. Its snapshot alone knows who wrote that, and the stop leaves it alone."""
 
     async def told() -> None:

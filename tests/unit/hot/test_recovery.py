@@ -1,4 +1,4 @@
-"""What a directory may be trusted for."""
+"""Rules for how much of a directory is trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may leave, and that nothing leaves which should not."""
+"""Retention deletes what it should, and nothing else."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_age_takes_the_oldest_first() -> None:
     assert planned(retention_ms=7 * HOUR) == RetentionPlan(20, 20, False)
 
 
-def test_age_takes_nothing_from_behind_what_only_the_bucket_holds() -> None:
-    """What was sent again after a while may be older than what stands before it."""
+def test_age_deletes_nothing_after_records_that_only_the_bucket_has() -> None:
+    """A record that was sent again later may be older than the records before it."""
     old = segment(2, newest=NOW - 9 * HOUR)
     behind = [old, segment(3)]
     assert planned(retention_ms=7 * HOUR, log_start=10, closed=behind, cold_end=40) == RetentionPlan(10, 30, False)
@@ -125,7 +125,7 @@ def test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment
     assert planned(retention_ms=HOUR, log_start=40, closed=[last], active=fresh).log_start == 40
 
 
-def test_an_active_segment_whose_records_say_no_age_is_closed_by_when_it_began() -> None:
+def test_active_segment_without_timestamps_is_rolled_by_its_creation_time() -> None:
     """From then on its age counts from its end."""
     assert planned(retention_ms=HOUR, active=segment(5, newest=NOW + 5)) == RetentionPlan(50, 50, True)
 

@@ -1,4 +1,5 @@
-"""A log that lost what no crash explains is doubted: from before it is cut until the cluster knows."""
+"""A log with a loss that no crash explains is suspect, from before its truncation until the cluster knows of the
+loss."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ SIZE = len(batch(0))
         ("a line of the segment that was not fsynced itself", False, TruncationPoint(7, 8, False), False, 7),
     ],
 )
-def test_what_no_crash_explains_is_rot(
+def test_damage_that_no_crash_explains_is_corruption(
     what: str, rot: bool, cut: TruncationPoint, clean: bool, trusted_to: int
 ) -> None:
     assert is_corruption(cut, clean=clean, trusted_to=trusted_to) is rot, what
@@ -74,7 +75,7 @@ def test_no_flipped_bit_is_taken_for_a_write_cut_short(behind: int) -> None:
         assert not is_torn(bytes(rotten), 7), bit
 
 
-def test_an_older_batch_inside_of_a_write_cut_short_is_nothing_that_follows() -> None:
+def test_older_batch_inside_a_torn_write_is_no_later_batch() -> None:
     """Somebody keeps batches in the values of records."""
     outer = bytearray(stamped(7, 1))
     outer[8:12] = (4 * SIZE).to_bytes(4, "big")
@@ -87,7 +88,7 @@ def claiming(offset: int, length: int) -> bytes:
     return HEADER.pack(offset, length, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
-def test_what_only_looks_like_a_later_batch_is_told_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_exposes_bytes_that_look_like_a_later_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "SEARCHED_BYTES", 0)
     outer = bytearray(stamped(7, 1))
     outer[8:12] = (1 << 20).to_bytes(4, "big")
@@ -125,7 +126,7 @@ async def filled(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool =
         await log.flush()
 
 
-def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> None:
+def test_log_stays_suspect_until_cleared_however_its_process_ends() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on, flush=True)
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
@@ -149,7 +150,7 @@ def test_a_log_is_doubted_until_it_is_believed_whatever_ends_its_process() -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
+def test_corruption_that_returns_after_a_power_cut_is_truncated_again(seed: int) -> None:
     """It is durable, and lies below the point from which on a start looks."""
 
     async def told(on: SimDisk) -> None:
@@ -164,7 +165,7 @@ def test_rot_whose_cut_a_power_cut_takes_back_is_cut_again(seed: int) -> None:
     scenario(told)
 
 
-def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
+def test_torn_write_of_a_killed_process_makes_no_log_suspect() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
         on.open(LOG).truncate(10 * SIZE - 5)
@@ -174,7 +175,7 @@ def test_a_write_cut_short_by_a_death_leaves_no_doubt() -> None:
     scenario(told)
 
 
-def test_a_power_cut_tears_what_was_not_fsynced_without_a_doubt() -> None:
+def test_power_cut_above_the_fsynced_end_makes_no_log_suspect() -> None:
     async def told(on: SimDisk) -> None:
         await filled(on)
         on.flip_bit(LOG, 8 * (4 * SIZE + 40))
@@ -196,7 +197,7 @@ def test_after_a_clean_stop_a_log_must_end_where_it_was_closed() -> None:
     scenario(told)
 
 
-def test_a_base_offset_that_does_not_follow_is_rot() -> None:
+def test_base_offset_out_of_sequence_is_corruption() -> None:
     """No CRC covers it: a log with a gap in the middle of a segment would end where nobody ever wrote."""
 
     async def told(on: SimDisk) -> None:
@@ -208,7 +209,7 @@ def test_a_base_offset_that_does_not_follow_is_rot() -> None:
     scenario(told)
 
 
-def test_a_base_offset_of_another_segment_ends_what_is_readable_of_a_closed_one() -> None:
+def test_base_offset_of_another_segment_ends_a_closed_segment() -> None:
     """Where the line of the segment is lost too, so that its headers are read."""
 
     async def told(on: SimDisk) -> None:

@@ -1,4 +1,4 @@
-"""What is known of segments without opening them, and when one is closed."""
+"""The facts of segments in the segment checkpoint, and the roll rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_segment_is_full_by_bytes_or_by_offsets() -> None:
     assert not must_roll(segment(size=0), 99_999, 10, config())
 
 
-def test_lines_hold_what_they_held() -> None:
+def test_checkpoint_lines_decode_to_what_was_encoded() -> None:
     unproved = Segment(10, 10, 0, NOW)
     assert parse_lines(encode_lines([segment(), unproved])) == {0: segment(), 10: unproved}
 

@@ -26,7 +26,7 @@ ACK, NONE = config(flush="ack"), config(flush="none")
 
 
 def noted(disk: SimDisk) -> SyncedLogsContent:
-    """What a start finds."""
+    """Returns the rows that a start finds."""
     data = checkpoints.load(disk, "log", FILE) if disk.exists("log") else None
     return parse(data) if data is not None else NO_SYNCED_LOGS
 
@@ -77,7 +77,7 @@ def test_log_is_noted_once_all_that_counted_is_fsynced() -> None:
     scenario(told)
 
 
-def test_log_that_may_have_lost_records_is_not_noted_before_that_is_told() -> None:
+def test_log_with_unreported_loss_gets_no_row() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         logs.may_add = lambda at: False
         log = await opened(disk, logs, ACK)
@@ -155,7 +155,7 @@ def test_a_thousand_logs_share_a_few_writings() -> None:
     scenario(told)
 
 
-def test_next_incarnation_takes_over_what_the_last_one_noted() -> None:
+def test_next_incarnation_adopts_the_rows_of_the_last_one() -> None:
     async def told(disk: SimDisk, logs: SyncedLogs) -> None:
         await (await opened(disk, logs, ACK)).update_synced_entry()
         again = SyncedLogs(disk, "log", "next", lambda tp: True)

@@ -105,7 +105,7 @@ def test_headers_that_claim_nothing_are_walked_only_so_far(monkeypatch: pytest.M
     scenario(told)
 
 
-def test_a_batch_that_nobody_can_open_is_the_answer() -> None:
+def test_batch_that_cannot_be_opened_is_the_result() -> None:
     async def told(log: DiskLog) -> None:
         junk = bytearray(packed(0, size=100))
         junk[HEADER_BYTES:] = bytes(len(junk) - HEADER_BYTES)

@@ -68,7 +68,7 @@ def test_an_epoch_that_was_cut_is_not_known_after_a_kill() -> None:
     asyncio.run(told())
 
 
-def test_a_cut_takes_the_producers_of_what_was_there_along() -> None:
+def test_truncation_removes_the_producers_of_truncated_records() -> None:
     """The log may grow beyond that snapshot before the next start, with other producers."""
 
     async def told() -> None:
@@ -110,7 +110,7 @@ def test_no_step_of_a_cut_leaves_an_index_that_points_behind_the_end() -> None:
     asyncio.run(told())
 
 
-def test_a_log_that_begins_anew_knows_no_epoch_from_there_on() -> None:
+def test_restarted_log_has_no_epoch_from_its_start_on() -> None:
     async def told() -> None:
         on = disk()
         log = await open_log(on)
@@ -136,7 +136,7 @@ def test_records_written_while_a_sync_runs_are_not_durable() -> None:
     asyncio.run(told())
 
 
-def test_the_segment_checkpoint_never_says_what_a_cut_took_back() -> None:
+def test_segment_checkpoint_has_no_truncated_records() -> None:
     async def told() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
@@ -162,7 +162,7 @@ def test_the_segment_checkpoint_never_says_what_a_cut_took_back() -> None:
     asyncio.run(told())
 
 
-def test_a_sync_takes_nothing_back_of_what_a_roll_meanwhile_says_in_the_segment_checkpoint() -> None:
+def test_fsync_keeps_the_checkpoint_line_of_a_roll_meanwhile() -> None:
     async def told() -> None:
         on = disk()
         log = await open_log(on, config(segment_bytes=1 << 20))
@@ -198,7 +198,7 @@ def test_a_log_that_was_closed_in_the_middle_of_a_cut_is_opened_with_that_cut_to
 
 
 @pytest.mark.parametrize(("error", "final"), [("ENOSPC", False), ("EIO", True)])
-def test_a_log_whose_cut_failed_says_whether_the_disk_did(error: str, final: bool) -> None:
+def test_failed_truncation_reports_if_the_disk_failed(error: str, final: bool) -> None:
     async def told() -> None:
         on = disk()
         log = await open_log(on)

@@ -1,4 +1,5 @@
-"""What may enter a log: batches that prove themselves, stamped in place; each fault with the code a producer knows."""
+"""Validation of produced batches: valid ones are stamped in place, and each fault has the code that a producer
+knows."""
 
 from __future__ import annotations
 
@@ -112,14 +113,14 @@ def test_uncompressed_records_are_looked_at_one_by_one() -> None:
 
 
 def _said(data: bytearray, **settings: object) -> object:
-    """What `admit` says of `data`, and what it made of it."""
+    """Returns the result of `validate_batches` for `data`, and `data` afterwards."""
     try:
         return tuple(validate_batches(data, 40, 6, config(**settings), NOW, False)), bytes(data)
     except Refused as refused:
         return refused.code, refused.why
 
 
-def test_the_short_look_says_what_the_long_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_pass_and_full_validation_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value of every byte of the header under a right CRC, wrong ones, cuts, and two batches."""
     usual = encode_batch(
         [(NOW, b"k", b"v", ()), (NOW, None, b"w", ())], producer_id=3, producer_epoch=1, base_sequence=7

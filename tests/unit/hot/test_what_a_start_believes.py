@@ -1,4 +1,4 @@
-"""What a start takes of a directory: bytes that prove themselves in the order in which a log has them, and no more."""
+"""A start accepts valid batches in the order in which a log has them, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def written(on: SimDisk, *batches: bytes) -> None:
     on.open(f"{DIRECTORY}/{0:020d}.log").append(batches)
 
 
-def test_a_batch_of_an_earlier_epoch_behind_a_later_one_is_of_a_history_that_was_cut() -> None:
+def test_batch_of_an_earlier_epoch_after_a_later_one_is_truncated() -> None:
     async def told() -> None:
         on = disk()
         await written(on, copied(0, 3), copied(1, 5), copied(2, 3), copied(3, 5))
@@ -70,8 +70,8 @@ def test_what_the_page_cache_holds_does_not_count_as_durable() -> None:
     asyncio.run(told())
 
 
-def test_a_log_that_ends_below_its_start_begins_there_anew() -> None:
-    """What was not deleted is lost. Offsets below the start would be written for nobody."""
+def test_log_that_ends_below_its_start_restarts_there() -> None:
+    """Records that were not deleted are lost. An append below the log start would be unreadable."""
 
     async def told() -> None:
         on = disk()
@@ -114,7 +114,7 @@ def test_a_recovery_point_is_what_was_fsynced() -> None:
     asyncio.run(told())
 
 
-def test_nothing_stays_of_what_lay_behind_a_torn_segment() -> None:
+def test_segments_after_a_torn_one_are_deleted() -> None:
     """The log may end where it began once more, and take it for its own."""
 
     async def told() -> None:
@@ -134,7 +134,7 @@ def test_nothing_stays_of_what_lay_behind_a_torn_segment() -> None:
     asyncio.run(told())
 
 
-def test_nothing_stays_of_the_producers_of_what_is_gone() -> None:
+def test_producers_of_truncated_records_are_forgotten() -> None:
     """The power failed: of the next segment only the snapshot is there, and the log may end there once more."""
 
     async def told() -> None:
@@ -154,7 +154,7 @@ def test_nothing_stays_of_the_producers_of_what_is_gone() -> None:
     asyncio.run(told())
 
 
-def test_no_epoch_stays_of_which_no_batch_is_there() -> None:
+def test_epochs_without_a_batch_are_removed() -> None:
     """The log would tell a follower where that epoch ends, and its next leader that it has seen it."""
 
     async def told() -> None:

@@ -74,7 +74,7 @@ def test_requests_and_bytes_are_counted_by_what_became_of_them() -> None:
     loop.run(scenario())
 
 
-def test_a_store_that_says_no_is_told_from_one_that_says_nothing() -> None:
+def test_refusal_and_silence_of_a_store_are_distinguished() -> None:
     class Locked(MemoryStore):
         async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
             raise Unavailable("AccessDenied", refused=True)

@@ -137,7 +137,7 @@ def test_a_batch_that_grows_too_large_is_corrupt(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_above_a_mebibyte_a_batch_becomes_a_hundred_times_its_size(codec: Codec) -> None:
-    """Who stores a byte has readers open a hundred."""
+    """Each stored byte may make readers decompress a hundred."""
     small, bomb = (encode_batch([(0, None, bytes(size), ())], codec=codec) for size in ((1 << 20) - 20, 20 << 20))
     assert decode_records(small)[0].value == bytes((1 << 20) - 20)
     with pytest.raises(Corrupt, match=f"more than {decompressed_max(len(bomb) - HEADER_BYTES)} bytes"):
@@ -174,7 +174,7 @@ def test_check_wants_offsets_without_gaps() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 @pytest.mark.parametrize("latest", [0, 1004, 1006, -1, (1 << 63) - 1, -(1 << 63)])
 def test_check_wants_the_latest_timestamp_to_be_that_of_a_record(codec: Codec, latest: int) -> None:
-    """Look-up by time and retention believe the header: a record must not hide behind it, nor outlive itself."""
+    """Look-up by time and retention trust the header: a record must not hide behind it, nor outlive it."""
     batch = bytearray(encode_batch(three(), codec=codec))
     assert check_batch(batch).max_timestamp == 1005
     batch[35:43] = latest.to_bytes(8, "big", signed=True)

@@ -95,7 +95,7 @@ def test_bombs_stay_within_the_bound() -> None:
         (Codec.ZSTD, bytes.fromhex("28b52ffde0ffffffffffffff7f010000")),  # a frame of 2^63 - 1 bytes
     ],
 )
-def test_declared_sizes_are_not_believed(codec: Codec, data: bytes) -> None:
+def test_declared_sizes_are_not_trusted(codec: Codec, data: bytes) -> None:
     with pytest.raises(Corrupt):
         decompress(codec, data, 1 << 40)
 

@@ -1,4 +1,4 @@
-"""Where JSON values begin and end in a stream of them; both twins."""
+"""Spans of JSON values in a stream, from the C extension and from plain Python."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_stream_in_two_pieces_gives_the_same_values(values: list[Any], data: s
 
 
 @given(st.binary(max_size=60) | st.text('{}[]"\\ ,:1tn\n', max_size=60).map(str.encode))
-def test_twins_agree_on_anything(text: bytes) -> None:
+def test_c_and_python_agree_on_anything(text: bytes) -> None:
     def outcome(json_spans: Spans) -> object:
         try:
             return json_spans(memoryview(text))

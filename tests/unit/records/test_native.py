@@ -1,4 +1,4 @@
-"""Which twin works: the C extension where it was built, plain Python by request and as the fallback."""
+"""The choice of the record functions: the C extension where it was built, plain Python on request and as fallback."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def test_nothing_returns_a_reference_that_only_newer_pythons_may_leave_out() -> 
     assert sources and not [path.name for path in sources if re.search(r"\bPy_RETURN_", path.read_text())]
 
 
-def test_both_twins_have_the_same_names() -> None:
+def test_c_and_python_have_the_same_names() -> None:
     assert set(native.__all__) == {*pure.__all__, "NATIVE"}

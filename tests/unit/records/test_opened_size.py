@@ -1,4 +1,4 @@
-"""What codecs' headers say of what is in them: near the truth for honest data, and much for bombs."""
+"""Sizes that codec headers state: close to the truth for honest data, and large for decompression bombs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_known_hashes(key: bytes, hashed: int) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_both_twins_agree(key: bytes) -> None:
+def test_c_and_python_agree(key: bytes) -> None:
     assert native.murmur2(memoryview(key)) == pure.murmur2(key)
 
 

@@ -48,9 +48,9 @@ def test_rows_and_columns_say_the_same(batches: list[list[ProducerRecord]], code
     ]
 
 
-@pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
-def test_no_records_are_empty_arrays(twin: ModuleType) -> None:
-    for array in to_arrays(twin.arrow([], COLUMNS)).values():
+@pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
+def test_no_records_are_empty_arrays(implementation: ModuleType) -> None:
+    for array in to_arrays(implementation.arrow([], COLUMNS)).values():
         array.validate(full=True)
         assert len(array) == 0
 

@@ -34,9 +34,9 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def both(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function of both twins, holds their outcomes against each other and gives it."""
-    twins: list[ModuleType | Any] = [native, pure]
-    fast, plain = (outcome(lambda twin=twin: getattr(twin, name)(*args, **kwargs)) for twin in twins)  # type: ignore[misc]
+    """Calls a function of both implementations, compares their outcomes and returns the outcome."""
+    modules: list[ModuleType | Any] = [native, pure]
+    fast, plain = (outcome(lambda module=module: getattr(module, name)(*args, **kwargs)) for module in modules)  # type: ignore[misc]
     assert fast == plain
     return fast
 
@@ -328,16 +328,16 @@ def test_fit_with_every_value_of_every_header_byte_and_every_cut() -> None:
         (5, TypeError),
     ],
 )
-@pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
-def test_encode_refuses_what_is_no_record(twin: ModuleType, bad: Any, error: type[Exception]) -> None:
+@pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
+def test_encode_refuses_what_is_no_record(implementation: ModuleType, bad: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        twin.encode_records(bad)
+        implementation.encode_records(bad)
 
 
-@pytest.mark.parametrize("twin", [native, pure], ids=["native", "pure"])
-def test_arrow_refuses_an_unknown_column(twin: ModuleType) -> None:
+@pytest.mark.parametrize("implementation", [native, pure], ids=["native", "pure"])
+def test_arrow_refuses_an_unknown_column(implementation: ModuleType) -> None:
     with pytest.raises(ValueError, match="unknown column 'topic'"):
-        twin.arrow([], ["offset", "topic"])
+        implementation.arrow([], ["offset", "topic"])
 
 
 def test_big_inputs_run_without_the_lock_and_agree() -> None:

@@ -1,4 +1,4 @@
-"""Replicas of one partition for stories: records with their epochs, and the two sides of copying played on them."""
+"""Model replicas of one partition: records with their epochs, and both sides of replication played on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPIC_ID = TopicId("AAAAAAAAQACAAAAAAAAAAQ")
 
 @dataclass
 class ModelReplica:
-    """One replica: `records` from `start` on, each (epoch, what it says)."""
+    """A replica with `records` from `start` on, each (leader epoch, value)."""
 
     start: int = 0
     records: list[tuple[int, str]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ModelReplica:
         return PartitionFetch(TOPIC_ID, 0, self.leader_epoch, self.end, self.epochs.latest, self.start, self.start)
 
     def reply(self, request: PartitionFetch, cold_end: int = 0, log_start: int | None = None) -> FetchedPartition:
-        """As the leader."""
+        """Replies as the leader."""
         low = self.start if log_start is None else log_start
         leader_log = LeaderLog(self.leader_epoch, low, self.start, self.end, self.epochs)
         verdict = validate_offset_and_epoch(request, leader_log)
@@ -63,7 +63,7 @@ class ModelReplica:
         )
 
     def fetch_from(self, leader: ModelReplica) -> FollowerStep:
-        """One question, its answer, and what becomes of it."""
+        """Sends one fetch and carries out the reply."""
         request = self.build_fetch()
         part = leader.reply(request)
         found = decide_step(request, part, FollowerLog(self.start, self.end, self.epochs))

@@ -23,7 +23,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import TopicId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
@@ -37,11 +37,12 @@ from tiered.peers import (
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.cold_tier import ColdTier
+from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
-from tiered.replication.storage import ColdTier, DiskState
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class RecordedEvents:
 
 
 class BrokerRig:
-    """One broker's disk, its way to the bucket, and its log of the partition."""
+    """One broker's disk, its connection to the bucket, and its log of the partition."""
 
     def __init__(self, rig: ReplicationRig, node_id: int, config: TopicConfig) -> None:
         self.node_id = node_id
@@ -86,7 +87,7 @@ class BrokerRig:
         self.events = RecordedEvents()
 
     def restart(self, disk: SimDisk) -> None:
-        """Another process begins, with what the last one left on the disk."""
+        """Starts another process on the disk that the last one left."""
         self.disk = disk
         self.disk_failures.clear()
         self.metrics = Metrics()
@@ -102,7 +103,7 @@ class BrokerRig:
         )
 
     async def open_log(self, tp: TopicPartition = TP) -> DiskLog:
-        """Its log, opened once."""
+        """Opens the log, once."""
         if tp not in self.logs:
             self.logs[tp] = await DiskLog.open(
                 self.disk, self.clock, f"log/{tp}", self.config,
@@ -111,7 +112,7 @@ class BrokerRig:
         return self.logs[tp]
 
     async def save_offsets(self) -> None:
-        """As the data directory does."""
+        """Saves offsets as the data directory does."""
         for hot in self.logs.values():
             hot.truncations.mark_checkpointed(hot.truncations.made)
             hot.checkpointed_start_offset = hot.start_offset
@@ -120,7 +121,7 @@ class BrokerRig:
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
     ) -> LeaderReplica:  # fmt: skip
-        hot, partition_id = await self.open_log(tp), LeaderReplica.id_of(tp, TOPIC_ID)
+        hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
@@ -137,7 +138,7 @@ class BrokerRig:
 
 
 class ReplicationRig:
-    """The world of one test."""
+    """Everything that one test needs: clock, loop, bucket and brokers."""
 
     def __init__(self, seed: int = 1, config: TopicConfig | None = None, *, fan: int = FAN) -> None:
         self.fan = fan
@@ -149,12 +150,12 @@ class ReplicationRig:
         self.brokers = {node: BrokerRig(self, node, settings) for node in INCARNATIONS}
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Plays the story in virtual time."""
+        """Runs the scenario in virtual time."""
         return self.loop.run(scenario())
 
 
 def append_batch(replica: LeaderReplica, first: int, count: int = 1, *, acks: int = 1) -> int:
-    """Appends one batch of `count` records; the log's end."""
+    """Appends one batch of `count` records; returns the log end."""
     return replica.append_now(batch(first, count), acks).last_offset + 1
 
 
@@ -163,7 +164,7 @@ def read_bytes(data: bytes | FileSlice) -> bytes:
 
 
 def read_log(log: DiskLog, start: int | None = None) -> bytes:
-    """All bytes of a log."""
+    """Returns all bytes of a log."""
     out, offset = b"", log.local_start_offset if start is None else start
     while (found := log.read(offset, 1, end_offset=log.end_offset)) is not None:
         one = read_bytes(found)
@@ -173,8 +174,8 @@ def read_log(log: DiskLog, start: int | None = None) -> bytes:
 
 
 class DirectPeers:
-    """Passes questions straight to the replicas of other brokers, each at the address "NODE:0", with a wait of the way
-    there and back. `cut` names addresses that do not answer."""
+    """Passes requests straight to the replicas of other brokers, each at the address "NODE:0", with a delay each way.
+    `cut` names addresses that do not reply."""
 
     cluster_id = ""
     credential = b""
@@ -187,7 +188,7 @@ class DirectPeers:
         self.latency_seconds = 0.001
 
     def add_leader(self, replica: LeaderReplica) -> None:
-        """From now on its broker leads it."""
+        """Makes the replica's broker its leader."""
         for replicas in self.replicas.values():
             replicas.pop((replica.topic_id, replica.partition), None)
         self.replicas.setdefault(f"{replica.state.node_id}:0", {})[replica.topic_id, replica.partition] = replica
@@ -204,7 +205,7 @@ class DirectPeers:
         ]
         for replica in replicas:
             if not replica.is_stopped:
-                replica.add_end_listener(progress, 0)
+                replica.reads.add_end_listener(progress, 0)
         try:
             async with asyncio.timeout(request.max_wait_ms / 1000):
                 while not any(
@@ -216,13 +217,13 @@ class DirectPeers:
             pass
         finally:
             for replica in replicas:
-                replica.remove_end_listener(progress, 0)
+                replica.reads.remove_end_listener(progress, 0)
         parts = self._parts(address, request)
         await asyncio.sleep(self.latency_seconds)
         return parts
 
     def find_replica(self, address: str, request: ReplicaFetch, partition: PartitionFetch) -> LeaderReplica | None:
-        """The replica at that address, where it is led."""
+        """Returns the leader replica at that address."""
         return self.replicas.get(address, {}).get((partition.topic_id, partition.partition))
 
     def _parts(self, address: str, request: ReplicaFetch) -> list[FetchedPartition]:
@@ -275,7 +276,7 @@ class _ProgressEvent:
 
 
 class RunningFetchers:
-    """The fetchers of one broker, running, and what it follows."""
+    """The running fetchers of one broker, and the replicas that it follows."""
 
     def __init__(self, rig: ReplicationRig, broker: BrokerRig, peers: DirectPeers, **settings: int) -> None:
         self._broker = broker
@@ -303,7 +304,7 @@ class RunningFetchers:
         return replica
 
     async def stop(self) -> None:
-        """Raises what ended them before."""
+        """Stops the fetchers; raises the error that ended them earlier."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

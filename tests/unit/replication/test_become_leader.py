@@ -1,4 +1,5 @@
-"""How a leader begins: whose manifest it is, what its log and the bucket agree on, and what is fsynced by then."""
+"""The start of a leader epoch: who may change the manifest, how log and bucket are reconciled, and the fsync before
+it."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 async def upload(leader: LeaderReplica) -> None:
-    """All that it has is cold, named under its epoch."""
+    """Makes the whole log cold, under the leader's epoch."""
     leader.roll()
     manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     end = leader.log.end_offset
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, end)
     assert written is not None and written.cold_end_offset == end
-    leader.manifest = written
+    leader.unified_log.update_manifest(written)
 
 
 def large() -> ReplicationRig:
     return ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
 
-def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_it_serves() -> None:
+def test_leader_takes_manifest_over_if_an_earlier_one_may_still_write() -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -35,15 +36,19 @@ def test_a_leader_after_one_that_may_still_write_takes_the_manifest_over_before_
         for number in range(10):
             append_batch(first, number)
         await upload(first)
-        heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
+        new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (
+            new_leader.manifest is not None
+            and new_leader.manifest.leader_epoch == 1
+            and not new_leader.takeover_pending
+        )
         with pytest.raises(Fenced):
             await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
 
     rig.run(scenario)
 
 
-def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serves() -> None:
+def test_in_sync_leader_that_lacks_cold_records_takes_the_manifest_over() -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -51,9 +56,13 @@ def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serve
         for number in range(10):
             append_batch(first, number)
         await upload(first)
-        heir = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        assert heir.log.local_start_offset == heir.log.end_offset == 10
-        assert heir.manifest is not None and heir.manifest.leader_epoch == 1 and not heir.takeover_pending
+        new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+        assert new_leader.log.local_start_offset == new_leader.log.end_offset == 10
+        assert (
+            new_leader.manifest is not None
+            and new_leader.manifest.leader_epoch == 1
+            and not new_leader.takeover_pending
+        )
 
     rig.run(scenario)
 
@@ -61,7 +70,7 @@ def test_an_heir_that_lacks_what_is_cold_takes_the_manifest_over_before_it_serve
 @pytest.mark.parametrize(
     "past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.STOPPED_CLEANLY]
 )
-def test_what_was_deleted_stays_deleted_under_the_next_leader(past: PreviousLeader) -> None:
+def test_deleted_records_stay_deleted_under_the_next_leader(past: PreviousLeader) -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -71,13 +80,13 @@ def test_what_was_deleted_stays_deleted_under_the_next_leader(past: PreviousLead
             append_batch(second, number)
         await upload(first)
         await first.delete_records(7)
-        heir = await rig.brokers[2].lead(1, [2], previous_leader=past)
-        assert heir.log.start_offset == heir.log_start_offset == 7
+        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=past)
+        assert new_leader.log.start_offset == new_leader.log_start_offset == 7
 
     rig.run(scenario)
 
 
-def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here() -> None:
+def test_damaged_leader_epochs_cost_no_local_record() -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -88,16 +97,16 @@ def test_a_file_of_leader_epochs_that_rotted_costs_no_record_that_is_only_here()
         append_batch(first, 10)
         first.log.epochs.truncate_from(0)
         first.log.epochs.assign(2, 0)  # a right CRC, and not what the batches say
-        heir = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 11)
-        assert heir.log.epochs.lineage == ((3, 0),) and not heir.restarted_at_cold_end
+        new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (0, 11)
+        assert new_leader.log.epochs.lineage == ((3, 0),) and not new_leader.restarted_at_cold_end
         text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
         assert b"3 0" in text.pread(0, text.size())
 
     rig.run(scenario)
 
 
-def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
+def test_log_that_diverged_from_cold_segments_is_dropped() -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -107,14 +116,14 @@ def test_a_log_that_parted_from_what_is_cold_goes_for_the_bucket() -> None:
             append_batch(second, number)
         await upload(first)
         append_batch(second, 10)
-        heir = await rig.brokers[2].lead(3, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert heir.restarted_at_cold_end and heir.log.local_start_offset == heir.log.end_offset == 10
-        assert heir.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
+        new_leader = await rig.brokers[2].lead(3, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert new_leader.restarted_at_cold_end and new_leader.log.local_start_offset == new_leader.log.end_offset == 10
+        assert new_leader.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
 
     rig.run(scenario)
 
 
-def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> None:
+def test_cold_lineage_has_every_epoch_of_several_segments() -> None:
     rig = large()
 
     async def scenario() -> None:
@@ -123,15 +132,18 @@ def test_the_lineage_of_what_is_cold_has_every_epoch_of_several_segments() -> No
             append_batch(leader, leader.log.end_offset)
             await upload(leader)
         append_batch(leader, 4)
-        heir = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert (heir.log.local_start_offset, heir.log.end_offset) == (0, 5) and not heir.restarted_at_cold_end
+        new_leader = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (
+            0,
+            5,
+        ) and not new_leader.restarted_at_cold_end
 
     rig.run(scenario)
 
 
 @pytest.mark.parametrize("past", [PreviousLeader.NONE, PreviousLeader.STOPPED_CLEANLY, PreviousLeader.MAY_STILL_WRITE])
-def test_with_flush_ack_a_leader_counts_what_it_has_fsynced(past: PreviousLeader) -> None:
-    """What it held before is below the high watermark soon, and acknowledged by then."""
+def test_new_leader_with_flush_ack_fsyncs_its_log_first(past: PreviousLeader) -> None:
+    """Records from before are soon below the high watermark, and count as acknowledged then."""
     rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Where an epoch ends that the local log knows nothing of any more (OffsetForLeaderEpoch, KIP-320)."""
+"""The end of a leader epoch that the local log no longer knows (OffsetForLeaderEpoch, KIP-320)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.offset_lookup import end_offset_for_epoch
 
 
-def test_where_a_cold_epoch_ends_stands_in_the_lineages_of_cold_segments() -> None:
+def test_end_of_a_cold_epoch_is_found_in_lineages_of_segments() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:

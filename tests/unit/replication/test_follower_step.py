@@ -1,4 +1,4 @@
-"""A follower's rules: what it does with each answer, and that histories which parted come together again."""
+"""The decisions of leader and follower on one fetch, and logs that diverged and become equal again."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def led(
 # -- the leader -------------------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_has_no_history_left_is_followed_from_its_end_on() -> None:
+def test_leader_without_leader_epochs_is_followed_from_its_end() -> None:
     bare = led(end=300, local_start=300, epochs=[])
     assert validate_offset_and_epoch(asks(300), bare) is Code.NONE
-    told = validate_offset_and_epoch(asks(310), bare)
-    assert isinstance(told, DivergingEpoch)
-    assert does(asks(310), holds(0, 310), diverging=told) == Truncate(300)
+    diverging = validate_offset_and_epoch(asks(310), bare)
+    assert isinstance(diverging, DivergingEpoch)
+    assert does(asks(310), holds(0, 310), diverging=diverging) == Truncate(300)
 
 
-def test_who_shares_the_history_goes_on() -> None:
+def test_follower_with_the_same_history_continues() -> None:
     assert validate_offset_and_epoch(asks(300), led()) is Code.NONE
     assert validate_offset_and_epoch(asks(260), led()) is Code.NONE
     assert validate_offset_and_epoch(asks(100, 0), led()) is Code.NONE
@@ -81,11 +81,13 @@ def test_who_shares_the_history_goes_on() -> None:
         (300, 6, DivergingEpoch(5, 300)),
     ],
 )
-def test_who_does_not_is_told_where_they_part(offset: int, last_epoch: int, parted: DivergingEpoch) -> None:
+def test_follower_with_another_history_gets_the_diverging_epoch(
+    offset: int, last_epoch: int, parted: DivergingEpoch
+) -> None:
     assert validate_offset_and_epoch(asks(offset, last_epoch), led()) == parted
 
 
-def test_what_is_not_here_is_told_apart() -> None:
+def test_offsets_outside_the_local_log_have_codes_of_their_own() -> None:
     assert validate_offset_and_epoch(asks(9), led(log_start=10, local_start=20)) is Code.OFFSET_OUT_OF_RANGE
     assert (
         validate_offset_and_epoch(asks(10, 0), led(log_start=10, local_start=20)) is Code.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -93,8 +95,8 @@ def test_what_is_not_here_is_told_apart() -> None:
     assert validate_offset_and_epoch(asks(301, -1), led()) is Code.OFFSET_OUT_OF_RANGE
 
 
-def test_an_epoch_below_all_that_is_known_here_ends_where_the_known_begins() -> None:
-    """The local log began anew behind what is cold: what the follower has of older epochs is not judged here."""
+def test_epoch_below_the_first_known_one_ends_where_that_starts() -> None:
+    """The local log was restarted at the cold end: it cannot judge the follower's older epochs."""
     short = led(local_start=280, epochs=[(5, 250)])
     assert validate_offset_and_epoch(asks(290, 4), short) == DivergingEpoch(4, 250)
 
@@ -112,14 +114,14 @@ def test_leader_and_follower_mean_the_same_epoch(leader_epoch: int, last_epoch: 
 # -- the follower -----------------------------------------------------------------------------------------------------
 
 
-def test_records_follow_the_end() -> None:
+def test_records_are_appended_at_the_log_end() -> None:
     assert does(asks(300), holds(0, 300), base=300) == Append(300)
     assert does(asks(300), holds(0, 300)) == NoAction()
     assert isinstance(does(asks(300), holds(0, 300), base=301), Retry)
     assert isinstance(does(asks(300), holds(0, 300), base=299), Retry)
 
 
-def test_an_answer_to_an_earlier_question_is_nothing() -> None:
+def test_reply_to_an_earlier_fetch_is_ignored() -> None:
     assert does(asks(299), holds(0, 300), base=299) == NoAction()
     assert does(asks(299), holds(0, 300), diverging=DivergingEpoch(2, 5)) == NoAction()
 
@@ -132,27 +134,27 @@ def test_an_empty_log_begins_with_the_batch_that_holds_the_leaders_log_start() -
     ("named", "end", "cut"),
     [(5, 280, 280), (2, 200, 200), (2, 260, 250), (3, 260, 250), (3, 220, 220), (-1, 30, 30), (0, 20, 20)],
 )
-def test_it_cuts_where_the_first_of_both_ends_the_epoch(named: int, end: int, cut: int) -> None:
+def test_follower_truncates_at_the_lower_end_of_the_epoch(named: int, end: int, cut: int) -> None:
     assert does(asks(300), holds(0, 300), diverging=DivergingEpoch(named, end)) == Truncate(cut)
 
 
-def test_it_never_cuts_beyond_its_end() -> None:
+def test_follower_never_truncates_beyond_its_end() -> None:
     assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(5, 400)), Retry)
     assert isinstance(does(asks(300), holds(0, 300), diverging=DivergingEpoch(9, 100)), Retry)
 
 
-def test_what_the_leader_has_in_the_bucket_only_is_taken_from_there() -> None:
+def test_records_only_in_the_bucket_are_restored_from_it() -> None:
     assert does(asks(30), holds(0, 30), Code.OFFSET_MOVED_TO_TIERED_STORAGE, cold_end=90) == RestoreFromBucket(90)
     assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, cold_end=90, log_start=50) == RestoreFromBucket(90)
 
 
-def test_a_new_follower_copies_the_hot_tail_only() -> None:
+def test_new_follower_copies_only_records_above_the_cold_end() -> None:
     assert does(asks(0, -1), holds(0, 0, []), cold_end=90, base=0) == RestoreFromBucket(90)
     assert does(asks(0, -1), holds(0, 0, []), cold_end=0, base=0) == Append(0)
     assert does(asks(90, 5), holds(90, 90, [(5, 80)]), cold_end=120, base=90) == Append(90)
 
 
-def test_below_a_log_start_with_nothing_cold_behind_it_it_begins_there() -> None:
+def test_log_below_the_leaders_log_start_restarts_there() -> None:
     assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
     assert does(asks(30), holds(0, 30), Code.OFFSET_OUT_OF_RANGE, log_start=50, cold_end=50) == RestartAtLogStart(50)
     assert does(asks(90, -1), holds(90, 90, []), Code.OFFSET_OUT_OF_RANGE, log_start=50) == RestartAtLogStart(50)
@@ -160,18 +162,18 @@ def test_below_a_log_start_with_nothing_cold_behind_it_it_begins_there() -> None
 
 
 @pytest.mark.parametrize("code", [Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH, Code.KAFKA_STORAGE_ERROR])
-def test_other_codes_are_for_later(code: Code) -> None:
+def test_follower_retries_after_any_other_error_code(code: Code) -> None:
     found = does(asks(300), holds(0, 300), code)
     assert isinstance(found, Retry)
-    assert (found.code, found.why) == (code.number, f"the leader answered with {code.name}")
+    assert (found.code, found.why) == (code.number, f"the leader replied with {code.name}")
 
 
-def test_a_code_without_a_name_is_told_by_its_number() -> None:
+def test_unknown_error_code_is_named_by_its_number() -> None:
     strange = FetchedPartition(TOPIC_ID, 0, 999, 0, 0, 0, 0, None, b"")
-    assert decide_step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader answered with error 999")
+    assert decide_step(asks(300), strange, holds(0, 300)) == Retry(999, "the leader replied with error 999")
 
 
-def test_a_followers_high_watermark_is_what_it_has_of_its_leaders_and_never_goes_back() -> None:
+def test_followers_high_watermark_ends_at_its_log_and_never_goes_back() -> None:
     assert next_high_watermark(0, 10, 7) == 7
     assert next_high_watermark(7, 10, 12) == 10
     assert next_high_watermark(10, 4, 12) == 10
@@ -191,10 +193,10 @@ moves = st.lists(
 
 @settings(deadline=None)
 @given(moves)
-def test_histories_come_together_and_nothing_common_is_cut(story: list[tuple[str, int]]) -> None:
-    """Any replica may lead next, whatever it has: what elections may not do is not for the follower to know."""
+def test_logs_converge_and_no_common_record_is_truncated(scenario: list[tuple[str, int]]) -> None:
+    """Any replica may lead next, with any log: a follower does not know which elections are possible."""
     copies, leader, epoch = [ModelReplica(), ModelReplica(), ModelReplica()], 0, 0
-    for i, (verb, number) in enumerate([*story, ("copy", 0), ("copy", 1), ("copy", 2)]):
+    for i, (verb, number) in enumerate([*scenario, ("copy", 0), ("copy", 1), ("copy", 2)]):
         if verb == "lead":
             leader, epoch = number, epoch + 1
         elif verb == "append":

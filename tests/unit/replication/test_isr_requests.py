@@ -1,4 +1,4 @@
-"""What a leader wishes its in-sync set to be counts from before anybody is asked (rule R3)."""
+"""A proposed ISR counts from before it is sent to the controller (R3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ INCARNATIONS = {node: encode_uuid(uuid.UUID(int=node << 64, version=4)) for node
 
 
 class Asked:
-    """The sets of broker 1, which leads with broker 2 out of sync, and a controller that answers when it is told to."""
+    """The ISRs of broker 1, which leads with broker 2 out of sync, and a controller that replies when the test says
+    so."""
 
     def __init__(self, rig: ReplicationRig, replica: LeaderReplica, untold: Collection[LeaderReplica] = ()) -> None:
         self.replica = replica
@@ -42,7 +43,7 @@ class Asked:
         return await self.answer
 
     async def caught_up(self) -> None:
-        """The follower has all that there is."""
+        """Lets the follower fetch at the log end."""
         number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
         asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
         self.replica.handle_follower_fetch(2, number, asked, 0)
@@ -58,7 +59,9 @@ class Asked:
     [(None, 1), (Unavailable("the way to the controller is cut"), 1), (Code.INELIGIBLE_REPLICA, 2)],
     ids=["no answer yet", "no answer", "refused"],
 )
-def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable | Code | None, committed: int) -> None:
+def test_proposed_member_counts_until_the_isr_change_is_refused(
+    answer: Unavailable | Code | None, committed: int
+) -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -79,8 +82,8 @@ def test_who_is_wished_for_counts_until_the_wish_is_refused(answer: Unavailable 
     rig.run(scenario)
 
 
-def test_nobody_is_wished_for_while_a_loss_is_still_to_be_told() -> None:
-    """Who joined could lead next, and would know of no loss."""
+def test_isr_does_not_grow_while_a_loss_is_unreported() -> None:
+    """A follower that joined could lead next, and would know of no loss."""
     rig = ReplicationRig()
 
     async def scenario() -> None:

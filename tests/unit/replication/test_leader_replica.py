@@ -1,4 +1,4 @@
-"""A leader's replica: what followers get, when callers are answered, and who is told what."""
+"""A leader replica: replies to followers, the end of waits, and calls of its listeners."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RecordedProgress:
         self.places.append(index)
 
 
-def test_a_follower_gets_what_is_not_committed_yet() -> None:
+def test_follower_gets_records_that_are_not_committed_yet() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -55,7 +55,7 @@ def test_a_follower_gets_what_is_not_committed_yet() -> None:
     rig.run(scenario)
 
 
-def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
+def test_fetch_without_room_for_records_is_recorded() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -70,7 +70,7 @@ def test_who_asks_for_nothing_more_is_noted_all_the_same() -> None:
     rig.run(scenario)
 
 
-def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
+def test_diverged_follower_gets_the_epoch_and_does_not_count() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -95,7 +95,7 @@ def test_who_parted_is_told_where_and_counts_for_nothing() -> None:
         (3, 33, 4, Code.STALE_BROKER_EPOCH),
     ],
 )
-def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: int, code: Code) -> None:
+def test_refused_fetch_moves_no_high_watermark(broker: int, incarnation: int, epoch: int, code: Code) -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def test_who_may_not_copy_moves_nothing(broker: int, incarnation: int, epoch: in
     rig.run(scenario)
 
 
-def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
+def test_follower_is_sent_to_the_bucket_for_deleted_local_segments() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -120,7 +120,8 @@ def test_what_is_dropped_locally_is_to_be_had_from_the_bucket() -> None:
         fetch(replica, 2, 60)
         manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
-            replica.manifest = manifest = written
+            manifest = written
+            replica.unified_log.update_manifest(manifest)
         await replica.log.drop_local_below(manifest.cold_end_offset)
         copied = fetch(replica, 2, 10)
         assert copied.code is Code.OFFSET_MOVED_TO_TIERED_STORAGE
@@ -144,7 +145,7 @@ def test_acks_all_waits_for_the_followers() -> None:
     rig.run(scenario)
 
 
-def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None:
+def test_acks_all_fails_before_and_after_the_append_if_the_isr_is_small() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def scenario() -> None:
@@ -164,13 +165,13 @@ def test_acks_all_is_refused_before_and_told_after_too_few_are_in_sync() -> None
     rig.run(scenario)
 
 
-def test_readers_go_on_waiting_where_too_few_are_in_sync() -> None:
+def test_readers_keep_waiting_while_the_isr_is_small() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         append_batch(replica, 0)
-        task = asyncio.create_task(replica.read(0, MIB, max_wait_ms=5000))
+        task = asyncio.create_task(replica.reads.read(0, MIB, max_wait_ms=5000))
         await asyncio.sleep(0.1)
         replica.apply_isr([1], [1, 2], 1)
         await asyncio.sleep(0.1)
@@ -182,7 +183,7 @@ def test_readers_go_on_waiting_where_too_few_are_in_sync() -> None:
     rig.run(scenario)
 
 
-def test_another_minimum_counts_at_once() -> None:
+def test_new_min_insync_replicas_applies_at_once() -> None:
     rig = ReplicationRig(config=TopicConfig(min_insync_replicas=2))
 
     async def scenario() -> None:
@@ -196,13 +197,13 @@ def test_another_minimum_counts_at_once() -> None:
     rig.run(scenario)
 
 
-def test_callers_hear_that_it_is_led_elsewhere() -> None:
+def test_waiting_callers_fail_when_the_leader_resigns() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         woken = RecordedProgress()
-        replica.add_end_listener(woken, 7)
+        replica.reads.add_end_listener(woken, 7)
         task = asyncio.create_task(replica.append(batch(0)))
         await asyncio.sleep(0.1)
         replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "it is led elsewhere"))
@@ -216,26 +217,26 @@ def test_callers_hear_that_it_is_led_elsewhere() -> None:
     rig.run(scenario)
 
 
-def test_the_end_is_watched_apart_from_what_is_committed() -> None:
+def test_end_listeners_are_called_before_records_are_committed() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1, 2])
         end, committed = RecordedProgress(), RecordedProgress()
-        replica.add_end_listener(end, 1)
-        replica.add_listener(committed, 2)
+        replica.reads.add_end_listener(end, 1)
+        replica.reads.add_listener(committed, 2)
         append_batch(replica, 0)
         assert (end.places, committed.places) == ([1], [])
         fetch(replica, 2, 1)
         assert (end.places, committed.places) == ([1], [2])
-        replica.remove_end_listener(end, 1)
+        replica.reads.remove_end_listener(end, 1)
         append_batch(replica, 1)
         assert end.places == [1]
 
     rig.run(scenario)
 
 
-def test_a_follower_that_has_enough_is_told_of() -> None:
+def test_follower_that_can_join_the_isr_is_reported() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -268,8 +269,8 @@ def test_with_flush_ack_only_what_is_fsynced_is_committed() -> None:
     rig.run(scenario)
 
 
-def test_who_hears_no_controller_acknowledges_nothing() -> None:
-    """Rule R6: another broker may lead by now. Alone there is nobody who could."""
+def test_leader_without_controller_contact_acknowledges_nothing() -> None:
+    """Another broker may lead by now (R6). A sole replica needs no contact: no other broker could lead."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -286,7 +287,7 @@ def test_who_hears_no_controller_acknowledges_nothing() -> None:
     rig.run(scenario)
 
 
-def test_after_a_disk_failed_nothing_is_taken() -> None:
+def test_failed_disk_refuses_records() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -313,7 +314,7 @@ def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
     rig.run(scenario)
 
 
-def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and_for_no_others() -> None:
+def test_follower_is_sent_to_the_bucket_for_damaged_cold_records_only() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
@@ -333,7 +334,7 @@ def test_a_follower_is_sent_to_the_bucket_for_damaged_records_that_are_there_and
             fetch(replica, 2, 1)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR, "nothing is known to be in the bucket"
         assert cold is not None
-        replica.manifest = cold
+        replica.unified_log.update_manifest(cold)
         copied = fetch(replica, 2, 1)
         assert (copied.code, copied.local_start_offset) == (Code.OFFSET_MOVED_TO_TIERED_STORAGE, 20)
         with pytest.raises(Refused):

@@ -1,4 +1,5 @@
-"""The leader's rules: what is committed (R3), who joins (R2) and leaves, and where a new leader begins (R5)."""
+"""The leader's rules: what is committed (R3), which followers join the ISR (R2) or leave it, where a new leader starts
+(R5)."""
 
 from __future__ import annotations
 
@@ -12,32 +13,32 @@ LIVE = {1: 11, 2: 22, 3: 33}
 
 
 def led(isr: list[int], replicas: list[int] | None = None, *, start: int = 0, epoch: int = 7) -> LeaderState:
-    """Broker 1 leads, since time 0."""
+    """Returns the state of broker 1, which leads since time 0."""
     return LeaderState(1, 4, isr, replicas=replicas or isr, epoch_start=start, partition_epoch=epoch)
 
 
 def fetched(
     partition: LeaderState, broker: int, offset: int, *, now: int = 0, min_isr: int = 1, end: int | None = None
 ) -> bool:
-    """A fetch of the live incarnation."""
+    """Records a fetch of the live incarnation."""
     log_end = partition.end if end is None else end
     return partition.record_fetch(broker, LIVE[broker], offset, log_end=log_end, now_ns=now, min_isr=min_isr)
 
 
 def granted(partition: LeaderState, isr: list[int], min_isr: int = 1) -> bool:
-    """The metadata log has this in-sync set."""
+    """Applies an ISR from the metadata log."""
     return partition.apply_isr(isr, partition.replicas, partition.partition_epoch + 1, min_isr)
 
 
 def asked(partition: LeaderState, now: int = 0) -> ProposedIsr:
-    """What it wishes, on its way to the controller."""
-    wish = partition.next_isr_change(now, LAG, LIVE)
-    assert wish is not None
-    partition.begin_isr_change(wish)
-    return wish
+    """Begins the next ISR change and returns it."""
+    change = partition.next_isr_change(now, LAG, LIVE)
+    assert change is not None
+    partition.begin_isr_change(change)
+    return change
 
 
-def test_alone_what_is_written_is_committed() -> None:
+def test_records_of_a_sole_member_are_committed_at_once() -> None:
     partition = led([1])
     assert partition.advance(10, 1)
     assert partition.high_watermark == 10
@@ -45,7 +46,7 @@ def test_alone_what_is_written_is_committed() -> None:
     partition.check()
 
 
-def test_what_is_committed_is_on_every_in_sync_copy() -> None:
+def test_committed_records_are_on_every_in_sync_replica() -> None:
     partition = led([1, 2, 3])
     assert not partition.advance(10, 2)
     assert not fetched(partition, 2, 10, min_isr=2)
@@ -53,7 +54,7 @@ def test_what_is_committed_is_on_every_in_sync_copy() -> None:
     assert partition.high_watermark == 7
 
 
-def test_a_leader_goes_on_from_what_it_knows_to_be_committed() -> None:
+def test_leader_starts_at_the_high_watermark_that_it_knows() -> None:
     partition = LeaderState(1, 4, [1, 2], replicas=[1, 2], epoch_start=12, high_watermark=9)
     partition.advance(12, 1)
     assert partition.high_watermark == 9
@@ -63,7 +64,7 @@ def test_a_leader_goes_on_from_what_it_knows_to_be_committed() -> None:
     partition.check()
 
 
-def test_nothing_is_committed_below_the_minimum_of_in_sync_copies() -> None:
+def test_nothing_is_committed_while_the_isr_is_below_its_minimum() -> None:
     partition = led([1, 2], [1, 2, 3])
     fetched(partition, 2, 10, min_isr=2)
     partition.advance(10, 2)
@@ -74,7 +75,7 @@ def test_nothing_is_committed_below_the_minimum_of_in_sync_copies() -> None:
     assert partition.high_watermark == 10
 
 
-def test_a_minimum_above_the_copies_asks_for_all_of_them() -> None:
+def test_minimum_above_the_replication_factor_means_all_replicas() -> None:
     partition = led([1])
     assert partition.has_min_isr(2)
     assert partition.advance(5, 2)
@@ -101,7 +102,7 @@ def test_a_member_counts_until_its_leaving_is_committed() -> None:
     assert partition.high_watermark == 20
 
 
-def test_a_follower_joins_only_from_the_start_of_the_leaders_epoch() -> None:
+def test_follower_joins_isr_only_at_epoch_start() -> None:
     partition = LeaderState(1, 4, [1, 3], replicas=[1, 2, 3], epoch_start=50)
     partition.advance(50, 1)
     assert not partition.should_join_isr(2, 0, LAG)
@@ -111,7 +112,7 @@ def test_a_follower_joins_only_from_the_start_of_the_leaders_epoch() -> None:
     assert partition.should_join_isr(2, 0, LAG)
 
 
-def test_a_follower_joins_only_with_all_that_is_committed() -> None:
+def test_follower_joins_isr_only_with_all_committed_records() -> None:
     partition = led([1], [1, 2])
     partition.advance(50, 1)
     fetched(partition, 2, 49, end=49)
@@ -129,7 +130,7 @@ def test_a_follower_that_would_leave_at_once_does_not_join() -> None:
     assert partition.should_join_isr(2, LAG + 2, LAG)
 
 
-def test_a_follower_that_reads_all_there_was_is_in_sync_while_the_leader_writes_on() -> None:
+def test_follower_that_reads_all_there_was_stays_in_sync() -> None:
     partition = led([1, 2])
     for now in range(0, 10 * LAG, LAG // 2):
         partition.advance(100 + now, 1)
@@ -138,7 +139,7 @@ def test_a_follower_that_reads_all_there_was_is_in_sync_while_the_leader_writes_
     assert partition.is_lagging(2, 11 * LAG, LAG)
 
 
-def test_a_member_that_asks_again_at_the_end_has_caught_up_again() -> None:
+def test_member_that_repeats_its_fetch_at_the_end_is_caught_up() -> None:
     partition = led([1, 2], [1, 2, 3])
     partition.advance(5, 1)
     assert not partition.record_repeated_fetch(2, 20, 5, 1), "it was never heard"
@@ -152,7 +153,7 @@ def test_a_member_that_asks_again_at_the_end_has_caught_up_again() -> None:
     assert not partition.is_lagging(2, 100, 20) and partition.is_lagging(2, 111, 20)
 
 
-def test_a_follower_that_reads_but_never_gets_to_the_end_leaves() -> None:
+def test_follower_that_reads_but_never_catches_up_leaves_the_isr() -> None:
     partition = led([1, 2])
     for now in range(LAG + 2):
         partition.advance(100 * (now + 1), 1)
@@ -160,21 +161,21 @@ def test_a_follower_that_reads_but_never_gets_to_the_end_leaves() -> None:
     assert partition.is_lagging(2, LAG + 2, LAG)
 
 
-def test_a_member_that_was_never_heard_has_its_time_from_when_the_leader_began() -> None:
+def test_lag_of_a_silent_member_counts_from_the_start_of_the_leader() -> None:
     partition = led([1, 2])
     assert partition.next_isr_change(LAG, LAG, LIVE) is None
-    wish = partition.next_isr_change(LAG + 1, LAG, LIVE)
-    assert wish is not None and wish.isr == {1}
+    change = partition.next_isr_change(LAG + 1, LAG, LIVE)
+    assert change is not None and change.isr == {1}
 
 
-def test_who_has_everything_stays_however_long_it_is_silent() -> None:
+def test_silent_member_that_has_everything_stays_in_the_isr() -> None:
     partition = led([1, 2])
     partition.advance(10, 1)
     fetched(partition, 2, 10)
     assert partition.next_isr_change(100 * LAG, LAG, LIVE) is None
 
 
-def test_only_live_brokers_are_wished_for_by_the_incarnation_that_fetched() -> None:
+def test_isr_change_names_live_brokers_by_the_fetching_incarnation() -> None:
     partition = led([1], [1, 2])
     fetched(partition, 2, 0)
     assert partition.next_isr_change(0, LAG, {1: 11}) is None
@@ -183,7 +184,7 @@ def test_only_live_brokers_are_wished_for_by_the_incarnation_that_fetched() -> N
     assert partition.next_isr_change(0, LAG, LIVE) == ProposedIsr(7, ((1, 11), (2, 22)))
 
 
-def test_one_wish_at_a_time_is_under_way() -> None:
+def test_one_isr_change_is_in_flight_at_a_time() -> None:
     partition = led([1], [1, 2, 3])
     fetched(partition, 2, 0)
     asked(partition)
@@ -193,24 +194,24 @@ def test_one_wish_at_a_time_is_under_way() -> None:
     assert asked(partition).isr == {1, 2, 3}
 
 
-def test_a_refused_wish_counts_no_more() -> None:
+def test_refused_isr_change_no_longer_counts() -> None:
     partition = led([1], [1, 2])
     fetched(partition, 2, 0)
-    wish = asked(partition)
+    change = asked(partition)
     assert not partition.advance(10, 1)
-    assert partition.reject_isr_change(wish, 1)
+    assert partition.reject_isr_change(change, 1)
     assert partition.high_watermark == 10
     partition.check()
 
 
-def test_a_new_incarnation_does_not_join_by_what_the_one_before_had() -> None:
-    """The question for broker 2 is never answered; broker 2 loses its power and comes back with less."""
+def test_new_incarnation_does_not_join_isr_by_the_old_ones_position() -> None:
+    """The ISR change for broker 2 gets no reply; broker 2 loses its power and comes back with fewer records."""
     partition = led([1], [1, 2])
     partition.advance(10, 1)
     fetched(partition, 2, 10)
-    wish = asked(partition)
-    assert wish.isr == {1, 2}
-    partition.isr_change_unknown(wish)
+    change = asked(partition)
+    assert change.isr == {1, 2}
+    partition.isr_change_unknown(change)
     later = {**LIVE, 2: 222}
     assert partition.next_isr_change(0, LAG, later) == ProposedIsr(7, ((1, 11),)), (
         "said again, for who may have been granted"
@@ -222,7 +223,7 @@ def test_a_new_incarnation_does_not_join_by_what_the_one_before_had() -> None:
     assert partition.next_isr_change(0, LAG, later) == ProposedIsr(7, ((1, 11), (2, 222)))
 
 
-def test_a_wish_without_an_answer_counts_until_the_metadata_log_goes_on() -> None:
+def test_isr_change_of_unknown_outcome_counts_until_a_newer_epoch() -> None:
     partition = led([1], [1, 2, 3])
     fetched(partition, 2, 0)
     partition.isr_change_unknown(asked(partition))
@@ -236,28 +237,28 @@ def test_a_wish_without_an_answer_counts_until_the_metadata_log_goes_on() -> Non
     assert partition.high_watermark == 10
 
 
-def test_after_a_wish_without_an_answer_even_no_change_is_wished_for() -> None:
+def test_isr_change_of_unknown_outcome_is_followed_by_another() -> None:
     partition = led([1], [1, 2])
     fetched(partition, 2, 0)
     partition.isr_change_unknown(asked(partition))
     assert partition.next_isr_change(0, LAG, {1: 11}) == ProposedIsr(7, ((1, 11),))
 
 
-def test_an_answer_to_a_wish_that_is_over_changes_nothing() -> None:
+def test_late_reply_to_an_old_isr_change_changes_nothing() -> None:
     partition = led([1], [1, 2])
     fetched(partition, 2, 0)
-    wish = asked(partition)
+    change = asked(partition)
     granted(partition, [1])
     newer = asked(partition)
-    assert not partition.reject_isr_change(wish, 1)
-    partition.isr_change_unknown(wish)
+    assert not partition.reject_isr_change(change, 1)
+    partition.isr_change_unknown(change)
     assert partition.next_isr_change(0, LAG, LIVE) is None
     assert not partition.advance(10, 1)
     assert newer.partition_epoch == 8
 
 
-def test_what_is_known_of_a_replica_ends_when_it_is_none_any_more() -> None:
-    """Added again it has an empty log."""
+def test_progress_of_a_removed_replica_is_forgotten() -> None:
+    """A replica that is added again has an empty log."""
     partition = led([1, 2], [1, 2, 3])
     partition.advance(10, 1)
     fetched(partition, 3, 10)
@@ -267,7 +268,7 @@ def test_what_is_known_of_a_replica_ends_when_it_is_none_any_more() -> None:
     assert not partition.can_join_isr(3)
 
 
-def test_an_older_in_sync_set_is_no_news() -> None:
+def test_isr_of_an_older_partition_epoch_is_ignored() -> None:
     partition = led([1, 2])
     assert not partition.apply_isr([1], [1, 2], 7, 1)
     assert partition.isr == {1, 2}
@@ -283,7 +284,7 @@ def test_another_incarnation_of_an_in_sync_follower_is_fenced() -> None:
     assert partition.follower_offset(2) == 0
 
 
-def test_who_is_no_other_replica_is_fenced() -> None:
+def test_fetch_of_a_broker_that_is_not_a_replica_is_fenced() -> None:
     for broker in (1, 3):
         with pytest.raises(Fenced):
             fetched(led([1, 2]), broker, 5)
@@ -300,23 +301,23 @@ def test_a_position_never_goes_back() -> None:
 LINEAGE = [(0, 0), (2, 100), (5, 250)]
 
 
-def test_a_log_that_agrees_with_what_is_cold_is_kept() -> None:
+def test_log_that_agrees_with_cold_segments_is_kept() -> None:
     assert reconcile(80, 400, LINEAGE, ColdLog(0, 300, LINEAGE)) == KeepLocalLog()
     assert reconcile(260, 300, [(5, 260)], ColdLog(0, 300, LINEAGE)) == KeepLocalLog()
 
 
-def test_a_lineage_that_was_cut_at_its_front_says_nothing_about_what_was_there() -> None:
+def test_lineage_without_its_front_is_compared_from_its_start() -> None:
     assert reconcile(80, 300, LINEAGE, ColdLog(0, 300, [(2, 120), (5, 250)])) == KeepLocalLog()
     assert reconcile(80, 300, [(2, 130), (5, 250)], ColdLog(0, 300, LINEAGE)) == KeepLocalLog()
 
 
-def test_a_log_that_begins_at_the_cold_end_has_nothing_to_disagree_about() -> None:
+def test_log_that_starts_at_the_cold_end_is_kept() -> None:
     assert reconcile(300, 400, [(9, 300)], ColdLog(0, 300, LINEAGE)) == KeepLocalLog()
 
 
 def test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts() -> None:
-    """A disk that was full in the middle of a start over left the epochs of what was there before: nobody who had those
-    of the bucket could follow."""
+    """A restart that a full disk interrupted left the old leader epochs. No follower with the epochs of the bucket
+    could follow such a leader."""
     assert reconcile(300, 300, LINEAGE, ColdLog(0, 300, LINEAGE)) == KeepLocalLog()
     assert reconcile(0, 0, [], ColdLog(0, 0, [])) == KeepLocalLog()
     for lineage in ([(0, 0)], [(0, 0), (2, 100)]):
@@ -325,7 +326,7 @@ def test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts() -> No
         assert found.empty, "no record goes by it"
 
 
-def test_an_empty_log_is_not_asked_for_epochs_that_only_sub_manifests_know() -> None:
+def test_empty_log_needs_no_epochs_that_only_sub_manifests_have() -> None:
     newest = [(2, 180), (5, 250)]
     assert reconcile(300, 300, LINEAGE, ColdLog(0, 300, newest)) == KeepLocalLog()
     assert isinstance(reconcile(300, 300, [(0, 0), (4, 200)], ColdLog(0, 300, newest)), RestartAtColdEnd)
@@ -338,18 +339,18 @@ def test_a_log_that_ends_below_the_cold_end_restarts_there() -> None:
 
 
 @pytest.mark.parametrize("lineage", [[(0, 0), (2, 100), (4, 250)], [(0, 0), (2, 90), (5, 250)], [(0, 0), (2, 100)]])
-def test_a_log_of_another_history_gives_way_to_what_is_cold(lineage: list[tuple[int, int]]) -> None:
+def test_log_of_another_history_restarts_at_the_cold_end(lineage: list[tuple[int, int]]) -> None:
     found = reconcile(80, 400, lineage, ColdLog(0, 300, LINEAGE))
     assert isinstance(found, RestartAtColdEnd)
     assert found.offset == 300
 
 
 def told_start(partition: LeaderState, broker: int, log_start: int, offset: int = 20) -> None:
-    """A fetch of a follower whose log starts there."""
+    """Records a fetch of a follower whose log starts there."""
     partition.record_fetch(broker, LIVE[broker], offset, log_end=20, now_ns=0, min_isr=1, log_start=log_start)
 
 
-def test_deletion_is_known_elsewhere_once_every_member_of_the_isr_said_so() -> None:
+def test_deletion_is_done_once_every_isr_member_fetched_with_it() -> None:
     partition = led([1, 2, 3])
     partition.advance(20, 1)
     told_start(partition, 2, 10)
@@ -382,7 +383,7 @@ def test_follower_that_lacks_a_deletion_does_not_join_the_isr() -> None:
     assert asked(partition).isr == {1, 2}
 
 
-def test_everybody_in_several_wishes_without_an_answer_counts() -> None:
+def test_members_of_several_isr_changes_of_unknown_outcome_count() -> None:
     partition = led([1], [1, 2, 3])
     partition.begin_isr_change(ProposedIsr(7, ((1, 11), (2, 22))))
     partition.isr_change_unknown(ProposedIsr(7, ((1, 11), (2, 22))))
@@ -393,7 +394,7 @@ def test_everybody_in_several_wishes_without_an_answer_counts() -> None:
     assert fetched(partition, 2, 10)
 
 
-def test_after_a_commit_nothing_is_wished_without_need() -> None:
+def test_no_isr_change_follows_an_applied_one_without_need() -> None:
     partition = led([1], [1, 2])
     partition.begin_isr_change(ProposedIsr(7, ((1, 11), (2, 22))))
     partition.isr_change_unknown(ProposedIsr(7, ((1, 11), (2, 22))))
@@ -404,15 +405,15 @@ def test_after_a_commit_nothing_is_wished_without_need() -> None:
     assert partition.next_isr_change(0, LAG, LIVE) is None
 
 
-def test_who_is_about_to_stop_is_not_wished_for_and_stays_where_it_is_in_sync() -> None:
+def test_stopping_broker_does_not_join_isr_and_stays_if_in_it() -> None:
     partition = led([1, 2], [1, 2, 3])
     fetched(partition, 3, 0)
     fetched(partition, 2, 0)
-    wish = partition.next_isr_change(0, LAG, LIVE)
-    assert wish is not None and wish.isr == {1, 2, 3}
+    change = partition.next_isr_change(0, LAG, LIVE)
+    assert change is not None and change.isr == {1, 2, 3}
     assert partition.next_isr_change(0, LAG, LIVE, stopping=(2, 3)) is None
 
 
-def test_a_log_that_ends_between_the_start_and_the_end_of_what_is_cold_goes_for_the_bucket() -> None:
+def test_log_that_ends_inside_the_cold_range_restarts_at_the_cold_end() -> None:
     found = reconcile(0, 5, ((0, 0),), ColdLog(0, 10, ((0, 0),)))
     assert isinstance(found, RestartAtColdEnd) and found.offset == 10

@@ -1,4 +1,4 @@
-"""Manifest before local: while the bucket does not take what is to go, every record of it stays readable here."""
+"""The manifest changes before local files: records stay readable here until the bucket has taken the deletion."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
+from tiered.ids import PartitionId
 from tiered.peers import PartitionFetch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
@@ -20,7 +21,7 @@ RECORDS = 60
 
 
 def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
-    """The loop of one broker, to be asked for one pass at a time."""
+    """Returns the tiering loop of one broker, to run single passes."""
     return Tiering(
         Settings(),
         lambda: [replica],
@@ -38,18 +39,18 @@ def fill(replica: LeaderReplica) -> None:
 
 
 def check_all_is_there(replica: LeaderReplica) -> None:
-    """Each record can be read, by consumers and by followers."""
+    """Checks that consumers and followers can read each record."""
     assert replica.log.start_offset == replica.log.local_start_offset == replica.log_start_offset == 0
-    assert replica.read_now(0, 1) is not None
+    assert replica.reads.read_now(0, 1) is not None
     assert read_log(replica.log, 0).startswith(batch(0)[:8])
 
 
-def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_says_so() -> None:
+def test_retention_deletes_nothing_before_the_manifest_is_changed() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=3000))
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of((await broker.lead(0, [1])).tp, TOPIC_ID), "t", 0)
+        await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, (await broker.lead(0, [1])).tp.partition), "t", 0)
         replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
         fill(replica)
         segments = replica.log.segment_count
@@ -65,7 +66,7 @@ def test_total_retention_of_what_is_not_cold_takes_nothing_before_the_manifest_s
     rig.run(scenario)
 
 
-def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> None:
+def test_deleted_records_stay_until_the_manifest_is_changed() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -82,7 +83,7 @@ def test_records_that_are_to_be_deleted_stay_until_the_manifest_says_so() -> Non
     rig.run(scenario)
 
 
-def test_a_leader_that_is_replaced_while_a_deletion_waits_does_not_say_that_it_is_done() -> None:
+def test_replaced_leader_does_not_acknowledge_a_waiting_deletion() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -113,7 +114,7 @@ def test_records_that_are_not_committed_are_not_deleted() -> None:
     rig.run(scenario)
 
 
-def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
+def test_uncommitted_records_are_neither_uploaded_nor_expired() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
 
     async def scenario() -> None:
@@ -127,8 +128,9 @@ def test_what_is_not_committed_neither_goes_up_nor_expires() -> None:
     rig.run(scenario)
 
 
-def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_change() -> None:
-    """What is cold by then counts too, and would make more of it go than the limit asks for."""
+def test_retention_by_size_waits_for_the_takeover_of_the_manifest() -> None:
+    """Records that an earlier leader makes cold until then count too: they would make retention delete more than the
+    limit demands."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
     async def scenario() -> None:
@@ -145,7 +147,7 @@ def test_size_is_not_judged_by_a_manifest_that_an_earlier_leader_may_still_chang
     rig.run(scenario)
 
 
-def test_a_leader_that_takes_a_manifest_over_serves_nothing_that_was_deleted_before() -> None:
+def test_leader_after_takeover_serves_no_deleted_records() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:

@@ -1,5 +1,5 @@
-"""A log that begins behind what is cold knows the last five batches of each producer: who was never answered tries all
-of them again."""
+"""A log that starts at the cold end knows the last five batches of each producer, for producers that retry all of
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCHES = 12
 
 
 async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
-    """One producer's batches, so many to a segment, all of them in the bucket."""
+    """Uploads batches of one producer, so many to a segment."""
     for sequence in range(BATCHES):
         leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
         if (sequence + 1) % per_segment == 0:
@@ -28,14 +28,15 @@ async def made_cold(leader: LeaderReplica, per_segment: int) -> None:
     manifest = await leader.cold.manifests.take_over(leader.partition_id, leader.topic, leader.leader_epoch)
     written = await leader.cold.uploader.upload_next(leader.log, manifest, leader.leader_epoch, BATCHES)
     assert written is not None and written.cold_end_offset == BATCHES
-    leader.manifest = written
+    leader.unified_log.update_manifest(written)
 
 
 def check_retries(leader: LeaderReplica) -> None:
-    """The last five are known, older ones are out of order, and the next one goes on."""
+    """Checks that the last five batches are known as duplicates, older ones are out of order, and the next one is
+    appended."""
     for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
-        told = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
-        assert (told.base_offset, told.is_duplicate) == (sequence, True)
+        appended = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
+        assert (appended.base_offset, appended.is_duplicate) == (sequence, True)
     with pytest.raises(Refused) as refused:
         leader.append_now(batch(0, producer=7, sequence=BATCHES - BATCHES_RETAINED - 1), 1)
     assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -43,14 +44,14 @@ def check_retries(leader: LeaderReplica) -> None:
 
 
 @pytest.mark.parametrize("per_segment", [BATCHES, 2, 1], ids=["one segment", "two batches each", "one batch each"])
-def test_a_leader_that_lost_its_disk_knows_retries_of_what_is_cold(per_segment: int) -> None:
+def test_leader_that_lost_its_disk_finds_retries_of_cold_batches(per_segment: int) -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), per_segment)
-        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert heir.log.local_start_offset == heir.log.end_offset == BATCHES
-        check_retries(heir)
+        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert new_leader.log.local_start_offset == new_leader.log.end_offset == BATCHES
+        check_retries(new_leader)
 
     rig.run(scenario)
 
@@ -68,14 +69,14 @@ def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
     rig.run(scenario)
 
 
-def test_no_more_segments_are_read_for_retries_than_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_read_for_producer_state_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_history, "RECALL_SEGMENTS", 3)
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
 
     async def scenario() -> None:
         await made_cold(await rig.brokers[1].lead(0, [1]), 1)
-        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        known = heir.log.producers.get(7)
+        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        known = new_leader.log.producers.get(7)
         assert known is not None and [each.base_offset for each in known.batches] == [9, 10, 11]
 
     rig.run(scenario)
@@ -91,16 +92,16 @@ def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bo
         assert leader.manifest is not None
         if lost:
             await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
-        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        known = heir.log.producers.get(7)
+        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        known = new_leader.log.producers.get(7)
         assert known is not None and len(known.batches) == (1 if lost else BATCHES_RETAINED)
 
     rig.run(scenario)
 
 
 @pytest.mark.parametrize("rotten", [False, True], ids=["on their way", "in the bucket"])
-def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong(rotten: bool) -> None:
-    """Each look reads a segment that does not prove itself twice."""
+def test_damaged_batches_of_a_producer_are_read_again(rotten: bool) -> None:
+    """Each attempt reads a damaged segment twice."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:
@@ -108,15 +109,15 @@ def test_older_batches_of_a_producer_are_read_again_where_their_bytes_come_wrong
         rig.brokers[2].faults.rules.append(
             FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
         )
-        heir = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        known = heir.log.producers.get(7)
+        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        known = new_leader.log.producers.get(7)
         assert known is not None
         assert ([each.base_offset for each in known.batches] == [7, 8, 9, 10, 11]) is not rotten
 
     rig.run(scenario)
 
 
-def test_a_new_follower_that_leads_later_knows_retries_of_what_is_cold() -> None:
+def test_new_follower_that_leads_later_finds_retries_of_cold_batches() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Parked callers: order, leaving early, and the bound."""
+"""Parked callers: order, early removal, and the bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_callers_wake_in_the_order_of_their_offsets() -> None:
     assert len(waiting) == 0
 
 
-def test_who_left_is_not_woken_and_takes_no_room() -> None:
+def test_unparked_caller_is_not_woken_and_takes_no_room() -> None:
     waiting: Purgatory[int] = Purgatory(limit=2)
     for offset in range(1000):
         waiting.unpark(waiting.park(offset, 1_000_000))
@@ -37,7 +37,7 @@ def test_one_caller_too_many_is_refused() -> None:
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
 
 
-def test_all_wake_when_the_partition_goes() -> None:
+def test_all_callers_wake_when_the_partition_moves() -> None:
     waiting: Purgatory[int] = Purgatory()
     waiting.park(1, 9)
     waiting.unpark(waiting.park(2, 8))

@@ -1,4 +1,4 @@
-"""What readers see of a partition, where it is led and where it is followed: what is committed, and nothing else."""
+"""Reads from leader and follower replicas return committed records and nothing else."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tiered.replication.leader_replica import LeaderReplica
 
 
 def heard(replica: LeaderReplica, offset: int) -> None:
-    """The follower has all below."""
+    """Records a fetch of a follower that has all records below."""
     asked = PartitionFetch(TOPIC_ID, TP.partition, replica.leader_epoch, offset, 0, 0, 0)
     replica.handle_follower_fetch(2, INCARNATIONS[2], asked, 0)
 
 
 async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
-    """A leader, and a copy that has ten records of which five are known to be committed."""
+    """Returns a leader, and a follower that has ten records, five of them known to be committed."""
     peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
@@ -52,7 +52,7 @@ async def behind(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     return replica, copy
 
 
-def test_a_leader_shows_what_is_committed() -> None:
+def test_leader_serves_committed_records_only() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -60,19 +60,19 @@ def test_a_leader_shows_what_is_committed() -> None:
         for number in range(10):
             append_batch(replica, number)
         heard(replica, 4)
-        found = replica.read_now(0, 1 << 20)
+        found = replica.reads.read_now(0, 1 << 20)
         assert found is not None and read_bytes(found.data) == read_log(replica.log)[: found.size]
         assert found.size == 4 * len(batch(0)) and found.high_watermark == 4
-        beyond = replica.read_now(7, 1 << 20)
+        beyond = replica.reads.read_now(7, 1 << 20)
         assert beyond is not None and beyond.size == 0, "in the log, and not committed"
         with pytest.raises(Refused) as refused:
-            replica.read_now(11, 1 << 20)
+            replica.reads.read_now(11, 1 << 20)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
     rig.run(scenario)
 
 
-def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_committed() -> None:
+def test_read_committed_shows_a_transaction_after_its_marker() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def scenario() -> None:
@@ -83,12 +83,12 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
         heard(replica, 2)
 
         def shown(read_committed: bool) -> int:
-            found = replica.read_now(0, 1 << 20, read_committed)
+            found = replica.reads.read_now(0, 1 << 20, read_committed)
             assert found is not None
             return found.size
 
         assert shown(False) == log.size_bytes and shown(True) == len(batch(0))
-        assert replica.last_stable_offset == replica.offset_snapshot()[1] == 1
+        assert replica.last_stable_offset == replica.reads.offset_snapshot()[1] == 1
         log.append_as_follower(marker(2, 7, commit=True), now_ms=NOW)
         replica.on_config_changed()
         assert replica.last_stable_offset == 1, "its marker is not committed"
@@ -99,7 +99,7 @@ def test_a_transaction_is_shown_to_who_reads_what_is_decided_once_its_marker_is_
     rig.run(scenario)
 
 
-def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_from_nowhere() -> None:
+def test_cold_records_are_read_from_the_bucket_and_deleted_ones_nowhere() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -108,33 +108,34 @@ def test_what_is_not_here_any_more_is_read_from_the_bucket_and_what_was_deleted_
             append_batch(replica, number)
         manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         while (written := await replica.cold.uploader.upload_next(replica.log, manifest, 0, 60)) is not None:
-            replica.manifest = manifest = written
+            manifest = written
+            replica.unified_log.update_manifest(manifest)
         await replica.log.drop_local_below(manifest.cold_end_offset)
-        assert replica.read_now(0, 1 << 20) is None, "only the bucket can answer"
-        assert read_bytes((await replica.read(0, 1)).data)[:8] == bytes(8)
+        assert replica.reads.read_now(0, 1 << 20) is None, "only the bucket can answer"
+        assert read_bytes((await replica.reads.read(0, 1)).data)[:8] == bytes(8)
         await replica.delete_records(10)
         with pytest.raises(Refused) as refused:
-            replica.read_now(9, 1)
+            replica.reads.read_now(9, 1)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
     rig.run(scenario)
 
 
-def test_an_answer_of_the_bucket_that_comes_late_changes_no_newer_manifest() -> None:
+def test_late_reply_of_the_bucket_replaces_no_newer_manifest() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1])
         older = await replica.cold.manifests.take_over(replica.partition_id, "t", 0)
         newer = replace(older, sequence=older.sequence + 1)
-        replica.manifest = newer
-        replica.manifest = older
+        replica.unified_log.update_manifest(newer)
+        replica.unified_log.update_manifest(older)
         assert replica.manifest is newer
 
     rig.run(scenario)
 
 
-def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
+def test_uncommitted_record_is_not_found_by_timestamp() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -153,7 +154,7 @@ def test_no_record_that_is_not_committed_is_found_by_its_time() -> None:
     rig.run(scenario)
 
 
-def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() -> None:
+def test_follower_in_the_isr_serves_committed_records() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -174,8 +175,8 @@ def test_a_follower_shows_what_it_knows_to_be_committed_while_it_is_in_sync() ->
     ("offset", "code"),
     [(11, Code.OFFSET_NOT_AVAILABLE), (12, Code.OFFSET_NOT_AVAILABLE), (13, Code.OFFSET_OUT_OF_RANGE)],
 )
-def test_what_is_committed_and_on_its_way_is_not_out_of_range(offset: int, code: Code) -> None:
-    """Else a consumer that was sent here would begin anew somewhere else."""
+def test_committed_record_not_copied_yet_is_not_out_of_range(offset: int, code: Code) -> None:
+    """After OFFSET_OUT_OF_RANGE, a consumer that was sent here would reset its offset."""
     rig = ReplicationRig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Followers copy from their leaders in virtual time: what is there, what parted, what is in the bucket only."""
+"""Followers copy from their leaders in virtual time: new records, diverged logs, records that only the bucket has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
 
 async def until(done: Callable[[], object]) -> None:
-    """Looks again until it is so; virtual time passes meanwhile."""
+    """Waits in virtual time until the condition holds."""
     for _ in range(2000):
         if done():
             return
@@ -38,17 +38,18 @@ async def fill(replica: LeaderReplica, count: int) -> None:
 
 
 async def upload(replica: LeaderReplica) -> int:
-    """All closed segments are cold; the cold end."""
+    """Makes all closed segments cold; returns the cold end."""
     manifest = await replica.cold.manifests.take_over(replica.partition_id, "t", replica.leader_epoch)
     while True:
         stable = replica.last_stable_offset
         written = await replica.cold.uploader.upload_next(replica.log, manifest, replica.leader_epoch, stable)
         if written is None:
             return manifest.cold_end_offset
-        replica.manifest = manifest = written
+        manifest = written
+        replica.unified_log.update_manifest(manifest)
 
 
-def test_what_is_produced_is_copied_and_committed() -> None:
+def test_produced_records_are_copied_and_committed() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -67,7 +68,7 @@ def test_what_is_produced_is_copied_and_committed() -> None:
     rig.run(scenario)
 
 
-def test_a_question_waits_at_the_leader() -> None:
+def test_fetch_waits_at_the_leader() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -84,7 +85,7 @@ def test_a_question_waits_at_the_leader() -> None:
     rig.run(scenario)
 
 
-def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> None:
+def test_idle_partition_is_not_fetched_with_each_batch_of_a_busy_one() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -108,7 +109,7 @@ def test_a_quiet_partition_is_not_asked_for_with_each_batch_of_a_busy_one() -> N
     rig.run(scenario)
 
 
-def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goes_on() -> None:
+def test_follower_flushes_after_a_truncation_before_it_continues() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -135,7 +136,7 @@ def test_a_follower_cuts_what_its_leader_does_not_have_and_flushes_before_it_goe
     rig.run(scenario)
 
 
-def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
+def test_nothing_is_fetched_until_a_truncation_is_durable() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -159,7 +160,7 @@ def test_nothing_is_asked_for_after_a_cut_until_it_is_durable() -> None:
     rig.run(scenario)
 
 
-def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
+def test_follower_with_flush_ack_fetches_from_its_fsynced_end() -> None:
     rig = ReplicationRig(config=TopicConfig(flush="ack"))
 
     async def scenario() -> None:
@@ -178,7 +179,7 @@ def test_with_flush_ack_a_follower_says_only_what_it_has_fsynced() -> None:
     rig.run(scenario)
 
 
-def test_a_new_follower_begins_behind_what_is_cold() -> None:
+def test_new_follower_starts_at_the_cold_end() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -199,7 +200,7 @@ def test_a_new_follower_begins_behind_what_is_cold() -> None:
     rig.run(scenario)
 
 
-def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
+def test_follower_too_far_behind_restarts_at_the_cold_end() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -222,7 +223,7 @@ def test_a_follower_that_is_too_far_behind_begins_behind_what_is_cold() -> None:
     rig.run(scenario)
 
 
-def test_the_bucket_is_asked_again_until_it_answers() -> None:
+def test_restore_is_retried_until_the_bucket_replies() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -264,8 +265,8 @@ def test_below_the_log_start_there_is_nothing_to_copy() -> None:
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
-def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copies_from(dropped: bool) -> None:
-    """Its leader was elected uncleanly, and never had what the follower had let go."""
+def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bool) -> None:
+    """The leader was elected uncleanly, and never had the records that the follower deleted."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -287,7 +288,7 @@ def test_a_follower_whose_log_starts_behind_its_leaders_end_starts_where_it_copi
     rig.run(scenario)
 
 
-def test_an_earlier_copy_changes_nothing_any_more() -> None:
+def test_stopped_replica_changes_nothing() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -305,7 +306,7 @@ def test_an_earlier_copy_changes_nothing_any_more() -> None:
     rig.run(scenario)
 
 
-def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
+def test_all_replicas_match_the_new_leader_after_a_failover() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -335,7 +336,7 @@ def test_after_a_failover_everybody_has_what_the_new_leader_has() -> None:
     rig.run(scenario)
 
 
-def test_a_leader_that_does_not_answer_is_asked_again_after_pauses() -> None:
+def test_fetches_to_a_silent_leader_are_retried_after_pauses() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -390,7 +391,7 @@ def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
     rig.run(scenario)
 
 
-def test_a_follower_drops_only_what_is_cold() -> None:
+def test_follower_deletes_only_cold_segments() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, local_retention_bytes=1))
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What a follower gives up: records that parted, and a log for what the bucket has, only where that is more."""
+"""Records that a follower drops: those that diverged, and its whole log for the bucket's if the bucket has more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.replication.test_replica_fetcher import fill, same, until, uploa
 from tiered.errors import Unavailable
 
 
-def test_what_is_cut_is_not_committed_any_more() -> None:
+def test_truncation_lowers_the_followers_high_watermark() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -31,7 +31,7 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["led by now", "grown by now"])
-def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(gone: bool) -> None:
+def test_log_that_grew_meanwhile_is_not_restarted_at_the_cold_end(gone: bool) -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -52,7 +52,7 @@ def test_a_log_that_went_on_meanwhile_does_not_begin_anew_behind_what_is_cold(go
     rig.run(scenario)
 
 
-def test_a_log_never_goes_for_a_bucket_that_has_less() -> None:
+def test_log_is_never_replaced_by_a_bucket_that_has_less() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Several partitions and one leader: who asks together, and who waits for whom."""
+"""Several partitions of one leader: which of them share a fetch, and which waits for which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered.replication.leader_replica import ACKS_ALL
 from tiered.replication.replica_fetcher import IN_FLIGHT_MAX, LAST_FETCH_WAIT_MS, FetcherSettings
 
 
-def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_for_the_questions_of_others() -> None:
+def test_partitions_of_a_leader_that_is_not_ready_share_the_next_fetch() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
@@ -43,12 +43,12 @@ def test_partitions_whose_leader_is_not_ready_ask_together_again_and_none_waits_
 
 
 async def opened(rig: ReplicationRig, places: list[TopicPartition]) -> None:
-    """The logs of broker 2 are there: to follow them takes no time."""
+    """Opens the logs of broker 2 beforehand, so that following them takes no time."""
     for tp in places:
         await rig.brokers[2].open_log(tp)
 
 
-def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_them_is_answered() -> None:
+def test_due_partition_is_fetched_after_the_last_parked_fetch() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 1)]
 
@@ -72,7 +72,7 @@ def test_whoever_comes_due_while_all_questions_wait_asks_as_soon_as_the_last_of_
     rig.run(scenario)
 
 
-def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
+def test_fetches_of_idle_partitions_wait_as_long_as_they_may() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX)]
 
@@ -94,7 +94,7 @@ def test_where_all_is_quiet_every_question_waits_as_long_as_it_may() -> None:
     rig.run(scenario)
 
 
-def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_for_long() -> None:
+def test_new_partition_is_fetched_at_once_among_idle_ones() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + 2)]
 
@@ -123,8 +123,8 @@ def test_a_new_partition_is_asked_for_at_once_where_all_others_have_been_quiet_f
 
 
 @pytest.mark.parametrize("new", [2, 3, 40])
-def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) -> None:
-    """They come one after the other, some while that question is being given up."""
+def test_many_new_partitions_cancel_the_last_fetch_once(new: int) -> None:
+    """The partitions come one after the other, some while that fetch is being cancelled."""
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(IN_FLIGHT_MAX + new)]
 
@@ -151,7 +151,7 @@ def test_many_new_partitions_end_the_wait_of_the_last_question_once(new: int) ->
     rig.run(scenario)
 
 
-def test_partitions_that_fail_together_ask_together_again() -> None:
+def test_partitions_that_fail_together_share_the_next_fetch() -> None:
     rig = ReplicationRig()
     places = [TopicPartition("t", number) for number in range(8)]
 
@@ -167,7 +167,7 @@ def test_partitions_that_fail_together_ask_together_again() -> None:
     rig.run(scenario)
 
 
-def test_that_a_leader_answers_no_more_is_told_once() -> None:
+def test_lost_contact_to_a_leader_is_reported_once() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from."""
+"""The choice of the replica that a consumer reads from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tiered.replication.replica_selector import ReplicaView, select_replica
 LEADER = ReplicaView(1, "a", 0, 10)
 
 
-def test_the_one_in_its_rack_that_has_it_and_is_furthest() -> None:
+def test_replica_in_the_rack_with_the_highest_end_is_selected() -> None:
     others = [
         ReplicaView(2, "b", 0, 9),
         ReplicaView(3, "b", 0, 10),

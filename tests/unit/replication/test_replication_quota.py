@@ -1,4 +1,4 @@
-"""Rates of replicas that move: the budget, the lists, and copies that are held at either end."""
+"""Rates of throttled replicas: the budget, the lists, and throttled fetches on either side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = 1_000_000_000
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it(seed: int) -> None:
+def test_copied_bytes_match_the_rate_and_exceed_it_by_one_second(seed: int) -> None:
     rng = random.Random(seed)
     rate = rng.choice([1_000, 77_777, 10**9])
     lump = rate * rng.choice([1, 10, 5_000]) // 100
@@ -47,7 +47,7 @@ def test_what_is_copied_makes_the_rate_and_not_more_than_a_saved_second_above_it
         assert copied >= rate * (seconds - 1.1)
 
 
-def test_without_a_rate_nobody_waits_and_at_none_everybody_does() -> None:
+def test_unlimited_rate_never_pauses_and_rate_zero_always_does() -> None:
     throttle = ReplicationQuota()
     throttle.record(1 << 40, 0)
     assert throttle.pause_ns(0) == 0
@@ -55,7 +55,7 @@ def test_without_a_rate_nobody_waits_and_at_none_everybody_does() -> None:
     assert throttle.set_rate(UNLIMITED, 6).pause_ns(6) == 0
 
 
-def test_what_is_owed_stays_owed_in_bytes_when_the_rate_changes() -> None:
+def test_debt_keeps_its_bytes_when_the_rate_changes() -> None:
     throttle = ReplicationQuota().set_rate(1_000, 0)
     throttle.record(1_500, 0)
     assert throttle.pause_ns(0) == SECOND // 2
@@ -72,11 +72,11 @@ def test_a_list_names_replicas_or_all() -> None:
     assert named(("0:1",), 0, 1) and not named(("1:1",), 0, 1), "another list"
 
 
-def test_the_lists_of_a_move_are_who_has_it_and_who_gets_it() -> None:
+def test_throttled_lists_of_a_reassignment_name_old_and_new_replicas() -> None:
     assert list_throttled_replicas({1: ((1, 2), (2, 3)), 0: ((1,), (1,))}) == (("0:1", "1:1", "1:2"), ("1:3",))
 
 
-def test_a_follower_that_is_behind_copies_at_the_rate_and_others_at_once() -> None:
+def test_follower_that_lags_copies_at_the_rate_and_others_at_once() -> None:
     listed = TopicConfig(segment_bytes=1 << 20, follower_replication_throttled_replicas=("0:2",))
     rig = ReplicationRig(config=listed)
 

@@ -1,4 +1,4 @@
-"""A pass that fails is made again, what it left in the bucket goes, and who was fenced leads no more."""
+"""A failed tiering pass is repeated, its objects are deleted, and a fenced leader resigns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLED = UPLOAD_IN_FLIGHT_MS / 1000 + Settings().tiered_object_delete_delay_ms 
 
 
 class Passes:
-    """The loop of one broker over one partition, running."""
+    """The running tiering loop of one broker over one partition."""
 
     def __init__(self, broker: BrokerRig, replica: LeaderReplica) -> None:
         self.fenced: list[LeaderReplica] = []
@@ -40,7 +40,7 @@ class Passes:
         self._task = asyncio.create_task(self.tiering.run())
 
     async def over(self, seconds: float) -> None:
-        """Time passes; what is due is done, and writes that come late land when the store is asked for anything."""
+        """Lets time pass; due work is done, and late writes land when the store gets the next request."""
         for _ in range(int(seconds / 10)):
             await asyncio.sleep(10)
             self.tiering.wake(self._replica)
@@ -70,7 +70,7 @@ async def named(replica: LeaderReplica) -> set[str]:
     return {key async for key in replica.cold.manifests.list_keys(manifest)}
 
 
-def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> None:
+def test_partition_with_a_failed_pass_is_retried_before_the_next_tick() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -96,8 +96,8 @@ def test_a_partition_whose_pass_failed_is_tried_again_before_the_next_tick() -> 
     ],
     ids=["landed at once", "lands late"],
 )
-def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
-    """After the sweep that every epoch makes once: a failure sets off another one."""
+def test_object_of_a_failed_upload_is_deleted(fault: FaultRule) -> None:
+    """The failure triggers another sweep, after the one that every leader epoch makes once."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -118,7 +118,7 @@ def test_an_object_that_a_failed_upload_left_goes(fault: FaultRule) -> None:
     rig.run(scenario)
 
 
-def test_who_finds_a_later_leader_in_the_manifest_is_told_of() -> None:
+def test_later_leader_found_in_the_manifest_is_reported() -> None:
     rig = ReplicationRig()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""When closed segments go to the bucket: at once where it is the only other copy, else several together."""
+"""When closed segments are uploaded: at once if the bucket is the only other place for them, else several together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold import uploader
 from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
@@ -22,7 +22,7 @@ INTERVAL = 30.0
 
 
 async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
-    """Fills three segments one second apart from each other; how long after the first something is cold."""
+    """Fills three segments, one second apart; returns how long after the first one a segment is cold."""
     broker = rig.brokers[1]
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
     runs = Tiering(
@@ -38,7 +38,7 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     await asyncio.sleep(0.5)
     began = broker.clock.mono_ns()
     for number in range(3):
-        while replica.waiting_segments <= number and replica.cold_end_offset == 0:
+        while replica.unified_log.waiting_segments <= number and replica.cold_end_offset == 0:
             replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
         runs.on_segment_closed(replica)
         await asyncio.sleep(1)
@@ -48,8 +48,8 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     return (broker.clock.mono_ns() - began) / 1e9
 
 
-def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due() -> None:
-    """A broker that died led ten thousand partitions: what is to be uploaded does not wait for their manifests."""
+def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
+    """A broker that died led ten thousand partitions: uploads do not wait for the takeover of their manifests."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -62,7 +62,7 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
                 )
             )
         busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
-        while busy.waiting_segments < 2:
+        while busy.unified_log.waiting_segments < 2:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
@@ -81,13 +81,13 @@ def test_manifests_that_were_inherited_are_taken_over_when_nothing_else_is_due()
     rig.run(scenario)
 
 
-def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None:
-    """Its first upload was never named: every epoch looks once."""
+def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
+    """Its first upload was never named in a manifest: every leader epoch sweeps once."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
         broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(LeaderReplica.id_of(TP, TOPIC_ID), TP.topic, 0)
+        await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, 0)
         heir = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
         left = segment_key(heir.partition_id, 0, 0, "ab" * 16)
         await broker.store.put(left, b"never named", if_absent=True)
@@ -108,7 +108,7 @@ def test_what_an_earlier_leader_left_goes_though_nothing_was_ever_cold() -> None
     rig.run(scenario)
 
 
-def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_due(
+def test_pending_takeover_runs_although_uploads_are_always_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uploader, "TOGETHER_BYTES", 4000)
@@ -145,8 +145,8 @@ def test_manifest_that_was_inherited_is_taken_over_although_uploads_are_always_d
     rig.run(scenario)
 
 
-def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> None:
-    """The manifest change names those before it, and the pass counts as good."""
+def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
+    """The manifest change names the objects before it, and the pass counts as good."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
@@ -166,10 +166,10 @@ def test_object_whose_reply_was_lost_among_others_goes_with_a_later_sweep() -> N
         task = asyncio.create_task(runs.run())
 
         async def cold(segments: int) -> None:
-            while replica.waiting_segments < segments:
+            while replica.unified_log.waiting_segments < segments:
                 replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
             runs.on_segment_closed(replica)
-            while replica.waiting_segments:
+            while replica.unified_log.waiting_segments:
                 await asyncio.sleep(0.1)
 
         await cold(1)

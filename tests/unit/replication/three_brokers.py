@@ -1,7 +1,7 @@
-"""A cluster without a wire: roles, copies and in-sync sets of several brokers under the real controller's decisions.
+"""A cluster without a network: leaders, followers and ISRs of several brokers under the real controller's decisions.
 
-What the metadata log and the network do stands in for by calls: a decision is committed when it is made, and each
-broker hears of it a little later, in order.
+Calls stand in for the metadata log and the network: a decision is committed when it is made, and each broker gets it a
+little later, in order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BrokerProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Registers a new incarnation, and runs."""
+        """Registers a new incarnation, and runs it."""
         cluster, broker = self._cluster, self.broker
         self.incarnation = encode_uuid(uuid.UUID(int=cluster.rng.getrandbits(128), version=4))
         self.settings = Settings(node_id=self.node_id, replica_lag_time_max_ms=3_000, replica_fetch_wait_max_ms=200)
@@ -97,7 +97,7 @@ class BrokerProcess:
         await directory.write_boot_mark()
 
     def receive_image(self, image: Image) -> None:
-        """What is committed, on its way."""
+        """Delivers a committed image."""
         if self.running:
             self._image_queue.put_nowait(image)
 
@@ -109,7 +109,7 @@ class BrokerProcess:
             await self.partitions.apply_image(old, image, self.settings)
 
     async def kill(self) -> None:
-        """The process dies; the page cache lives."""
+        """Kills the process; the page cache survives."""
         self.running = False
         self.broker.store.revoke()
         self.broker.disk.revoke()
@@ -123,7 +123,7 @@ class BrokerProcess:
 
 
 class RoutedPeers(DirectPeers):
-    """Finds the replica of a broker that runs, for an incarnation that it knows."""
+    """Finds the replica of a running broker, for an incarnation that it knows."""
 
     def __init__(self, cluster: ThreeBrokers) -> None:
         super().__init__(cluster.rig)
@@ -155,14 +155,14 @@ class ThreeBrokers:
         self.rig.loop.run(scenario())
 
     async def start(self, replication_factor: int = 3, **configs: str) -> None:
-        """All run, and the topic is there."""
+        """Starts all brokers and creates the topic."""
         for member in self.members.values():
             await member.start()
         given = {name.replace("_", "."): text for name, text in configs.items()}
         await self.submit(requests.CreateTopic("t", 1, replication_factor, configs=given))
 
     async def submit(self, request: Any, timeout: float = 10.0) -> Any:
-        """As `Broker.submit`."""
+        """Submits a request, like the broker's controller channel."""
         lost_message = self.lost_message()
         await asyncio.sleep(self.rng.uniform(0, 0.05))
         if lost_message == "ask":
@@ -180,7 +180,7 @@ class ThreeBrokers:
         return decision.reply
 
     async def fence(self, node: int) -> None:
-        """The controller misses it."""
+        """Fences a broker, as the controller does with a silent one."""
         known = self.controller.image.brokers[node]
         await self.submit(requests.FenceBroker(node, known.incarnation))
 
@@ -189,7 +189,7 @@ class ThreeBrokers:
         return self.controller.image.topics["t"].partitions[0]
 
     def leader(self) -> LeaderReplica | None:
-        """Who leads by the controller's word, and knows it."""
+        """Returns the replica that leads by the controller's image, once its broker knows."""
         member = self.members.get(self.partition.leader)
         replica = member.partitions.find_leader(TP) if member is not None and member.running else None
         return replica if replica is not None and replica.leader_epoch == self.partition.leader_epoch else None

@@ -1,4 +1,4 @@
-"""Of a flood of warnings one is said every ten seconds, and it says how many were not."""
+"""One warning is logged every ten seconds, with the number of suppressed ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.unit.hot.fixtures import FixedClock
 from tiered.log_limiter import LogLimiter, StateLogLimiter
 
 
-def test_those_that_follow_soon_are_counted_and_told_with_the_next() -> None:
+def test_warnings_that_follow_soon_are_counted() -> None:
     clock = FixedClock()
     quiet = LogLimiter(clock)
     assert [quiet.admit("a") for _ in range(4)] == [0, None, None, None]
@@ -18,12 +18,12 @@ def test_those_that_follow_soon_are_counted_and_told_with_the_next() -> None:
     assert quiet.admit("a") == 1
 
 
-def test_kinds_are_apart() -> None:
+def test_kinds_of_warnings_are_limited_separately() -> None:
     quiet = LogLimiter(FixedClock())
     assert [quiet.admit(kind) for kind in ("a", "b", "a", "b")] == [0, 0, None, None]
 
 
-def test_a_state_that_lasts_is_said_ever_more_seldom_and_at_once_when_it_begins_again() -> None:
+def test_lasting_state_is_logged_ever_less_until_it_starts_again() -> None:
     clock, said = FixedClock(), list[int]()
     waning = StateLogLimiter(clock)
     for second in range(7200):

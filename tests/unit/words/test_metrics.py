@@ -1,4 +1,4 @@
-"""Metrics: what is counted and the text that Prometheus reads."""
+"""Metrics: recorded values, and the text that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_gauges_are_set_read_and_removed() -> None:
     assert (size.value("b"), size.value("c")) == (0, 1)
 
 
-def test_text_is_what_prometheus_reads() -> None:
+def test_rendered_text_is_in_prometheus_format() -> None:
     metrics = Metrics()
     metrics.counter("b_total", "Bees.", ("kind",)).inc(3, 'a"b\\c\n')
     metrics.counter("a_total", "Ays.")
@@ -71,7 +71,7 @@ def test_no_metrics_are_no_text() -> None:
     assert Metrics().render() == ""
 
 
-def test_a_counter_may_be_kept_where_it_is_counted() -> None:
+def test_counter_reads_from_its_function() -> None:
     taken = [0, 7]
     counter = Metrics().counter("taken_total", "Taken.", ("what",))
     counter.set_function(lambda: {("second",): taken[1]})
@@ -80,7 +80,7 @@ def test_a_counter_may_be_kept_where_it_is_counted() -> None:
     assert list(counter.lines()) == ['taken_total{what="second"} 8']
 
 
-def test_topics_that_are_too_many_share_one_sample() -> None:
+def test_surplus_topics_share_one_sample() -> None:
     values = {"a": 1.0, "b": 5.0, "c": 2.0, "d": 2.0}
     assert limit_topics(values, 4) == {("a",): 1, ("b",): 5, ("c",): 2, ("d",): 2}
     assert limit_topics(values, 2) == {("b",): 5, ("c",): 2, (OTHERS,): 3}
@@ -104,7 +104,7 @@ def test_a_series_counts_for_its_histogram() -> None:
     ]
 
 
-def test_histogram_counts_in_parts_and_shows_whole_units() -> None:
+def test_histogram_counts_in_fractions_and_renders_units() -> None:
     metrics = Metrics()
     whole = metrics.histogram("whole_seconds", "h", (0.0005, 0.25, 30))
     parts = metrics.histogram("parts_seconds", "h", (0.0005, 0.25, 30), scale=1_000_000_000)

@@ -20,7 +20,7 @@ async def failing_group(go: asyncio.Event) -> None:
         group.create_task(asyncio.Event().wait())
 
 
-def test_result_and_error_of_the_work_are_those_of_the_caller() -> None:
+def test_caller_gets_result_and_error_of_the_subtask() -> None:
     async def main() -> None:
         go = asyncio.Event()
         go.set()

@@ -1,4 +1,4 @@
-"""Workers: as many calls at once as there are workers, a deadline for each, and no place lost."""
+"""Thread pool: bounded calls at once, a deadline for each, and no thread lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiered.errors import Unavailable
 from tiered.thread_pool import ThreadPool
 
 
-def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
+def test_calls_at_once_are_bounded_by_the_threads() -> None:
     running, most = 0, 0
     lock = threading.Lock()
     gate = threading.Barrier(3)
@@ -48,7 +48,7 @@ def test_results_and_errors_come_back() -> None:
     asyncio.run(main())
 
 
-def test_a_call_over_its_deadline_goes_on_and_keeps_its_place() -> None:
+def test_call_over_its_deadline_continues_and_keeps_its_thread() -> None:
     release, landed = threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -68,7 +68,7 @@ def test_a_call_over_its_deadline_goes_on_and_keeps_its_place() -> None:
     asyncio.run(main())
 
 
-def test_a_caller_that_is_cancelled_while_it_waits_takes_no_place() -> None:
+def test_waiting_caller_that_is_cancelled_takes_no_thread() -> None:
     release = threading.Event()
 
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_a_caller_that_is_cancelled_while_it_waits_takes_no_place() -> None:
     asyncio.run(main())
 
 
-def test_calls_that_wait_have_a_bound_and_are_cancelled_when_the_threads_are_closed() -> None:
+def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
     release = threading.Event()
 
     async def main() -> None:

@@ -1,7 +1,7 @@
 /* Records of many sections as Arrow buffers: one pass that sizes the columns, one that fills them.
  *
- * Both run without the GIL. The buffers they read may be writable and change between the passes, so the second trusts
- * nothing of the first: it holds every write against the room there is. */
+ * Both run without the GIL. The buffers that they read may be writable and change between the passes, so the second
+ * trusts nothing of the first: it checks every write against the allocated size. */
 #include "record.h"
 
 #include <stdlib.h>
@@ -15,7 +15,8 @@ typedef struct {
     long long base_offset, base_timestamp, append_time, count;
 } Input;
 
-/* Offsets, bytes and validity of one Arrow binary column; `rows` and `bytes` are the room, the others what is used. */
+/* Offsets, bytes and validity of one Arrow binary column; `rows` and `bytes` are the allocated sizes, the others
+ * what is used. */
 typedef struct {
     int64_t rows, bytes, nulls;
     int64_t row, used;
@@ -42,7 +43,8 @@ typedef struct {
 
 typedef int (*Visit)(Table *, const Input *, const Parsed *, int64_t offset, int64_t timestamp);
 
-/* Every record in the range, in order. -1 with the fault in table->section, or table->changed set by the visitor. */
+/* Visits every record in the range, in order. Returns -1 with the fault in table->section, or with table->changed set
+ * by the visitor. */
 static int table_pass(Table *table, Visit visit) {
     for (Py_ssize_t i = 0; i < table->input_count; i++) {
         const Input *input = &table->inputs[i];
@@ -137,7 +139,7 @@ static int visit_fill(Table *table, const Input *input, const Parsed *parsed, in
     return 0;
 }
 
-/* A bytes object of `size`, its memory in *memory. */
+/* Returns a bytes object of `size`, with its memory in *memory. */
 static PyObject *buffer_new(int64_t size, void *memory) {
     PyObject *object = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (object != NULL) *(char **)memory = PyBytes_AsString(object);
@@ -183,7 +185,7 @@ static int table_new(Table *table) {
     return 0;
 }
 
-/* Arrow strings are UTF-8, header keys may be anything: the bytes that are not become replacement characters. */
+/* Arrow strings are UTF-8, but header keys may be any bytes: invalid UTF-8 becomes replacement characters. */
 static int keys_to_utf8(Binary *keys) {
     PyObject *parts = PyList_New(0), *nothing = PyBytes_FromStringAndSize(NULL, 0), *joined = NULL;
     PyObject *offsets_object = NULL;
@@ -311,7 +313,7 @@ static int read_columns(Table *table, PyObject *collection) {
     return 0;
 }
 
-/* Takes hold of the buffers of all sections; returns their bytes, or -1. */
+/* Acquires the buffers of all sections. Returns their total size, or -1. */
 static Py_ssize_t read_sections(Table *table, PyObject *sequence) {
     PyObject *sections = PySequence_Tuple(sequence);
     Py_ssize_t total = 0;
@@ -355,7 +357,7 @@ static int run(Table *table, Visit visit, int release) {
     return outcome;
 }
 
-/* All rows and bytes that were sized have been filled: nothing is left as the allocator gave it. */
+/* True if all sized rows and bytes are filled: no memory is left uninitialized. */
 static int is_full(const Table *table) {
     return table->row == table->rows && (!(table->columns & KEY) || table->key.used == table->key.bytes) &&
            (!(table->columns & VALUE) || table->value.used == table->value.bytes) &&

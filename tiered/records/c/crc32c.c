@@ -1,8 +1,8 @@
-/* CRC-32C in the fastest of three ways that the processor knows.
+/* CRC-32C by the fastest of three methods that the processor supports.
  *
  * Tables: eight bytes at a time, everywhere.
  * CRC instruction (x86 SSE4.2, ARM): takes one word a cycle but gives its result three cycles later. So three
- * neighbouring blocks are summed at once, and the sums joined: a CRC followed by n zero bytes is the CRC times x^(8n)
+ * neighbouring blocks are summed at once, and the sums combined: a CRC followed by n zero bytes is the CRC times x^(8n)
  * modulo the polynomial, which is four table look-ups for each of the two lengths of block used.
  * Carry-less multiplication (x86 AVX-512): 256 bytes are held as sixteen polynomials, each moved over the next 256
  * bytes by multiplying it with a power of x modulo the polynomial; what is left at the end is summed as data. */
@@ -187,7 +187,7 @@ uint32_t crc32c_extend(uint32_t crc, const uint8_t *data, size_t size) {
     return ~ways[way_count - 1](~crc, data, size);
 }
 
-/* The sum of data by each way that this processor knows: for tests, which otherwise would see the fastest only. */
+/* Returns the CRC of data by each method that this processor supports: tests would otherwise see the fastest only. */
 PyObject *native_crc32c_ways(PyObject *self, PyObject *object) {
     Py_buffer data;
     (void)self;
@@ -202,7 +202,7 @@ PyObject *native_crc32c_ways(PyObject *self, PyObject *object) {
     return sums;
 }
 
-/* (data, value=0), by position: a call must not cost more than the sum of a small batch. */
+/* Takes (data, value=0) by position: a call must not cost more than the CRC of a small batch. */
 PyObject *native_crc32c(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Py_buffer data;
     unsigned long crc = 0;

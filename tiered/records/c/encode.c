@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 #define VARINT_MOST 10
-/* Around key and value of one record: length, attributes, two deltas, two lengths and the number of headers. */
+/* Limit on the bytes around key and value of one record: length, attributes, two deltas, two lengths and the number of
+ * headers. */
 #define RECORD_MOST (7 * VARINT_MOST)
 
 typedef struct {
@@ -56,7 +57,7 @@ static void put_bytes(Out *out, const void *data, Py_ssize_t size) {
     out->used += (size_t)size;
 }
 
-/* One (name, value or None) pair; what it points to lives as long as the pair. */
+/* One (name, value or None) pair. Its pointers are valid as long as the pair. */
 static int header_read(PyObject *pair, Header *header) {
     if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
         PyErr_SetString(PyExc_TypeError, "a header is a tuple of name and value");
@@ -71,7 +72,7 @@ static int header_read(PyObject *pair, Header *header) {
     return PyBytes_AsStringAndSize(value, (char **)&header->value, &header->value_size);
 }
 
-/* Bytes of all headers with their number; -1 on error. */
+/* Returns the bytes of all headers with their number, or -1 on error. */
 static Py_ssize_t headers_size(PyObject *headers) {
     Py_ssize_t count = PyTuple_Size(headers);
     size_t size = varint_size(count);
@@ -153,7 +154,7 @@ PyObject *native_encode_records(PyObject *self, PyObject *args, PyObject *kwargs
     Out out = {0};
     (void)self;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|L", names, &sequence, &base_timestamp)) return NULL;
-    /* A tuple of our own: the code that a buffer may run cannot take records away while they are read. */
+    /* A private tuple: code that runs when a buffer is acquired cannot remove records while they are read. */
     if ((records = PySequence_Tuple(sequence)) == NULL) return NULL;
     Py_ssize_t count = PyTuple_Size(records), i = 0;
     while (i < count && encode_one(&out, PyTuple_GetItem(records, i), base_timestamp, i) == 0) i++;

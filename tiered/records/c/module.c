@@ -1,4 +1,4 @@
-/* The module `tiered.records._native`: the C twin of pure.py, where each function is described. */
+/* The module `tiered.records._native`: the functions of pure.py in C. pure.py describes each of them. */
 #include "native.h"
 
 PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;

@@ -1,5 +1,5 @@
-/* What the files of the extension share. Everything here reads bytes that nobody has checked: no length or count is
- * used before it is held against the bytes that are there. Limited API of Python 3.11 only. */
+/* Shared declarations of the extension. All code here reads unchecked bytes: every length and count is compared with
+ * the bytes that are there before it is used. Limited API of Python 3.11 only. */
 #ifndef TIERED_NATIVE_H
 #define TIERED_NATIVE_H
 
@@ -7,18 +7,18 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Work on fewer bytes keeps the GIL: who lets it go may wait for a whole switch interval (5 ms) to get it back. Sums
- * run at tens of GB/s, so they are long only from here on; records take ten times as long for their bytes. */
+/* Work on fewer bytes keeps the GIL: after a release it may take a whole switch interval (5 ms) to get it back. CRCs
+ * run at tens of GB/s, so they take long only from here on. Records take ten times as long for the same bytes. */
 #define RELEASE_SUM_BYTES (4 * 1024 * 1024)
 #define RELEASE_RECORD_BYTES (512 * 1024)
 
-/* Records and headers that become objects at once, unless a caller says another bound. As in model.py. */
+/* Default limit on records and headers that become objects at once, as in model.py. */
 #define OBJECTS_MAX (1 << 20)
 
 /* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
 extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type;
 
-/* A new instance of a named tuple with room for `size` items, to be filled by PyTuple_SetItem. */
+/* Returns a new instance of a named tuple with room for `size` items, to be filled by PyTuple_SetItem. */
 PyObject *named_tuple(PyObject *type, Py_ssize_t size);
 
 uint32_t crc32c_extend(uint32_t crc, const uint8_t *data, size_t size);

@@ -46,7 +46,8 @@ typedef struct {
     Fault fault;
 } Section;
 
-/* Bytes of a zigzag varint at *at, never at `end` or beyond; `most` bounds its bytes, `last` the value of the last. */
+/* Reads a zigzag varint at *at, never at `end` or beyond. `most` bounds its bytes, `last` the value of its last
+ * byte. */
 static inline Fault varint(const uint8_t **at, const uint8_t *end, int most, uint8_t last, uint64_t *out) {
     const uint8_t *p = *at;
     uint64_t value = 0;
@@ -82,7 +83,7 @@ static inline Fault varint64(const uint8_t **at, const uint8_t *end, int64_t *ou
     return fault;
 }
 
-/* A length and that many bytes; `least` is -1 where null is allowed, else 0. */
+/* Reads a length and that many bytes; `least` is -1 where null is allowed, else 0. */
 static inline Fault span(const uint8_t **at, const uint8_t *end, int32_t least, Fault bad, Span *out) {
     int32_t size;
     Fault fault = varint32(at, end, &size);
@@ -136,7 +137,7 @@ static inline int section_open(Section *section, const void *data, Py_ssize_t si
     return section->fault == FINE ? 0 : -1;
 }
 
-/* 1 with the next record, 0 at the end, -1 with `fault` set. */
+/* Returns 1 with the next record, 0 at the end, -1 with `fault` set. */
 static inline int section_next(Section *section, Parsed *parsed) {
     if (section->number == section->count) {
         if (section->at == section->end) return 0;
@@ -154,7 +155,8 @@ static inline int section_next(Section *section, Parsed *parsed) {
     return 1;
 }
 
-/* Offset and timestamp of the record that section_next gave last; -1 with `fault` set when they pass 64 bits. */
+/* Computes offset and timestamp of the last record of section_next. Returns -1 with `fault` set if they exceed
+ * 64 bits. */
 static inline int section_place(Section *section, const Parsed *parsed, int64_t base_offset, int64_t base_timestamp,
                                 int64_t append_time, int64_t *offset, int64_t *timestamp) {
     if (__builtin_add_overflow(base_offset, (int64_t)parsed->offset_delta, offset))
@@ -170,10 +172,10 @@ static inline int section_place(Section *section, const Parsed *parsed, int64_t 
 
 #define FAULT_ROOM 96
 
-/* Says `fault` in the words of pure.py. */
+/* Formats `fault` with the text of pure.py. */
 void section_say(const Section *section, char *words, size_t room);
 
-/* Sets Corrupt from `fault`; always NULL. */
+/* Sets Corrupt from `fault`. Always returns NULL. */
 PyObject *section_raise(const Section *section);
 
 #endif

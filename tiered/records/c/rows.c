@@ -63,7 +63,7 @@ PyObject *native_check_records(PyObject *self, PyObject *args, PyObject *kwargs)
     return Py_NewRef(Py_None);
 }
 
-/* Puts a new reference into a tuple under construction; -1 when it is NULL. */
+/* Puts a new reference into a tuple under construction. Returns -1 if it is NULL. */
 static int put(PyObject *tuple, Py_ssize_t place, PyObject *item) {
     return item == NULL ? -1 : PyTuple_SetItem(tuple, place, item);
 }
@@ -73,7 +73,7 @@ static PyObject *span_object(Span bytes) {
     return PyBytes_FromStringAndSize((const char *)bytes.data, bytes.size);
 }
 
-/* Read a second time with the same checks: making objects may run other code, which may change a writable buffer. */
+/* Reads again with the same checks: object creation may run other code, which may change a writable buffer. */
 static PyObject *headers_object(Section *section, const Parsed *parsed) {
     const uint8_t *at = parsed->headers;
     PyObject *headers = PyTuple_New(parsed->header_count);
@@ -111,14 +111,14 @@ static PyObject *record_object(Section *section, const Parsed *parsed, int64_t o
     return record;
 }
 
-/* How much of a section becomes objects: records from offset `start` on, of `size` bytes and of so many records and
+/* Limits on what becomes objects: records from offset `start` on, of `size` bytes and of so many records and
  * headers together. */
 typedef struct {
     long long start, size, objects;
 } Bounds;
 
-/* Appends the records within the bounds to `rows`: 1 when these are all, 0 when a bound was reached behind at least one
- * record, -1 with `fault` set for the section, -2 with an exception set. */
+/* Appends the records within the limits to `rows`. Returns 1 if these are all, 0 if a limit was reached after at least
+ * one record, -1 with `fault` set for the section, -2 with an exception set. */
 static int rows_within(PyObject *rows, Section *section, long long base_offset, long long base_timestamp,
                        long long append_time, Bounds bounds) {
     Parsed parsed;
@@ -194,7 +194,7 @@ PyObject *native_some_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     return outcome == -2 ? NULL : section_raise(&section);
 }
 
-/* 1 with the first record from offset `start` on that is not earlier than `wanted`, 0 when there is none, -1 with
+/* Returns 1 with the first record from offset `start` on that is not earlier than `wanted`, 0 if there is none, -1 with
  * `fault` set. */
 static int find_at_or_after(Section *section, long long base_offset, long long base_timestamp, long long wanted,
                             long long start, int64_t *offset, int64_t *timestamp) {

@@ -1,4 +1,4 @@
-/* What HTTP needs beside records: the hash that spreads keys, and where JSON values begin and end. */
+/* Helpers of the HTTP API: the hash that spreads keys, and the spans of JSON values. */
 #include "native.h"
 
 #define DEPTH_MAX 64
@@ -30,7 +30,7 @@ PyObject *native_murmur2(PyObject *self, PyObject *data) {
 
 typedef enum { WHOLE, INCOMPLETE, UNEXPECTED, TOO_DEEP } Outcome;
 
-/* After the closing quote of the string whose opening one is before *at. */
+/* Moves *at after the closing quote of the string whose opening quote is before *at. */
 static Outcome json_string(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at) {
     Py_ssize_t i = *at;
     while (i < size && data[i] != '"') i += data[i] == '\\' ? 2 : 1;
@@ -38,7 +38,7 @@ static Outcome json_string(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at)
     return i < size ? WHOLE : INCOMPLETE;
 }
 
-/* After the bracket that closes the one at *at; on a fault *at is the byte to blame. */
+/* Moves *at after the bracket that closes the one at *at. On a fault *at is the faulty byte. */
 static Outcome json_nested(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at) {
     uint64_t braces = 0; /* one bit for each open bracket, the innermost lowest: is it a brace? */
     int depth = 0;
@@ -85,7 +85,7 @@ static Py_ssize_t skip_space(const uint8_t *data, Py_ssize_t size, Py_ssize_t at
     return at;
 }
 
-/* Appends (start, end); -1 on error. */
+/* Appends (start, end). Returns -1 on error. */
 static int span_add(PyObject *spans, Py_ssize_t start, Py_ssize_t end) {
     PyObject *span = Py_BuildValue("nn", start, end);
     int outcome = span == NULL ? -1 : PyList_Append(spans, span);

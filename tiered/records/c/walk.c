@@ -1,4 +1,5 @@
-/* Batches one after the other: header checks and CRC, first without Python objects, so that the GIL can be let go. */
+/* Batches one after the other: header checks and CRC, first without Python objects, so that the GIL can be
+ * released. */
 #include "native.h"
 #include "record.h"
 
@@ -18,7 +19,7 @@
 #define WHY_ROOM (FAULT_ROOM + 16)
 #define FIELDS 12
 
-/* The fields of Walked, in its order. */
+/* The fields of WalkedBatch, in its order. */
 typedef struct {
     int64_t field[FIELDS];
 } Batch;
@@ -38,13 +39,13 @@ static int64_t big(const uint8_t *p, int bytes) {
     return (int64_t)(value << spare) >> spare;
 }
 
-/* Says in `why` what is wrong with a batch, in the words of pure.py; always 0. */
+/* Writes the fault of a batch to `why`, with the text of pure.py. Always returns 0. */
 static int64_t fault(char *why, size_t room, const char *words, long long number, int expected) {
     snprintf(why, room, words, number, expected);
     return 0;
 }
 
-/* Whether the records of an uncompressed batch of `size` bytes are what its header says; if not, `why` is set. */
+/* True if the records of an uncompressed batch of `size` bytes match its header. Otherwise sets `why`. */
 static int records_prove(const uint8_t *p, int64_t size, int64_t count, char *why, size_t room) {
     Section section;
     Parsed parsed;
@@ -57,7 +58,7 @@ static int records_prove(const uint8_t *p, int64_t size, int64_t count, char *wh
     return 0;
 }
 
-/* The size of the batch at p, or 0 with `why` set. */
+/* Returns the size of the batch at p, or 0 with `why` set. */
 static int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, int check_records, char *why,
                             size_t room) {
     if (left < HEADER_BYTES) return fault(why, room, "short", 0, 0);
@@ -161,7 +162,7 @@ static PyObject *walk_object(const Walk *walk) {
     return result;
 }
 
-/* An optional number: None leaves *out alone. */
+/* Reads an optional number: None leaves *out unchanged. */
 static int number_or_none(PyObject *object, Py_ssize_t *out) {
     if (object == NULL || object == Py_None) return 0;
     *out = PyLong_AsSsize_t(object);
@@ -200,7 +201,7 @@ done:
     return result;
 }
 
-/* Whether p[0..size) is one batch that nobody has to look at more closely, at `base_offset`. */
+/* True if p[0..size) is one plain batch that needs no further validation at `base_offset`. */
 static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, int64_t max_bytes) {
     if (size < HEADER_BYTES || size > max_bytes || big(p + 8, 4) != size - LENGTH_FROM || p[16] != MAGIC) return 0;
     int64_t attributes = big(p + 21, 2), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;

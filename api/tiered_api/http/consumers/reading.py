@@ -143,7 +143,7 @@ class ConsumerPoll:
 
     async def _fetch(self, source: AnyPartition, position: int) -> ReadResult:
         if isinstance(source, LeaderReplica):
-            return await source.read(position, self._bytes_left)
+            return await source.reads.read(position, self._bytes_left)
         fetched = await read_remote(self._request, source, position, self._bytes_left, DECODED_PER_BYTE)
         self._remote_ends.append((source, fetched.high_watermark))
         return fetched
@@ -165,11 +165,11 @@ class ConsumerPoll:
                 async with self._request.context.timeout(seconds):
                     for replica, high_watermark in self._local_ends:
                         with contextlib.suppress(Refused):
-                            parked.append((replica, replica.park(more.set, high_watermark + 1)))
+                            parked.append((replica, replica.reads.park(more.set, high_watermark + 1)))
                     await more.wait()
         finally:
             for replica, number in parked:
-                replica.unpark(number)
+                replica.reads.unpark(number)
             for task in waits:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)

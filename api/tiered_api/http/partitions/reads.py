@@ -14,7 +14,12 @@ from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.partitions.produce import find_partition, find_topic
-from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, fetch_bounds
+from tiered_api.http.partitions.remote_partition import (
+    AnyPartition,
+    RemotePartition,
+    fetch_bounds,
+    offset_for_timestamp,
+)
 from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.server.request import HttpRequest
 
@@ -77,7 +82,7 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
         moment = request.query_integer(
             "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
         )
-        found = await source.offset_for_timestamp(moment)
+        found = await offset_for_timestamp(source, moment)
         return (await fetch_bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
@@ -94,12 +99,12 @@ async def fetch(request: HttpRequest, spec: ReadSpec) -> ReadResult:
     try:
         if isinstance(source, RemotePartition):
             return await _fetch_remote(request, spec, source)
-        fetched = await source.read(spec.offset, spec.max_bytes)
+        fetched = await source.reads.read(spec.offset, spec.max_bytes)
         if spec.wait_ms == 0 or fetched.size:
             return fetched
         try:
             async with request.context.timeout(spec.wait_ms / 1000 + 1):
-                return await source.read(spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms)
+                return await source.reads.read(spec.offset, spec.max_bytes, max_wait_ms=spec.wait_ms)
         except TimeoutError:
             return fetched
     except Refused as refused:

@@ -67,7 +67,7 @@ class RemotePartition:
                 await self._pause(no, deadline)
 
     async def read(self, offset: int, max_bytes: int) -> ReadResult:
-        """As `LeaderReplica.read`, without a wait."""
+        """As `LeaderReads.read`, without a wait."""
         fetched = await self._fetch(offset, max_bytes, 0)
         if fetched.size or offset >= fetched.high_watermark:
             return fetched
@@ -83,20 +83,20 @@ class RemotePartition:
 
     async def _fetch(self, offset: int, max_bytes: int, wait_ms: int) -> ReadResult:
         return await self._call_leader(
-            lambda here: here.read(offset, max_bytes, max_wait_ms=wait_ms),
+            lambda here: here.reads.read(offset, max_bytes, max_wait_ms=wait_ms),
             lambda leader: self._context.remote_brokers.fetch(
                 leader, self.tp, self.topic_id, offset, max_bytes, wait_ms
             ),
         )
 
     async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """As `LeaderReplica.offset_for_timestamp`, but it tells the offset only."""
+        """As `LeaderReads.offset_for_timestamp`, but it tells the offset only."""
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
             offset = await self._list_offset(leader, max(timestamp, 0))
             return (offset, -1, -1) if offset >= 0 else None
 
-        return await self._call_leader(lambda here: here.offset_for_timestamp(timestamp), there)
+        return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp), there)
 
     async def fetch_bounds(self) -> tuple[int, int]:
         """Log start and high watermark."""
@@ -186,3 +186,11 @@ async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:
     if isinstance(source, RemotePartition):
         return await source.fetch_bounds()
     return source.log_start_offset, source.high_watermark
+
+
+async def offset_for_timestamp(source: AnyPartition, timestamp: int) -> tuple[int, int, int] | None:
+    """Returns the offset of the first record at or after `timestamp` (ms), as `LeaderReads.offset_for_timestamp`. A
+    remote partition fills in the offset only."""
+    if isinstance(source, RemotePartition):
+        return await source.offset_for_timestamp(timestamp)
+    return await source.reads.offset_for_timestamp(timestamp)

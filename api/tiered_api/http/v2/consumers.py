@@ -24,7 +24,7 @@ from tiered_api.http.consumers.instances import InstanceKey
 from tiered_api.http.consumers.member import Subscription
 from tiered_api.http.consumers.reading import poll_records
 from tiered_api.http.consumers.topic_patterns import TopicPattern
-from tiered_api.http.partitions.remote_partition import fetch_bounds
+from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.server import media_types
 from tiered_api.http.server.errors import (
     FORMAT_MISMATCH,
@@ -273,7 +273,7 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
             source = instance.open_partition(tp)
-            found = await source.offset_for_timestamp(_parse_timestamp(row))
+            found = await offset_for_timestamp(source, _parse_timestamp(row))
             targets.append((tp, found[0] if found is not None else (await fetch_bounds(source))[1]))
         for tp, _ in targets:
             instance.check_assigned(tp)

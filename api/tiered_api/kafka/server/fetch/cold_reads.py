@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_reads import LeaderReads
 from tiered_api.kafka.server.context import KafkaContext
 
 READS_MAX = 256
@@ -48,17 +48,17 @@ class ColdReads:
         self._reads: dict[Key, ColdRead] = {}
         self._reserved_bytes = 0
 
-    def get_or_start(self, replica: LeaderReplica, offset: int, max_bytes: int) -> ColdRead | None:
+    def get_or_start(self, reads: LeaderReads, offset: int, max_bytes: int) -> ColdRead | None:
         """The load of that offset, begun if there was none; None when there are too many."""
-        key = (replica.topic_id, replica.partition, offset)
+        key = (reads.topic_id, reads.partition, offset)
         load = self._reads.get(key)
         if load is None:
-            max_bytes = min(max_bytes, replica.config.segment_bytes)
+            max_bytes = min(max_bytes, reads.unified_log.config.segment_bytes)
             if len(self._reads) >= READS_MAX or (self._reserved_bytes + max_bytes > LOADED_BYTES_MAX and self._reads):
                 return None
             load = self._reads[key] = ColdRead(key, max_bytes)
             self._reserved_bytes += max_bytes
-            load.task = asyncio.ensure_future(self._run(load, replica, offset, max_bytes))
+            load.task = asyncio.ensure_future(self._run(load, reads, offset, max_bytes))
         return load
 
     def release(self, load: ColdRead) -> None:
@@ -78,9 +78,9 @@ class ColdReads:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, load: ColdRead, replica: LeaderReplica, offset: int, max_bytes: int) -> None:
+    async def _run(self, load: ColdRead, reads: LeaderReads, offset: int, max_bytes: int) -> None:
         try:
-            fetched = await replica.read(offset, max_bytes)
+            fetched = await reads.read(offset, max_bytes)
             assert isinstance(fetched.data, bytes), "what is cold is loaded"
             load.data = fetched.data
         except Refused as refused:

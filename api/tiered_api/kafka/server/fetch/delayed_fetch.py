@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import ReadSource
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
@@ -65,7 +65,7 @@ class DelayedFetch:
         version: int,
         correlation_id: int,
         request: ParsedFetch,
-        at_end: Sequence[ReadSource] = (),
+        at_end: Sequence[ReplicaReads] = (),
     ) -> None:
         """`at_end`: all its partitions, if it is known that nobody has to `read` them yet."""
         self._fetches = fetches
@@ -77,7 +77,7 @@ class DelayedFetch:
             (topic, each) for topic in request.topics for each in topic.partitions
         ]
         self._results: list[PartitionResult | None] = [None] * len(self._partitions)
-        self._replicas: list[ReadSource | None] = list(at_end) or [None] * len(self._partitions)
+        self._replicas: list[ReplicaReads | None] = list(at_end) or [None] * len(self._partitions)
         self._bytes_left = min(request.max_bytes, fetches.context.broker.settings.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._bytes_left)
         self._total_bytes = 0
@@ -85,7 +85,7 @@ class DelayedFetch:
         self._is_truncated = False
         """Whether something had to be left for the next fetch."""
         self._cold_reads: dict[int, ColdRead] = {}
-        self._watched: list[tuple[ReadSource, int]] = []
+        self._watched: list[tuple[ReplicaReads, int]] = []
         self._changed: dict[int, None] = {}
         self._reread_scheduled = False
         """Whether it will have a look soon."""
@@ -178,7 +178,7 @@ class DelayedFetch:
                 replica = self._replicas[place] = self._fetches.find_same_topic(
                     self._version, topic, index, rack, before
                 )
-            if epoch >= 0 and epoch != replica.state.leader_epoch:
+            if epoch >= 0 and epoch != replica.leader_epoch:
                 code = FENCED if epoch < replica.leader_epoch else UNKNOWN_EPOCH
                 self._results[place] = PartitionResult(index, code)
                 self._has_error = True
@@ -196,7 +196,7 @@ class DelayedFetch:
         except Unavailable as error:
             self._fail(place, index, Refused(Code.KAFKA_STORAGE_ERROR, str(error)), None)
 
-    def _redirect_to_nearest(self, place: int, source: ReadSource, offset: int) -> bool:
+    def _redirect_to_nearest(self, place: int, source: ReplicaReads, offset: int) -> bool:
         """Whether the consumer is told, at once, to read from a replica that is nearer."""
         rack = self._request.rack
         other = self._fetches.find_nearest_replica(self._connection, source, rack, offset) if rack else None
@@ -205,7 +205,7 @@ class DelayedFetch:
             self._has_error = True
         return other is not None
 
-    def _read_hot(self, place: int, replica: ReadSource, offset: int, max_bytes: int) -> PartitionResult:
+    def _read_hot(self, place: int, replica: ReplicaReads, offset: int, max_bytes: int) -> PartitionResult:
         most = min(max_bytes, self._bytes_left)
         committed = self._request.read_committed
         if self._total_bytes and most <= 0:
@@ -220,7 +220,7 @@ class DelayedFetch:
                 return known[0]
         fetched = replica.read_now(offset, most, committed)
         if fetched is None:
-            assert isinstance(replica, LeaderReplica), "a follower answers for its own disk only"
+            assert isinstance(replica, LeaderReads), "a follower answers for its own disk only"
             return self._read_cold(place, replica, offset, most)
         data, high_watermark, log_start, stable = fetched
         size = data.length if isinstance(data, FileSlice) else len(data)
@@ -233,7 +233,7 @@ class DelayedFetch:
             shared[replica, offset, committed] = found, size
         return found
 
-    def _read_cold(self, place: int, replica: LeaderReplica, offset: int, most: int) -> PartitionResult:
+    def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._fetches.cold_reads
         load = loads.get_or_start(replica, offset, max(most, 0))
         data = b""
@@ -254,7 +254,7 @@ class DelayedFetch:
             self._bytes_left -= len(data)
         return _without_records(replica, replica.partition)._replace(data=data)
 
-    def _fail(self, place: int, index: int, refused: Refused, replica: ReadSource | None) -> None:
+    def _fail(self, place: int, index: int, refused: Refused, replica: ReplicaReads | None) -> None:
         self._has_error = True
         found = PartitionResult(index, refused.code.number)
         if refused.code is Code.OFFSET_OUT_OF_RANGE and replica is not None:
@@ -344,12 +344,12 @@ class DelayedFetch:
         self._read_partition(place)
 
 
-def _without_records(replica: ReadSource, index: int) -> PartitionResult:
+def _without_records(replica: ReplicaReads, index: int) -> PartitionResult:
     """A partition as it is, without records."""
     return PartitionResult(index, 0, *replica.offset_snapshot())
 
 
-def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReadSource | None]) -> None:
+def record_bytes_out(results: Sequence[PartitionResult | bytes | None], sources: Sequence[ReplicaReads | None]) -> None:
     """Counts the bytes that an answer gives of each partition as read from there."""
     for found, source in zip(results, sources, strict=True):
         if isinstance(found, PartitionResult) and source is not None:

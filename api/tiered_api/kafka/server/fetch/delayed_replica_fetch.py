@@ -162,7 +162,7 @@ class DelayedReplicaFetch:
                 and replica.handle_repeated_fetch(ask.node_id, ask.incarnation, asked.offset, self._now_ns)
             ):
                 self._results[place] = None
-                if replica.follower_reads_enabled or replica.pending_deletions:
+                if replica.reads.follower_reads_enabled or replica.pending_deletions:
                     self._check_news(replica)
                 return
             room = min(self._request.partition_max_bytes[place], self._bytes_left)
@@ -184,7 +184,7 @@ class DelayedReplicaFetch:
         elif at_end:
             self._last_replies[replica] = LastReply(asked, None, 0.0)
             self._results[place] = None
-            if replica.follower_reads_enabled or replica.pending_deletions:
+            if replica.reads.follower_reads_enabled or replica.pending_deletions:
                 self._check_news(replica)
             return
         elif held_ns:
@@ -221,9 +221,9 @@ class DelayedReplicaFetch:
         try:
             for place, replica in enumerate(self._replicas):
                 if replica is not None:
-                    replica.add_end_listener(self, place)
-                    if replica.follower_reads_enabled:
-                        replica.add_listener(self, place)
+                    replica.reads.add_end_listener(self, place)
+                    if replica.reads.follower_reads_enabled:
+                        replica.reads.add_listener(self, place)
                     self._watched.append((replica, place))
         except Refused:
             self._has_error = True
@@ -236,8 +236,8 @@ class DelayedReplicaFetch:
             del fetches.parked_fetches[self]
             fetches.parked_partitions -= self.size
         for replica, place in self._watched:
-            replica.remove_end_listener(self, place)
-            replica.remove_listener(self, place)
+            replica.reads.remove_end_listener(self, place)
+            replica.reads.remove_listener(self, place)
         self._watched.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -36,7 +36,7 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
     for count, held in enumerate(wanted, 1):
         place = DescribeLogDirsPartition(held.tp.partition, held.log.size_bytes)
         if isinstance(held, LeaderReplica):
-            place.remote_size = held.cold_bytes
+            place.remote_size = held.unified_log.cold_bytes
         else:
             place.offset_lag = held.lag
         topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)

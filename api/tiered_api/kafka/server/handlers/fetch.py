@@ -19,8 +19,9 @@ from tiered.config.kafka_aliases import RACK_AWARE
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.ports import FileSlice
-from tiered.replication.follower_reads import FollowerReads, ReadSource
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.follower_reads import FollowerReads
+from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.replica_reads import ReplicaReads
 from tiered.replication.replica_selector import ReplicaView, select_replica
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.context import KafkaContext
@@ -65,7 +66,7 @@ class FetchHandler:
         self.parked_fetches: dict[DelayedFetch, None] = {}
         self.parked_partitions = 0
         """Partitions of all fetches that wait."""
-        self.shared_results: dict[tuple[ReadSource, int, bool], tuple[PartitionResult, int]] | None = None
+        self.shared_results: dict[tuple[ReplicaReads, int, bool], tuple[PartitionResult, int]] | None = None
         """What requests that look in the same turn found: groups that follow the end ask for the same. There only while
         they look, when nothing changes the logs."""
         self.slice_cache: frames.SliceCache | None = None
@@ -76,8 +77,8 @@ class FetchHandler:
         self._gather_until = 0.0
         self._produced_bytes = 0
         """Bytes that had been produced when those that are due waited for more."""
-        self._by_name: dict[tuple[bytes, int], ReadSource] = {}
-        self._by_id: dict[tuple[bytes, int], ReadSource] = {}
+        self._by_name: dict[tuple[bytes, int], ReplicaReads] = {}
+        self._by_id: dict[tuple[bytes, int], ReplicaReads] = {}
 
     def handle_request(
         self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int, at: int
@@ -153,16 +154,16 @@ class FetchHandler:
 
     def _find_known_sources(
         self, connection: ClientConnection, request: ParsedFetch, version: int
-    ) -> list[ReadSource] | None:
+    ) -> list[ReplicaReads] | None:
         """The partitions of the only topic, when all are known and nothing is wrong with them."""
         if len(request.topics) != 1:
             return None
         echo, _, wanted = request.topics[0]
         known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
-        replicas: list[ReadSource] = []
+        replicas: list[ReplicaReads] = []
         for index, offset, _, epoch in wanted:
             replica = known.get((echo, index))
-            if replica is None or replica.is_stopped or (epoch >= 0 and epoch != replica.state.leader_epoch):
+            if replica is None or replica.is_stopped or (epoch >= 0 and epoch != replica.leader_epoch):
                 return None
             if request.rack:
                 if self.find_nearest_replica(connection, replica, request.rack, offset) is not None:
@@ -173,7 +174,7 @@ class FetchHandler:
         return replicas
 
     def _try_fast_response(
-        self, request: ParsedFetch, replicas: list[ReadSource], version: int, correlation_id: int
+        self, request: ParsedFetch, replicas: list[ReplicaReads], version: int, correlation_id: int
     ) -> Sequence[Part] | None:
         """The short way to an answer: what is asked for is hot, enough, and not too much. None, and nothing done, when
         it is not that simple."""
@@ -210,14 +211,14 @@ class FetchHandler:
         return frames.encode_response(version, correlation_id, ((echo, founds),), 1, read_committed=committed)
 
     def find_nearest_replica(
-        self, connection: ClientConnection, source: ReadSource, rack: str, offset: int
+        self, connection: ClientConnection, source: ReplicaReads, rack: str, offset: int
     ) -> int | None:
         """The broker that a consumer in `rack` should read from, when it is not this one (KIP-392)."""
         node = self.context.broker
         own, brokers = node.settings, node.image.brokers
-        if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, LeaderReplica):
+        if rack == own.broker_rack or own.replica_selector_class != RACK_AWARE or not isinstance(source, LeaderReads):
             return None
-        leader = ReplicaView(own.node_id, own.broker_rack, 0, source.high_watermark)
+        leader = ReplicaView(own.node_id, own.broker_rack, 0, source.state.high_watermark)
         others = (
             ReplicaView(other, brokers[other].rack, start, end)
             for other, start, end in source.state.in_sync_followers()
@@ -229,8 +230,8 @@ class FetchHandler:
         return found
 
     def find_same_topic(
-        self, version: int, topic: RequestedTopic, index: int, rack: str, previous: ReadSource
-    ) -> ReadSource:
+        self, version: int, topic: RequestedTopic, index: int, rack: str, previous: ReplicaReads
+    ) -> ReplicaReads:
         """The partition in which a request found `before`, as it is now: never one of another topic, which may have the
         name by now, and to which an offset of the first one means nothing."""
         found = self.find_source(version, topic, index, rack)
@@ -238,30 +239,30 @@ class FetchHandler:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name[:249]!r} was deleted")
         return found
 
-    def find_source(self, version: int, topic: RequestedTopic, index: int, rack: str) -> ReadSource:
+    def find_source(self, version: int, topic: RequestedTopic, index: int, rack: str) -> ReplicaReads:
         """The partition, led here or, for a consumer that names its rack, copied; `Refused` when it is neither."""
         known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         replica = known.get((topic.echo, index))
-        if replica is not None and not replica.is_stopped and (rack or isinstance(replica, LeaderReplica)):
+        if replica is not None and not replica.is_stopped and (rack or isinstance(replica, LeaderReads)):
             return replica
         name = topic.name
         if version >= TOPIC_IDS_FROM:
             name = self.context.broker.topic(TopicId(id_text(topic.echo))).name
         replica = self._find_by_name(version, name, index, rack)
-        if isinstance(replica, LeaderReplica) or version >= TOPIC_IDS_FROM:
+        if isinstance(replica, LeaderReads) or version >= TOPIC_IDS_FROM:
             if len(known) >= KNOWN_MAX:
                 known.clear()
             known[topic.echo, index] = replica
         return replica
 
-    def _find_by_name(self, version: int, name: str, index: int, rack: str) -> ReadSource:
+    def _find_by_name(self, version: int, name: str, index: int, rack: str) -> ReplicaReads:
         """Consumers that know nothing of the nearest replica are answered by leaders only, as Kafka's brokers do. So is
         one without a rack, which no leader sent here. It takes this broker for the leader, and an offset that only the
         leader can read for one out of range."""
         node = self.context.broker
         followed: FollowerReads | None = None
         try:
-            return node.leader_replica(name, index)
+            return node.leader_replica(name, index).reads
         except Refused as refused:
             if rack and version >= RACK_FROM and refused.code is Code.NOT_LEADER_OR_FOLLOWER:
                 followed = node.follower_reads(name, index)

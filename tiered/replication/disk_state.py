@@ -1,16 +1,11 @@
-"""What all partitions of a broker share below them: the state of the disk, and the cold tier."""
+"""The state of a broker's data directory, which all its partitions share: in use, full or dead."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.cold.collector import Collector
-from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
-from tiered.cold.uploader import Uploader
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
@@ -19,26 +14,16 @@ from tiered.ports import Clock
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ColdTier:
-    """The parts of the cold tier, one of each per broker."""
-
-    manifests: ManifestStore
-    reader: ColdReader
-    uploader: Uploader
-    collector: Collector
-
-
 class DiskProblem(NamedTuple):
-    """What is wrong with the data directory, and since when (wall clock)."""
+    """A fault of the data directory, and when it began (wall clock)."""
 
     since_ms: int
     why: str
 
 
 class DiskState:
-    """Whether the data directory takes writes. Full: appends are refused until one succeeds. Dead (EIO, a failed
-    fsync): nothing is tried again, the broker must stop and its log is not trusted by the next start."""
+    """The state of the data directory. Full: appends are refused until one succeeds. Dead (EIO, or a failed fsync):
+    nothing is tried again, the broker must stop, and the next start does not trust its log."""
 
     def __init__(self, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
         self._clock = clock
@@ -53,27 +38,27 @@ class DiskState:
         )
 
     def mark_full(self, why: str) -> None:
-        """An append did not fit."""
+        """Notes that an append did not fit."""
         if self.full is None:
             self.full = DiskProblem(self._clock.wall_ms(), why)
             log.error("disk full, appends are refused why=%s", why)
 
     def mark_writable(self) -> None:
-        """An append did."""
+        """Notes that an append succeeded."""
         if self.full is not None:
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
-        """A write to a log was refused, perhaps by the disk."""
+        """Marks the disk dead or full if that is why an append was refused."""
         if error.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
             self.mark_dead(error.why)
         elif error.code is Code.KAFKA_STORAGE_ERROR:
             self.mark_full(error.why)
 
     async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
-        """fsyncs a log, and notes what that proves of it; returns the flushed offset. `Unavailable`: a failed fsync
-        ends the use of the directory, a full disk does not."""
+        """Fsyncs a log up to `up_to` (None: all), and notes what that proves of the log. Returns the flushed offset.
+        Raises `Unavailable`: a failed fsync ends the use of the directory, a full disk does not."""
         try:
             flushed = await hot.flush(up_to)
             if hot.synced_entry.is_due:
@@ -87,7 +72,8 @@ class DiskState:
             raise
 
     async def guard(self, work: Awaitable[None]) -> None:
-        """Does something else in the directory. An I/O error ends its use, whatever it hit. `Unavailable`."""
+        """Awaits other work in the directory. An I/O error ends the use of the directory, whatever file it hit. Raises
+        `Unavailable`."""
         try:
             await work
         except Unavailable as error:
@@ -96,8 +82,8 @@ class DiskState:
             raise
 
     def mark_dead(self, why: str) -> None:
-        """The directory may not be used any more."""
+        """Ends the use of the directory."""
         if self.dead is None:
             self.dead = DiskProblem(self._clock.wall_ms(), why)
-            log.critical("data directory is dead why=%s", why)
+            log.critical("data directory failed, nothing is written to it any more why=%s", why)
             self._on_dead(why)
