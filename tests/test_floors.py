@@ -38,11 +38,7 @@ MAPPED = ("tiered", "tiered_api")
 BELOW_ALL = ("tiered", "tiered.records")
 """Packages whose carriers pure files may import: what they take from there waits for nothing and keeps no state."""
 
-EXCEPTIONS = {
-    ("tiered.controller.member", "tiered.broker.broker"): (
-        "for the type checker only: the member still takes the whole broker, not the parts that it uses"
-    ),
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports (module, imported module) against a `May import` line, each with its reason. An untied one has to go."""
 
 

@@ -46,7 +46,7 @@ from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
 from tiered.metadata.change_summary import summarize, summarize_losses
 from tiered.metadata.changes import Change
 from tiered.metadata.delta import hosted_partitions
-from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image, TopicImage
 from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.log_reader import read_format
@@ -78,10 +78,9 @@ STORE_WRITE_SECONDS = 60.0
 class Broker:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
-    `settings` is what is in force now of those that the broker was `started_with`; `ended` is set when it can serve no
-    more. `peers` is how it talks to other brokers; without them it is alone. `log_level` is called with a new
-    `log.level`. `manifest_fan` and `snapshot_slots` are
-    smaller in simulations, so that spills and snapshots happen in short lives too.
+    `ended` is set when it can serve no more. `peers` is how it talks to other brokers; without them it is alone.
+    `log_level` is called with a new `log.level`. `manifest_fan` and `snapshot_slots` are smaller in simulations, so
+    that spills and snapshots happen in short lives too.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Broker:
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
     ) -> None:
-        self.settings = settings
+        self._config = DynamicBrokerConfig(settings)
         self.metrics = metrics
         self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
@@ -106,7 +105,6 @@ class Broker:
         """By which brokers of this cluster know each other; none before the store was read."""
         self.ended = asyncio.Event()
         self.served = asyncio.Event()
-        self.startup_settings = settings
         self._rng = world.rng.stream("node")
         self.incarnation = self._draw_id()
         self.retention_clock = RetentionClock(world.clock)
@@ -114,7 +112,10 @@ class Broker:
         self.disk = DiskState(world.clock, metrics, self._on_disk_failed)
         self.data_directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
-        self.cluster = ClusterMember(self, self._metadata, self._apply_image)
+        self.cluster = ClusterMember(
+            self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
+            self._draw_id,
+        )  # fmt: skip
         self.cluster_metrics = ClusterMetrics(
             metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller
         )
@@ -180,6 +181,16 @@ class Broker:
         )
 
     # -- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force on this broker."""
+        return self._config.current
+
+    @property
+    def startup_settings(self) -> Settings:
+        """The settings that this broker was started with."""
+        return self._config.startup
 
     @property
     def image(self) -> Image:
@@ -364,7 +375,7 @@ class Broker:
         self.hosted_replicas.refuse(Refused(Code.KAFKA_STORAGE_ERROR, f"the broker failed: {self._failure}"))
         self.ended.set()
 
-    def on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
+    def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """These changes are committed. What a deleted topic had here ends at once, and what another broker leads is led
         here no more; all else waits for `_apply_image`."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
@@ -396,8 +407,9 @@ class Broker:
 
     def _apply_settings(self, image: Image) -> None:
         """Takes the settings that are in force as of an image."""
-        was, self.settings = self.settings, broker_settings(image, self.startup_settings, self.settings.node_id)
-        if self.settings.log_level != was.log_level:
+        before = self.settings
+        self._config.apply_image(image)
+        if self.settings.log_level != before.log_level:
             self._log_level(self.settings.log_level)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
@@ -473,8 +485,5 @@ class Broker:
             return False
         return True
 
-    def draw_uuid(self) -> uuid.UUID:
-        return uuid.UUID(int=self._rng.getrandbits(128), version=4)
-
-    def _draw_id(self) -> str:
-        return encode_uuid(self.draw_uuid())
+    def _draw_id(self) -> TopicId:
+        return encode_uuid(uuid.UUID(int=self._rng.getrandbits(128), version=4))

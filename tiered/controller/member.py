@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tiered.config.settings import Settings
 from tiered.controller.active import ActiveController, LastContact
@@ -19,15 +19,14 @@ from tiered.controller.request_codec import decode_reply, decode_request, encode
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
 from tiered.controller.standby import StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
-from tiered.ids import encode_uuid
+from tiered.ids import TopicId
 from tiered.metadata.changes import Change
+from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image, inter_broker_address
-from tiered.metadata.loader import ApplyImage, MetadataLoader
+from tiered.metadata.loader import ApplyImage, MetadataLoader, OnChanges
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
-
-if TYPE_CHECKING:
-    from tiered.broker.broker import Broker
+from tiered.ports import World
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +43,28 @@ class ClusterMember:
     The owner calls `start`, then keeps `run` and `loader.run` running. An error of either ends the broker.
     """
 
-    def __init__(self, node: Broker, metadata: MetadataLog, apply_image: ApplyImage) -> None:
-        self._node = node
+    def __init__(
+        self,
+        incarnation: str,
+        config: DynamicBrokerConfig,
+        world: World,
+        peers: Peers | None,
+        metadata: MetadataLog,
+        apply_image: ApplyImage,
+        on_changes: OnChanges,
+        draw_id: Callable[[], TopicId],
+    ) -> None:
+        self.incarnation = incarnation
+        self.node_id = config.node_id
+        self.peers = peers
+        self.clock = world.clock
+        self.rng = world.rng.stream("cluster")
+        self.loader = MetadataLoader(apply_image, on_changes, self._on_image)
+        self._config = config
         self._metadata = metadata
-        self.clock = node.world.clock
-        self.rng = node.world.rng.stream("cluster")
-        self.loader = MetadataLoader(apply_image, node.on_committed, self._on_image)
+        self._draw_id = draw_id
         self.active_controller: ActiveController | None = None
-        self.standby = StandbyController(self, node.peers, node.store)
+        self.standby = StandbyController(self, peers, world.store)
         self._ended = False
         self._forwarded: dict[asyncio.Timeout, tuple[int, str]] = {}
         """Forwarded requests without a reply, each with the controller (node id, incarnation) that got it."""
@@ -69,26 +82,14 @@ class ClusterMember:
         return self.loader.applied_slot
 
     @property
-    def node_id(self) -> int:
-        return self._node.settings.node_id
-
-    @property
-    def incarnation(self) -> str:
-        return self._node.incarnation
-
-    @property
-    def peers(self) -> Peers | None:
-        return self._node.peers
-
-    @property
     def settings(self) -> Settings:
         """The settings in force on this broker."""
-        return self._node.settings
+        return self._config.current
 
     @property
     def session_ms(self) -> int:
         """Session timeout: after this time without contact, broker and controller each count the other as gone."""
-        return self._node.settings.broker_session_timeout_ms
+        return self.settings.broker_session_timeout_ms
 
     @property
     def is_controller(self) -> bool:
@@ -108,7 +109,7 @@ class ClusterMember:
     def address_of(self, node_id: int) -> str:
         """Returns HOST:PORT of a broker for other brokers; "" if the broker has not announced it."""
         known = self.image.brokers.get(node_id)
-        return known.address(self._node.settings.inter_broker_listener_name) if known is not None else ""
+        return known.address(self.settings.inter_broker_listener_name) if known is not None else ""
 
     @property
     def controller_address(self) -> str:
@@ -224,7 +225,7 @@ class ClusterMember:
 
         Such a broker would lead partitions that no other broker could copy and no client could use.
         """
-        address = inter_broker_address(request.listeners, self._node.settings.inter_broker_listener_name)
+        address = inter_broker_address(request.listeners, self.settings.inter_broker_listener_name)
         if self.peers is None or request.node_id == self.node_id or not address:
             return
         try:
@@ -271,7 +272,7 @@ class ClusterMember:
                     await self._run_active(self.active_controller)
                 elif self.peers is None:
                     raise Fenced("another controller writes to this store")
-                elif not await self.standby.fetch_metadata(self._node.settings.broker_heartbeat_interval_ms):
+                elif not await self.standby.fetch_metadata(self.settings.broker_heartbeat_interval_ms):
                     await self.standby.on_controller_lost()
         finally:
             self._ended = True
@@ -307,11 +308,11 @@ class ClusterMember:
             await self.standby.try_catch_up()
 
     async def _take_over(self) -> None:
-        node, last_contact = self._node, LastContact(self.image.controller, self.standby.silent_ms)
+        last_contact = LastContact(self.image.controller, self.standby.silent_ms)
         await self._metadata.take_over(self.image, self.node_id, self.incarnation)
         self.loader.append_entries(self._metadata.takeover_entries)  # standbys get these from memory
         image = self.image
-        controller = Controller(image, node.startup_settings, lambda: encode_uuid(node.draw_uuid()))
+        controller = Controller(image, self._config.startup, self._draw_id)
         self.active_controller = ActiveController(self, controller, self._metadata, last_contact)
 
     async def _run_active(self, active: ActiveController) -> None:

@@ -15,6 +15,7 @@ May import: config, object_store
   topic_names       the rules for topic names
   internal_topics   the rules for internal topics
   effective_config  settings in force, after all cluster-wide and broker overrides
+  dynamic_config    the settings of one broker, at its start and in force (KIP-226)
   config_sources    every source of a setting's value, the strongest first
   change_summary    metadata changes as a few lines for the broker's log
 """

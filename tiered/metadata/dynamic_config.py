@@ -1,0 +1,26 @@
+"""The settings of one broker: those that it was started with, and those in force (KIP-226).
+
+The metadata log overrides the settings of the start; `tiered.metadata.effective_config` says how.
+"""
+
+from __future__ import annotations
+
+from tiered.config.settings import Settings
+from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.image import Image
+
+
+class DynamicBrokerConfig:
+    """The settings of one broker. `startup` never changes, `current` changes with the applied image."""
+
+    def __init__(self, startup: Settings) -> None:
+        self.startup = startup
+        self.current = startup
+
+    @property
+    def node_id(self) -> int:
+        return self.startup.node_id
+
+    def apply_image(self, image: Image) -> None:
+        """Takes the settings in force as of an image. Raises `Refused` if they contradict each other."""
+        self.current = broker_settings(image, self.startup, self.node_id)
