@@ -265,12 +265,12 @@ def test_compressed_bodies_that_come_at_once_do_not_wait_for_each_others_memory(
 def test_an_error_that_nobody_thought_of_is_500_without_a_word_of_it(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
-        broken = site.broker.leader_replica("t", 0)
-        kept, broken.log = broken.log, None  # type: ignore[assignment]
+        broken = site.broker.leader_replica("t", 0).unified_log
+        kept, broken.hot = broken.hot, None  # type: ignore[assignment]
         answer = await site.get("/topics/t/partitions/0/records")
         assert (answer.status, answer.json["error_code"]) == (500, 500)
         assert b"NoneType" not in answer.body and b"Traceback" not in answer.body
-        broken.log = kept
+        broken.hot = kept
 
     run(tmp_path, scenario)
 
