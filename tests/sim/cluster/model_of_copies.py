@@ -360,7 +360,10 @@ class ModelOfCopies:
     def _commit(self, copy: CopyModel, upto: int) -> None:
         if self.committed_end < copy.start:
             self.committed_end = copy.start
-        for batch in copy.batches[copy.index_at(self.committed_end) :]:
+        first = copy.index_at(self.committed_end)
+        if first and self.committed_end <= self.log_start and copy.batches[first - 1].last >= self.committed_end:
+            first -= 1  # the log starts in the middle of this batch, and only its end counts
+        for batch in copy.batches[first:]:
             if batch.last >= upto:
                 break
             self.committed[batch.base] = batch
