@@ -45,6 +45,10 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    11603076: (
+        "a lost disk took a deletion along, and the topic was tiered later: the model relied on its manifest",
+        test_cluster_settings.test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold,
+    ),
     11601583: (
         "an I/O error that a roll by age met was known to that log alone, and a kill then hid it from the next start",
         test_node_faults.test_disk_that_fails_under_a_roll_by_age_ends_the_broker,
