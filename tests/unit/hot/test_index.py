@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.hot.index import (
+    INTERVAL_MAX,
+    OFFSET_ENTRY,
     RELATIVE_MAX,
     IndexBuilder,
     lookup_offset,
@@ -50,6 +52,12 @@ def test_an_index_is_full_one_time_entry_early() -> None:
     assert len(builder.times) == 24
     assert builder.is_full(36)
     assert not builder.is_full(48)
+
+
+def test_entries_are_near_each_other_whatever_interval_a_topic_sets() -> None:
+    builder, _ = built([(100, 1, 5)] * 5_000, interval=RELATIVE_MAX)
+    positions = [0, *(position for _, position in OFFSET_ENTRY.iter_unpack(builder.offsets)), 500_000]
+    assert max(after - before for before, after in zip(positions, positions[1:])) <= INTERVAL_MAX + 100
 
 
 @given(BATCHES)
