@@ -18,6 +18,7 @@ from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, 
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server import server
+from tiered_api.kafka.server.latencies import FOLLOWER_FETCH
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 MIB = 1 << 20
@@ -74,6 +75,52 @@ def test_who_has_fewer_connections_is_let_in_for_one_that_idles(
         assert await turned_away.read_to_end() == b"", "it has as many as anybody"
 
     run(tmp_path, scenario, max_connections=6)
+
+
+def test_an_address_with_fewer_connections_is_let_in_for_one_that_waits_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetches that wait on the connections of a few addresses shut out everybody else."""
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        crowd: list[RawClient] = []
+        for number in range(8):
+            crowd.append(await site.client(f"127.0.0.{2 + number % 2}"))
+            await crowd[-1].send(crowd[-1].frame(fetch((replica, 0), wait_ms=60_000), 12))
+            await wait_until(lambda: site.server.pending_requests == len(crowd))
+        others = []
+        for number in range(4):
+            others.append(await site.client(f"127.0.0.{10 + number}"))
+            assert await hello(others[-1]) == 0
+            await others[-1].send(others[-1].frame(fetch((replica, 0), wait_ms=60_000), 12))
+            await wait_until(lambda: site.server.pending_requests == 8)
+        assert [await client.read_to_end() for client in crowd[:4]] == [b""] * 4, "those that wait longest"
+        assert site.count_refusals("crowded_out") == 4 and site.count_refusals("too_many") == 0
+        turned_away = await site.client("127.0.0.10")
+        assert await turned_away.read_to_end() == b"", "no address has two more"
+        assert site.count_refusals("too_many") == 1
+
+    run(tmp_path, scenario, max_connections=8)
+
+
+def test_a_broker_that_waits_gives_its_place_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        crowd = [await site.client() for _ in range(3)]
+        for client in crowd:
+            await client.send(client.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 3)
+        for connection in site.server.connections:
+            connection.oldest_slot.api_key = FOLLOWER_FETCH
+        late = await site.client("127.0.0.2")
+        assert await late.read_to_end() == b""
+        assert site.count_refusals("too_many") == 1 and site.server.pending_requests == 3
+
+    run(tmp_path, scenario, max_connections=3)
 
 
 def test_a_connection_that_sends_nothing_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

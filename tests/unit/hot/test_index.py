@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def test_an_index_is_full_one_time_entry_early() -> None:
 def test_entries_are_near_each_other_whatever_interval_a_topic_sets() -> None:
     builder, _ = built([(100, 1, 5)] * 5_000, interval=RELATIVE_MAX)
     positions = [0, *(position for _, position in OFFSET_ENTRY.iter_unpack(builder.offsets)), 500_000]
-    assert max(after - before for before, after in zip(positions, positions[1:])) <= INTERVAL_MAX + 100
+    assert max(after - before for before, after in pairwise(positions)) <= INTERVAL_MAX + 100
 
 
 @given(BATCHES)
