@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import random
 import struct
 import time
 from pathlib import Path
@@ -108,6 +109,32 @@ def test_false_claims_do_not_have_look_ups_by_time_open_batches_without_end(tmp_
                 assert status in (200, 400, 404, 503)
 
     with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_look_ups_by_time_that_wait_take_no_memory_and_others_get_their_turn(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        count, now = scale(8, 32), now_ms()
+        await to.create(CreatableTopic("t", count, 1), CreatableTopic("honest", 1, 1))
+        client = await to.client()
+        noise = random.Random(1).randbytes(690_000)
+        records = [(now - 5000, None, noise, ()), (now - 5000, None, bytes(60_000_000), ()), (now, None, b"", ())]
+        big = bytearray(encode_batch(records, codec=Codec.GZIP))
+        for number in range(count):
+            assert await produce(client, "t", (number, big)) == [0]
+        lines = [(now, None, noise[n * 100 : n * 100 + 100], ()) for n in range(300)]
+        assert await produce(client, "honest", (0, bytearray(encode_batch(lines, codec=Codec.ZSTD)))) == [0]
+        wanted = [ListOffsetsPartition(number, -1, now) for number in range(count)]
+        async with to.attack("look-ups by time that wait", memory=250):
+            for _ in range(scale(20, 40)):
+                crowd = await to.client()
+                await crowd.send(crowd.frame(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), 5))
+            honest = await to.client("127.0.0.9")
+            request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("honest", [ListOffsetsPartition(0, -1, now - 100)])])
+            answer = await honest.ask(request, 5, ListOffsetsResponse)
+            assert [(each.error_code, each.offset) for each in answer.topics[0].partitions] == [(0, 0)]
+
+    with attacked_broker(tmp_path / "data", stop_seconds=60) as to:
         asyncio.run(scenario(to))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import threading
 from collections.abc import Awaitable, Callable
@@ -10,9 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.disk import SimDisk, SimFile
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, open_log
-from tiered.hot import segment_index, time_lookup
+from tiered.errors import Code, Refused
+from tiered.fair_slots import FairSlots
+from tiered.hot import segment_files, segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, offset_for_timestamp
 from tiered.records.batch import encode_batch, first_at_or_after
@@ -93,7 +96,8 @@ def test_behind_one_false_claim_the_record_is_found_exactly() -> None:
 
 
 def test_headers_that_claim_nothing_are_walked_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_index, "HEADERS_MAX", 40)
+    monkeypatch.setattr(segment_index, "HEADERS_MAX", 30)
+    monkeypatch.setattr(segment_index, "INDEXED_HEADERS", 10)
 
     async def told(log: DiskLog) -> None:
         append(log, false_claim(packed(0)))
@@ -101,6 +105,9 @@ def test_headers_that_claim_nothing_are_walked_only_so_far(monkeypatch: pytest.M
             append(log, batch(offset, at=NOW))
         found, count = await opened(log, LATE - 5, TimeLookups())
         assert found is not None and found[0] == 39 and count == 1
+        lookups = TimeLookups()
+        at = [await opened(log, LATE - 5 - n, lookups) for n in range(4)]
+        assert [found and found[0] for found, _ in at] == [39, 9, 9, 9], "the look-ups of a request share the headers"
 
     scenario(told)
 
@@ -138,5 +145,51 @@ def test_a_large_batch_is_opened_by_a_thread() -> None:
         with patch.object(time_lookup, "first_at_or_after", note):
             await offset_for_timestamp(log, NOW, TimeLookups())
         assert seen == ["MainThread", "tiered-time-lookup"]
+
+    scenario(told)
+
+
+def test_look_ups_that_wait_keep_no_batch_in_memory_and_addresses_take_turns() -> None:
+    noise = random.Random(1).randbytes(3_000)
+    went_on, served = threading.Event(), []
+    reads: list[int] = []
+
+    def note(data: bytes, *args: int) -> tuple[int, int] | None:
+        assert went_on.wait(30)
+        served.append(int.from_bytes(data[:8], "big"))
+        return 0, NOW
+
+    pread = SimFile.pread
+
+    def count(file: SimFile, offset: int, length: int) -> bytes:
+        if length > 3_000 and length != segment_files.WINDOW_BYTES:
+            reads.append(length)
+        return pread(file, offset, length)
+
+    async def told(log: DiskLog) -> None:
+        for offset in range(2):
+            append(log, bytearray(encode_batch([(NOW + offset, None, noise, ())], codec=Codec.ZSTD)))
+        with patch.object(time_lookup, "first_at_or_after", note), patch.object(SimFile, "pread", count):
+            crowd = [asyncio.create_task(offset_for_timestamp(log, NOW, TimeLookups("a"))) for _ in range(20)]
+            await asyncio.sleep(0)
+            honest = asyncio.create_task(offset_for_timestamp(log, NOW + 1, TimeLookups("b")))
+            await asyncio.sleep(0)
+            assert len(reads) <= 1, "one batch at a time is in memory"
+            went_on.set()
+            await asyncio.gather(honest, *crowd)
+        assert len(reads) == 21 and served.index(1) <= 2
+
+    scenario(told)
+
+
+def test_a_look_up_too_many_is_refused_with_a_code_that_clients_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_lookup, "_slots", FairSlots(0, 0))
+
+    async def told(log: DiskLog) -> None:
+        append(log, bytearray(packed(0, size=300_000)))
+        monkeypatch.setattr(time_lookup, "INLINE_COMPRESSED_BYTES", 10)
+        with pytest.raises(Refused) as caught:
+            await offset_for_timestamp(log, NOW, TimeLookups("a"))
+        assert caught.value.code is Code.REQUEST_TIMED_OUT and caught.value.code.retriable
 
     scenario(told)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
 from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
 from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
@@ -82,7 +83,7 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
         moment = request.query_integer(
             "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
         )
-        found = await offset_for_timestamp(source, moment)
+        found = await offset_for_timestamp(source, moment, TimeLookups(request.peer))
         return (await fetch_bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
