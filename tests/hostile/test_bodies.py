@@ -46,6 +46,26 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
         asyncio.run(scenario(to))
 
 
+def test_long_values_of_settings_are_not_kept(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        (cluster,) = to.served.ask("GET", "/v3/clusters")[1]["data"]
+        topics = f"/v3/clusters/{cluster['cluster_id']}/topics"
+        value = ",".join(["1:1"] * 750_000)
+        configs = [{"name": "leader.replication.throttled.replicas", "value": value}]
+        async with to.attack("long values of settings", memory=150):
+            for n in range(scale(3, 30)):
+                for path, body in (
+                    (topics, {"topic_name": f"n{n}", "configs": configs}),
+                    (f"{topics}/t/configs:alter", {"data": configs}),
+                ):
+                    status, told = await asyncio.to_thread(to.served.ask, "POST", path, body)
+                    assert status == 400 and "32767" in told["message"], told
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
 def test_patterns_of_topics_hold_up_nobody(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:
         count = scale(100, 2_000)
