@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tiered.records.batch import encode_batch
 from tiered_api.http.server import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
@@ -41,6 +42,24 @@ def test_bodies_of_many_gzip_members_or_much_that_is_nothing_are_refused(tmp_pat
                     for _ in range(3)
                 ]
                 assert set(await asyncio.gather(*calls)) <= {status, 503}
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_bodies_of_very_many_small_batches_are_refused(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        batch = encode_batch([(0, None, b"", ())])
+        body = batch * (scale(8, 60) * MIB // len(batch))
+        most = batch * 10_000
+        async with to.attack("bodies of small batches", memory=300):
+            for _ in range(scale(3, 10)):
+                for data, status in ((body, 413), (most, 200)):
+                    path = "/topics/t/partitions/0/records"
+                    assert (
+                        await asyncio.to_thread(ask, to, "POST", path, data, Content_Type=media_types.BINARY) == status
+                    )
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))

@@ -29,6 +29,8 @@ MAX_OFFSET = (1 << 63) - 1
 DEFAULT_BYTES = 1 << 20
 DECODED_PER_BYTE = 4
 """What a JSON read holds in memory, in bytes per byte of batches."""
+WALK_BATCHES = 1_000
+"""Batches that are objects at a time while bytes of batches are measured."""
 OBJECTS_MAX = 100_000
 """Records and headers in one JSON answer."""
 RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
@@ -208,11 +210,12 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
 
 def max_decoded_size(data: bytes | bytearray) -> int:
     """How many bytes `data` becomes at most when its batches are opened."""
-    whole = walk(data, check_crc=False)
-    became = (
-        min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size)) for batch in whole.batches
-    )
-    return max(len(data), sum(became))
+    became, at = 0, 0
+    while batches := walk(data, at, check_crc=False, max_batches=WALK_BATCHES).batches:
+        for batch in batches:
+            became += min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size))
+        at = batches[-1].position + batches[-1].size
+    return max(len(data), became)
 
 
 def decode_memory(data: bytes | bytearray) -> int:
