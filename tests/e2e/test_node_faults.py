@@ -154,6 +154,20 @@ def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> Non
     run(scenario)
 
 
+def test_failure_counters_have_a_sample_before_the_first_failure() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        shown = set(site.node.metrics.render().splitlines())
+        for why in ("unavailable", "corrupt"):
+            assert {
+                f'tiered_cold_read_failures_total{{why="{why}"}} 0',
+                f'tiered_tiering_failures_total{{why="{why}"}} 0',
+            } <= shown
+        await site.stop()
+
+    run(scenario)
+
+
 def test_broker_of_a_cluster_makes_no_other_one_in_an_empty_store() -> None:
     """The store may be a directory that is not mounted, or a name with a typing error."""
 

@@ -321,8 +321,8 @@ class Broker:
         found = await read_format(self.store)
         if found is None and (own := self.data_directory.read_cluster_id()):
             raise Unavailable(
-                f"{self.store.url} holds no cluster, and the data directory belongs to cluster {own}: mount the store, or"
-                " name the right one; for a new cluster start with another data.dir"
+                f"{self.store.url} holds no cluster, and the data directory belongs to cluster {own}: mount the store,"
+                " or name the right one; for a new cluster start with another data.dir"
             )
         if found is None:
             await probe(self.store, self.world.rng)
