@@ -315,20 +315,15 @@ class Broker:
         )  # fmt: skip
 
     async def _load_metadata(self) -> Image:
-        """What the cluster of this store knows; the first broker of a store makes the cluster.
-
-        A broker that belongs to a cluster makes no other one: an empty store may be a directory that is not mounted."""
+        """What the cluster of this store knows; the first broker of a store makes the cluster."""
         found = await read_format(self.store)
-        if found is None and (own := self.data_directory.read_cluster_id()):
-            raise Unavailable(
-                f"{self.store.url} holds no cluster, and the data directory belongs to cluster {own}: mount the store,"
-                " or name the right one; for a new cluster start with another data.dir"
-            )
         if found is None:
             await probe(self.store, self.world.rng)
         else:
             await probe_at_restart(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
-        held, _ = await self._write_at_startup(self._metadata.load_or_create_format())
+        held, _ = await self._write_at_startup(
+            self._metadata.load_or_create_format(self.data_directory.read_cluster_id())
+        )
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
             self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential
