@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.ids import incarnation_digest
+from tiered.replication.partition_report import explain
 from tiered_api.http.partitions.reads import require_local_leader
 from tiered_api.http.server import media_types
 from tiered_api.http.server.request import HttpRequest
@@ -40,4 +41,4 @@ async def get_node(request: HttpRequest) -> web.StreamResponse:
 
 async def get_partition_state(request: HttpRequest) -> web.StreamResponse:
     """Leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads it."""
-    return json_response(require_local_leader(request).explain())
+    return json_response(explain(require_local_leader(request)))
