@@ -10,13 +10,17 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
+from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
 from tiered_api.kafka.client.client import Address, KafkaClient
+from tiered_api.kafka.client.consumer import KafkaConsumer
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 RETRY_SECONDS = 15.0
 EXTRAS = ("brokers", "timeout")
+MEMBER_WAIT_MS = 5000
+"""Longest wait of a poll by a member of a group: its heartbeats use the same connection."""
 
 
 @contextlib.asynccontextmanager
@@ -33,6 +37,20 @@ async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
         yield client
     finally:
         await client.close()
+
+
+def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
+    """Returns a consumer with the options of the command line."""
+    wait_ms = args.fetch_max_wait if args.group is None else min(args.fetch_max_wait, MEMBER_WAIT_MS)
+    return KafkaConsumer(
+        client,
+        read_committed=args.read_committed,
+        include_control=args.print_control_records,
+        max_wait_ms=wait_ms,
+        max_bytes=args.fetch_max_bytes,
+        rack=args.rack,
+        warn=print_error,
+    )
 
 
 def parse_extras(pairs: Sequence[str]) -> dict[str, str]:

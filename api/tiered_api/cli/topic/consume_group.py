@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.cli.reach import open_client
+from tiered_api.cli.reach import new_consumer, open_client
 from tiered_api.cli.text.offset_range import Range, resolve_offsets
-from tiered_api.cli.topic.consume import Printer, Write, new_consumer
+from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
