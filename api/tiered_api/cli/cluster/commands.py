@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import (
+from tiered_api.cli.configs import (
     ALL_BROKERS,
     BROKER,
     DELETE,

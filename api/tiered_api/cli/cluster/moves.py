@@ -17,7 +17,7 @@ from tiered.errors import Code, Refused
 from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import is_internal, print_folded
+from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import open_client

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
-from tiered_api.cli.cluster.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter_configs, describe_configs
+from tiered_api.cli.configs import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter_configs, describe_configs
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResourceResponse
 

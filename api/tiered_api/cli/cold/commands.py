@@ -13,7 +13,7 @@ from tiered.offline.bucket import Bucket, open_bucket
 from tiered.records.batch import decode_records
 from tiered.records.model import CONTROL, Record
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.internal_rows import is_internal, print_folded
+from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_json, text_or_base64
 
 

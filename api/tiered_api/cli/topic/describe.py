@@ -10,7 +10,7 @@ from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.cluster.configs import TOPIC, config_rows, describe_configs
+from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers

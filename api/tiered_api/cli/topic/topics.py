@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.cluster.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
+from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
