@@ -6,6 +6,7 @@ from aiohttp import web
 
 from tiered.ids import incarnation_digest
 from tiered.replication.partition_report import explain
+from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.reads import require_local_leader
 from tiered_api.http.server import media_types
 from tiered_api.http.server.request import HttpRequest
@@ -25,7 +26,7 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
     """Prometheus text."""
     media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
     if request.context.broker.served.is_set():
-        await request.context.group_lags.refresh()
+        await request.context.service(GroupLags).refresh()
     return HttpResponse(request.context.broker.metrics.render().encode(), media_type=PROMETHEUS)
 
 

@@ -26,7 +26,8 @@ from tiered.groups.requests import (
 )
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
-from tiered_api.http.consumers.member import RestMember, Subscription
+from tiered_api.http.consumers.member import MemberConfig, RestMember
+from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
 from tiered_api.http.server.context import HttpContext
@@ -81,7 +82,9 @@ class ConsumerInstance:
     """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
     that what it reads changed: what was begun under an earlier one counts for nothing."""
 
-    def __init__(self, context: HttpContext, group: str, name: str, config: ConsumerConfig, peer: str) -> None:
+    def __init__(
+        self, context: HttpContext, topics: TopicCatalog, group: str, name: str, config: ConsumerConfig, peer: str
+    ) -> None:
         self.group = group
         self.name = name
         self.config = config
@@ -94,6 +97,7 @@ class ConsumerInstance:
         """Partitions that the user chose by hand."""
         self.assignment_version = 0
         self._context = context
+        self._topics = topics
         self._is_closed = False
         self._last_read: TopicPartition | None = None
         self._positions: dict[TopicPartition, ConsumerPosition] = {}
@@ -123,14 +127,12 @@ class ConsumerInstance:
 
     def join(self, subscription: Subscription, member_id: str = "") -> None:
         """Becomes a member, or goes on as one."""
-        self.member = RestMember(
-            self._context.broker.group_coordinators.ask, self._context.clock, self.group, self.name, subscription,
-            self.config.to_user_data(subscription),
-            session_ms=min(SESSION_MS, self._context.broker.settings.group_max_session_timeout_ms),
-            partition_counts=self._context.instances.partition_counts,
-            match_topics=self._context.instances.topic_matcher(subscription), on_revoked=self._on_revoked,
-            member_id=member_id,
-        )  # fmt: skip
+        context, user_data = self._context, self.config.to_user_data(subscription)
+        session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
+        config = MemberConfig(self.group, self.name, user_data, session_ms)
+        topics = self._topics.subscribe(subscription)
+        ask = context.broker.group_coordinators.ask
+        self.member = RestMember(ask, context.clock, config, topics, self._on_revoked, member_id)
 
     async def unsubscribe(self) -> None:
         """Leaves the group and forgets where it was."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, DescribeGroupReply
-from tiered.metadata.image import Image
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
-from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, user_data_of
-from tiered_api.http.consumers.subscriptions import PatternCache
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, user_data_of
+from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
 from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
@@ -40,8 +38,7 @@ class ConsumerInstances:
         self._context = context
         self._instances: dict[InstanceKey, ConsumerInstance] = {}
         self._lookup_locks: WeakValueDictionary[InstanceKey, asyncio.Lock] = WeakValueDictionary()
-        self._counts_cache: tuple[Image | None, Mapping[str, int]] = (None, {})
-        self._patterns = PatternCache(context.run_job, context.clock)
+        self._topics = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         self._sweeper: asyncio.Task[None] | None = None
         context.broker.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
             lambda: float(len(self._instances))
@@ -77,25 +74,6 @@ class ConsumerInstances:
                 await instance.member.stop()
         self._instances.clear()
 
-    def partition_counts(self) -> Mapping[str, int]:
-        """The topics that there are with their partitions; the same object until that may have changed."""
-        image = self._context.broker.image
-        if self._counts_cache[0] is not image:
-            counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
-            self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
-        return self._counts_cache[1]
-
-    def topic_matcher(self, subscription: Subscription) -> Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]]:
-        """How a wish is held against the topics that there are. ValueError for a pattern that is not taken."""
-        if subscription.pattern:
-            return self._patterns.get_matches(subscription.pattern).matching_names
-        topics = tuple(sorted(subscription.topics))
-
-        async def listed_topics(_: Mapping[str, int]) -> tuple[str, ...]:
-            return topics
-
-        return listed_topics
-
     def _lookup_lock(self, key: InstanceKey) -> asyncio.Lock:
         """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""
         lock = self._lookup_locks.get(key)
@@ -108,7 +86,7 @@ class ConsumerInstances:
             raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
         if sum(each.peer == peer for each in self._instances.values()) >= INSTANCES_PER_PEER:
             raise HttpError(429, f"your address has {INSTANCES_PER_PEER} consumers already; delete unused ones")
-        instance = self._instances[key] = ConsumerInstance(self._context, *key, config, peer)
+        instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, peer)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance

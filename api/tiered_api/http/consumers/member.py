@@ -17,6 +17,7 @@ from tiered.groups import requests
 from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember, SyncGroupReply
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
+from tiered_api.http.consumers.subscriptions import SubscribedTopics
 from tiered_api.kafka.client.group_member import assign_range, read_assignment, read_subscription, write_assignment
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -30,14 +31,6 @@ RETRY_SECONDS = 0.5
 JOIN_SECONDS = 90.0
 
 SendRequest = Callable[[str, requests.Request, float], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """What an instance reads: topics by name, or all whose name a pattern matches."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
 
 
 def encode_metadata(topics: Sequence[str], user_data: bytes) -> bytes:
@@ -56,48 +49,50 @@ def user_data_of(metadata: bytes) -> bytes:
         return b""
 
 
+@dataclass(frozen=True)
+class MemberConfig:
+    """The group of a member, the name of its instance, the user data in its metadata, and its session timeout."""
+
+    group: str
+    name: str
+    user_data: bytes
+    session_ms: int
+
+
 class RestMember:
-    """`counts` tells the topics that there are with their partitions, `names` those of them that are wished for.
-    `assigned` is None until the first generation; `revoked` is awaited before a place is given up for the next one.
-    `failure` says why it cannot be a member."""
+    """A member of a group that joins and sends heartbeats by itself. `on_revoked` is awaited before the member gives up
+    its partitions. A `member_id` that is not empty continues a membership."""
 
     def __init__(
         self,
         send_request: SendRequest,
         clock: Clock,
-        group: str,
-        name: str,
-        subscription: Subscription,
-        user_data: bytes,
-        *,
-        session_ms: int,
-        partition_counts: Callable[[], Mapping[str, int]],
-        match_topics: Callable[[Mapping[str, int]], Awaitable[tuple[str, ...]]],
+        config: MemberConfig,
+        topics: SubscribedTopics,
         on_revoked: Callable[[], Awaitable[None]],
         member_id: str = "",
     ) -> None:
-        self.subscription = subscription
+        self.subscription = topics.subscription
         self.assigned: list[TopicPartition] | None = None
+        """None until the first generation."""
         self.failure: Refused | None = None
+        """The reason why it cannot be a member."""
         self.join_done = asyncio.Event()
         self.member_id = member_id
         self.generation = -1
-        self.instance_id = INSTANCE_ID_PREFIX + name
+        self.instance_id = INSTANCE_ID_PREFIX + config.name
         self._send_request = send_request
         self._clock = clock
-        self._group = group
-        self._name = name
-        self._user_data = user_data
-        self._session_ms = session_ms
-        self._partition_counts = partition_counts
-        self._match_topics = match_topics
+        self._config = config
+        self._group = config.group
+        self._topics = topics
         self._on_revoked = on_revoked
         self._known_counts: Mapping[str, int] = {}
         self._subscribed: tuple[str, ...] = ()
         self._group_topics: frozenset[str] = frozenset()
-        """What all members wish for, if this one leads them."""
+        """The topics that all members subscribe to, if this member leads the group."""
         self._join_sent = bool(member_id)
-        self._task = asyncio.create_task(self._run(), name=f"rest consumer {name}")
+        self._task = asyncio.create_task(self._run(), name=f"rest consumer {config.name}")
 
     async def leave(self) -> None:
         """Gives the place to the others."""
@@ -148,12 +143,12 @@ class RestMember:
 
     async def _join_group(self) -> Code:
         """One generation: join, and be told what is whose."""
-        seen = self._partition_counts()
-        self._subscribed, self._known_counts, self._join_sent = await self._match_topics(seen), seen, True
-        metadata = encode_metadata(self._subscribed, self._user_data)
+        seen = self._topics.partition_counts()
+        self._subscribed, self._known_counts, self._join_sent = await self._topics.matching_names(seen), seen, True
+        metadata = encode_metadata(self._subscribed, self._config.user_data)
         join = requests.JoinGroup(
-            self._group, self.member_id, self.instance_id, self._name, "/rest", self._session_ms, REBALANCE_MS,
-            "consumer", ((PROTOCOL, metadata),),
+            self._group, self.member_id, self.instance_id, self._config.name, "/rest", self._config.session_ms,
+            REBALANCE_MS, "consumer", ((PROTOCOL, metadata),),
         )  # fmt: skip
         joined: JoinGroupReply = await self._send_request(self._group, join, JOIN_SECONDS)
         self.member_id = joined.member_id or self.member_id
@@ -187,14 +182,14 @@ class RestMember:
 
     async def subscribed_topics(self) -> tuple[str, ...]:
         """The topics that it wishes for, of those that there are."""
-        return await self._match_topics(self._partition_counts())
+        return await self._topics.matching_names(self._topics.partition_counts())
 
     async def _is_assignment_stale(self) -> bool:
         """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
-        seen, now = self._known_counts, self._partition_counts()
+        seen, now = self._known_counts, self._topics.partition_counts()
         if now is seen:
             return False
-        if await self._match_topics(now) != self._subscribed:
+        if await self._topics.matching_names(now) != self._subscribed:
             return True
         if any(now.get(topic) != seen.get(topic) for topic in self._group_topics):
             return True

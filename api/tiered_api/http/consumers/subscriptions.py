@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from weakref import WeakValueDictionary
 
+from tiered.broker.broker import Broker
+from tiered.metadata.image import Image
 from tiered.ports import Clock
 from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPattern
 from tiered_api.http.server.limits import Exhausted
@@ -20,6 +23,14 @@ Topics = Mapping[str, int]
 """Partitions by topic. The same object means the same topics."""
 RunJob = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
 """`HttpBroker.run_job`: does it in a thread where the size is much."""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The topics of one consumer instance: a list of names, or a pattern."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 class PatternMatches:
@@ -85,3 +96,44 @@ class PatternCache:
                 return await self._run_job(steps, among, names)
             except Exhausted:
                 await self._clock.sleep(PAUSE_SECONDS)
+
+
+class TopicCatalog:
+    """The topics of the cluster, for the subscriptions of all consumers of one listener."""
+
+    def __init__(self, broker: Broker, patterns: PatternCache) -> None:
+        self._broker = broker
+        self._patterns = patterns
+        self._counts_cache: tuple[Image | None, Topics] = (None, {})
+
+    def partition_counts(self) -> Topics:
+        """Returns the number of partitions of every topic; the same object until a number may have changed."""
+        image = self._broker.image
+        if self._counts_cache[0] is not image:
+            counts = {topic.name: len(topic.partitions) for topic in image.topics.values()}
+            self._counts_cache = (image, self._counts_cache[1] if counts == self._counts_cache[1] else counts)
+        return self._counts_cache[1]
+
+    def subscribe(self, subscription: Subscription) -> SubscribedTopics:
+        """Returns the topics of one subscription. Raises ValueError for a pattern that is not supported."""
+        matches = self._patterns.get_matches(subscription.pattern) if subscription.pattern else None
+        return SubscribedTopics(self, subscription, matches)
+
+
+class SubscribedTopics:
+    """The topics of one subscription."""
+
+    def __init__(self, catalog: TopicCatalog, subscription: Subscription, matches: PatternMatches | None) -> None:
+        self.subscription = subscription
+        self._catalog = catalog
+        self._matches = matches
+
+    def partition_counts(self) -> Topics:
+        """Returns the number of partitions of every topic."""
+        return self._catalog.partition_counts()
+
+    async def matching_names(self, known: Topics) -> tuple[str, ...]:
+        """Returns the names of the topics in order: those in `known` that match the pattern, or the list as it is."""
+        if self._matches is not None:
+            return await self._matches.matching_names(known)
+        return tuple(sorted(self.subscription.topics))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from tiered.broker.broker import Broker
 from tiered.thread_pool import ThreadPool
@@ -13,10 +13,6 @@ from tiered_api.http.partitions.remote_brokers import RemoteBrokers
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.limits import Exhausted, HttpLimits, MemoryBudget
 from tiered_api.kafka.server.latencies import BUCKETS
-
-if TYPE_CHECKING:
-    from tiered_api.http.consumers.instances import ConsumerInstances
-    from tiered_api.http.group_lags import GroupLags
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,9 +36,7 @@ class HttpContext:
         self.closing = False
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
-        self.instances: ConsumerInstances
-        self.group_lags: GroupLags
-        """Both are set before the first request."""
+        self._services: dict[type, object] = {}
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and how many seconds each has left once the server closes."""
         self._workers = ThreadPool("http", WORKERS)
@@ -62,6 +56,16 @@ class HttpContext:
         )
         self.records_read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
         self.raw_bytes_read = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
+
+    def add_service(self, service: object) -> None:
+        """Makes an object of a class above this one reachable for handlers. Called before the first request."""
+        self._services[type(service)] = service
+
+    def service(self, kind: type[T]) -> T:
+        """Returns the service of exactly this class."""
+        service = self._services[kind]
+        assert isinstance(service, kind)
+        return service
 
     @asynccontextmanager
     async def timeout(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:

@@ -289,15 +289,15 @@ class HttpServer:
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
         await self._server.wait_closed()
-        await self._listener.context.instances.close()
+        await self._listener.context.service(ConsumerInstances).close()
         await self._listener.context.close()
 
 
 async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
     """Serves `node` on host and port (0: any free one); `.url` says where."""
     context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
-    context.instances = ConsumerInstances(context)
-    context.group_lags = GroupLags(context)
+    context.add_service(ConsumerInstances(context))
+    context.add_service(GroupLags(context))
     listener = HttpListener(context, table(), AllowedHosts(node.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)

@@ -20,9 +20,9 @@ from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.ids import TopicPartition
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import METADATA_BYTES, ConsumerConfig, ConsumerInstance
-from tiered_api.http.consumers.instances import InstanceKey
-from tiered_api.http.consumers.member import Subscription
+from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.consumers.reading import poll_records
+from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.server import media_types
@@ -59,7 +59,7 @@ async def _require_local_group(request: HttpRequest) -> str:
 
 
 async def _find_instance(request: HttpRequest) -> ConsumerInstance:
-    return await request.context.instances.find(
+    return await request.context.service(ConsumerInstances).find(
         InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
     )
 
@@ -84,7 +84,7 @@ async def create_consumer(request: HttpRequest) -> web.StreamResponse:
     name = given.pop("name", None) or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
-    await request.context.instances.create(InstanceKey(group, name), parse_config(given), request.peer)
+    await request.context.service(ConsumerInstances).create(InstanceKey(group, name), parse_config(given), request.peer)
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return v2_response(request, {"instance_id": name, "base_uri": request.advertised_origin() + path})
 
@@ -135,7 +135,7 @@ CONFIG_FIELDS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 
 async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
     """The consumer leaves its group and is gone."""
-    await request.context.instances.delete(
+    await request.context.service(ConsumerInstances).delete(
         InstanceKey(await _require_local_group(request), request.args["instance"]), request.peer
     )
     return _no_content()
