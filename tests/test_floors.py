@@ -45,7 +45,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 CIRCLES: dict[str, tuple[str, str]] = {
     "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
     "tiered.controller.member": ("tiered.controller.", "the member runs both roles, and both name it"),
-    "tiered_api.http.v3.produce": ("tiered_api.http.v3.", "the stream names the reports of the batch form"),
 }
 """Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 

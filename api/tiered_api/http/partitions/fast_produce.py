@@ -20,7 +20,7 @@ from tiered_api.http.server.context import HttpContext
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import HttpRequest
 from tiered_api.http.server.responses import date_line
-from tiered_api.http.v3.produce import ProduceReports
+from tiered_api.http.v3.produce_reports import ProduceReports
 
 HEADS_MAX = 4096
 """Heads that are remembered; when there are more, all are forgotten."""

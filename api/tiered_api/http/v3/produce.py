@@ -9,34 +9,15 @@ from aiohttp import web
 
 from tiered.records.native import json_spans
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_one, find_topic
-from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp, parse_record_v3
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 from tiered_api.http.server.errors import INVALID_BATCH, HttpError
 from tiered_api.http.server.request import HttpRequest, malformed_json
 from tiered_api.http.server.responses import HttpResponse, json_response
+from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import serve_stream
 
 ID_CHARACTERS = 80
-
-
-class ProduceReports:
-    """Prints what became of the records of one topic. Built once per request, formatted once per record."""
-
-    def __init__(self, cluster_id: str, topic: str) -> None:
-        names = orjson.dumps({"cluster_id": cluster_id, "topic_name": topic})[1:-1]
-        self._start = b'{"error_code":200,' + names + b',"partition_id":%d,"offset":%d,"timestamp":"%b"'
-
-    def format_success(self, record: ProducerRecord, metadata: RecordMetadata) -> bytes:
-        """The report of a record that was appended."""
-        report = self._start % (metadata.partition, metadata.offset, format_timestamp(metadata.timestamp).encode())
-        for name, kind, data in (("key", record.kinds[0], record.key), ("value", record.kinds[1], record.value)):
-            if data is not None:
-                report += b',"%b":{"type":"%b","size":%d}' % (name.encode(), kind.encode(), len(data))
-        return report + b"}"
-
-    def format_failure(self, error: HttpError) -> bytes:
-        """The report of one that was not."""
-        return orjson.dumps({"error_code": error.error_code, "message": error.message})
 
 
 async def produce_records(request: HttpRequest) -> web.StreamResponse:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
@@ -22,9 +21,7 @@ from tiered_api.http.server.decompress import Inflater, new_inflater
 from tiered_api.http.server.errors import HttpError
 from tiered_api.http.server.request import HttpRequest, malformed_json
 from tiered_api.http.server.responses import abort_connection, open_stream
-
-if TYPE_CHECKING:
-    from tiered_api.http.v3.produce import ProduceReports
+from tiered_api.http.v3.produce_reports import ProduceReports
 
 PIECE_BYTES = 1 << 16
 SMALL_PIECE_BYTES = 1 << 14
