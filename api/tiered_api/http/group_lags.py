@@ -15,9 +15,9 @@ from typing import NamedTuple
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS, Labels
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import Leader
 from tiered_api.http.partitions.end_history import EndHistory
-from tiered_api.http.partitions.remote_brokers import Leader
-from tiered_api.http.server.context import HttpContext
 from tiered_api.kafka.client.leader_routing import LATEST
 
 REFRESH_INTERVAL_MS = 2_000

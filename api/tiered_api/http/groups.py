@@ -19,9 +19,9 @@ from tiered.groups.requests import (
 )
 from tiered.ids import TopicId, TopicPartition
 from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
-from tiered_api.http.partitions.remote_brokers import Leader
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import Leader
 from tiered_api.http.partitions.remote_partition import RemotePartition, open_partition
-from tiered_api.http.server.context import HttpContext
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
 from tiered_api.kafka.protocol.messages.describe_groups import (

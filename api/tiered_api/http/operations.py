@@ -6,11 +6,11 @@ from aiohttp import web
 
 from tiered.ids import incarnation_digest
 from tiered.replication.partition_report import explain
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.partitions.reads import require_local_leader
-from tiered_api.http.server import media_types
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 

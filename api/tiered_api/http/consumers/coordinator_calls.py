@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered_api.http.server.context import HttpContext
+from tiered_api.http.exchange.context import HttpContext
 
 LOADING_SECONDS_MAX = 10.0
 RETRY_PAUSE_SECONDS = 0.05

@@ -29,9 +29,9 @@ from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import MemberConfig, RestMember
 from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
 
 USER_DATA_MARK = "tiered-rest"
 SESSION_MS = 300_000

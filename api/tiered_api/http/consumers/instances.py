@@ -14,8 +14,8 @@ from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
 from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, user_data_of
 from tiered_api.http.consumers.subscriptions import PatternCache, TopicCatalog
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
 INSTANCES_MAX = 1_000
 INSTANCES_PER_PEER = 500

@@ -11,6 +11,9 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.consumers.instance import ConsumerInstance, ConsumerPosition
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.remote_brokers import Leader
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.reads import (
     DECODED_PER_BYTE,
     OBJECTS_MAX,
@@ -20,10 +23,7 @@ from tiered_api.http.partitions.reads import (
     read_remote,
 )
 from tiered_api.http.partitions.record_json import rows_v2
-from tiered_api.http.partitions.remote_brokers import Leader
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
 
 RECHECK_SECONDS = 1.0
 """A place in the group may change while nothing is written."""

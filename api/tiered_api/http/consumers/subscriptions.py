@@ -13,7 +13,7 @@ from tiered.broker.broker import Broker
 from tiered.metadata.image import Image
 from tiered.ports import Clock
 from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPattern
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 JOB_STEPS = 1 << 21
 """Steps of one job in a thread, some 0.1 s at worst: others get their turn after each."""

@@ -9,6 +9,10 @@ from dataclasses import replace
 import orjson
 from aiohttp import web
 
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
@@ -19,10 +23,6 @@ from tiered_api.http.partitions.reads import (
 )
 from tiered_api.http.partitions.record_json import encode_events
 from tiered_api.http.partitions.remote_partition import resolve_leader
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import EXPECTED_ERRORS, HttpError, to_http_error
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import abort_connection, open_stream
 
 READ_BYTES_MAX = 1 << 18
 KEEPALIVE_MS = 15_000

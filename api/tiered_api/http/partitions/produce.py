@@ -15,16 +15,16 @@ from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.partitioner import partition_of
-from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import (
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
     PARTITION_NOT_FOUND,
     TOPIC_NOT_FOUND,
     HttpError,
     to_http_error,
 )
+from tiered_api.http.partitions.record_formats import ProducerRecord
+from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""

@@ -13,6 +13,8 @@ from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
 from tiered.records.native import crc32c, some_rows, walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
+from tiered_api.http.exchange.errors import OFFSET_OUT_OF_RANGE, HttpError
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.produce import find_partition, find_topic
 from tiered_api.http.partitions.remote_partition import (
     AnyPartition,
@@ -20,8 +22,6 @@ from tiered_api.http.partitions.remote_partition import (
     fetch_bounds,
     offset_for_timestamp,
 )
-from tiered_api.http.server.errors import OFFSET_OUT_OF_RANGE, HttpError
-from tiered_api.http.server.request import HttpRequest
 
 MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1

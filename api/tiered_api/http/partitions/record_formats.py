@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.records.model import Header
-from tiered_api.http.server.errors import BAD_REQUEST, INVALID_RECORD, HttpError
+from tiered_api.http.exchange.errors import BAD_REQUEST, INVALID_RECORD, HttpError
 
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that an ISO timestamp can say."""

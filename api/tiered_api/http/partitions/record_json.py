@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from tiered.records.model import Header, Record
+from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
-from tiered_api.http.server.errors import CONVERSION_FAILED, HttpError
 
 
 def _binary(data: bytes) -> str:

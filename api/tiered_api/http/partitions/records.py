@@ -12,6 +12,11 @@ from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.exchange.sendfile import FileSliceResponse
 from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.reads import (
     ReadSpec,
@@ -24,11 +29,6 @@ from tiered_api.http.partitions.reads import (
     reserve_memory,
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
-from tiered_api.http.server.sendfile import FileSliceResponse
 
 READ_TYPES = (
     media_types.JSON,

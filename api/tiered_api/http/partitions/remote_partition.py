@@ -13,8 +13,8 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.partitions.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound
-from tiered_api.http.server.context import HttpContext
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.remote_brokers import COLD_READ_MS, Leader, LeaderNotFound
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES
 
 POLL_SLICE_MS = 5_000

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from tiered.config.listeners import parse_host_port
 from tiered.config.settings import Settings, parse_address
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 SETTING = "tiered.http.allowed.hosts"
 ANY = "*"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 from tiered_api.http.server.router import Route
 
 Schema = dict[str, Any]

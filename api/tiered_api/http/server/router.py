@@ -8,9 +8,9 @@ from functools import cached_property
 
 from aiohttp import web
 
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest, percent_decode
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest, percent_decode
 
 Handler = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered_api.http import operations
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
-from tiered_api.http.server import media_types
 from tiered_api.http.server.openapi import openapi_document
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.server.router import Handler, Query, Route, RouteTable
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce

@@ -17,17 +17,17 @@ from tiered.broker.broker import Broker
 from tiered.errors import Corrupt, InvariantViolation
 from tiered.log_limiter import LogLimiter
 from tiered_api.http.consumers.instances import ConsumerInstances
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import error_response
 from tiered_api.http.group_lags import GroupLags
-from tiered_api.http.partitions import fast_produce
-from tiered_api.http.partitions.fast_produce import HeadCache
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
-from tiered_api.http.server.limits import HttpLimits
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import error_response
 from tiered_api.http.server.router import RouteTable
 from tiered_api.http.server.routes import table
+from tiered_api.http.v3 import fast_produce
+from tiered_api.http.v3.fast_produce import HeadCache
 
 log = logging.getLogger(__name__)
 

@@ -24,18 +24,18 @@ from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.consumers.reading import poll_records
 from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
-from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import (
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import (
     FORMAT_MISMATCH,
     INVALID_CONSUMER,
     PARTITION_NOT_FOUND,
     TOPIC_NOT_FOUND,
     HttpError,
 )
-from tiered_api.http.server.limits import Exhausted
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
+from tiered_api.http.exchange.limits import Exhausted
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
 RECORD_TYPES = {"binary": media_types.V2_BINARY, "json": media_types.V2_JSON}

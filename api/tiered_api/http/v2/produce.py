@@ -8,12 +8,12 @@ import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v2.topics import response_type
 
 FORMS = {

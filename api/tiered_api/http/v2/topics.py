@@ -7,13 +7,13 @@ from typing import Any
 from aiohttp import web
 
 from tiered.metadata.image import PartitionImage
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.partitions.reads import partition_of_path
 from tiered_api.http.partitions.remote_partition import fetch_bounds
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse, json_response
 
 RESPONSE_TYPES = (media_types.V2, media_types.JSON)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import BrokerImage
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.v3 import shapes
 from tiered_api.http.v3.shapes import Shape, check_cluster, link, list_response, related_link, short_list_response
 

@@ -12,7 +12,7 @@ from tiered.metadata.config_sources import (
     topic_config_entries,
 )
 from tiered.metadata.image import TopicImage
-from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.v3.shapes import Shape, base_shape, link
 
 TYPES = {"boolean": "BOOLEAN", "integer": "LONG", "number": "DOUBLE", "text": "STRING", "list": "LIST"}

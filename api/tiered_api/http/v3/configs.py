@@ -12,10 +12,10 @@ from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response, no_content
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
 from tiered_api.http.v3.shapes import Shape, check_cluster, list_response, short_list_response

@@ -10,6 +10,9 @@ from aiohttp import web
 from tiered.errors import Code
 from tiered.groups.requests import DescribedMember, DescribeGroupReply
 from tiered.ids import TopicPartition
+from tiered_api.http.exchange.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.groups import (
     GroupDescription,
     describe_group,
@@ -17,9 +20,6 @@ from tiered_api.http.groups import (
     fetch_end_offsets,
     list_all_groups,
 )
-from tiered_api.http.server.errors import GROUP_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3.shapes import Shape, base_shape, check_cluster, link, list_response, related_link
 from tiered_api.kafka.client.group_member import read_assignment
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
+from tiered_api.http.exchange.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import find_partition, find_topic
 from tiered_api.http.partitions.remote_partition import fetch_bounds
-from tiered_api.http.server.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response
 from tiered_api.http.v3.shapes import (
     check_cluster,
     list_response,

@@ -8,11 +8,11 @@ import orjson
 from aiohttp import web
 
 from tiered.records.native import json_spans
+from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_one, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
-from tiered_api.http.server.errors import INVALID_BATCH, HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import HttpResponse, json_response
 from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import serve_stream

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.produce import RecordMetadata
 from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp
-from tiered_api.http.server.errors import HttpError
 
 
 class ProduceReports:

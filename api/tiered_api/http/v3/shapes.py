@@ -10,10 +10,10 @@ from urllib.parse import quote
 import orjson
 
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import Exhausted
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import HttpResponse
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.limits import Exhausted
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import HttpResponse
 
 Shape = dict[str, Any]
 T = TypeVar("T")

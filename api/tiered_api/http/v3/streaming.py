@@ -13,14 +13,14 @@ from aiohttp import web
 
 from tiered.metadata.image import TopicImage
 from tiered.records.native import json_spans
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.decompress import Inflater, new_inflater
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.produce import RecordMetadata, append_many
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
-from tiered_api.http.server import media_types
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.decompress import Inflater, new_inflater
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest, malformed_json
-from tiered_api.http.server.responses import abort_connection, open_stream
 from tiered_api.http.v3.produce_reports import ProduceReports
 
 PIECE_BYTES = 1 << 16

@@ -8,10 +8,10 @@ from typing import Any
 from aiohttp import web
 
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
+from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
-from tiered_api.http.server.errors import BAD_REQUEST, HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import json_response, no_content
 from tiered_api.http.v3.shapes import check_cluster, list_response, topic_shape
 
 MAX_INT = (1 << 31) - 1

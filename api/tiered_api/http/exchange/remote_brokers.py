@@ -17,7 +17,7 @@ from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
 from tiered_api.kafka.client.peers import KafkaPeers

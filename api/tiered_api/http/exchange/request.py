@@ -12,9 +12,9 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.decompress import inflate
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.decompress import inflate
+from tiered_api.http.exchange.errors import HttpError
 
 QUERY_PARAMETERS = 32
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 JSON = "application/json"
 BINARY = "application/octet-stream"

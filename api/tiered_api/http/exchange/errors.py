@@ -6,7 +6,7 @@ The code is the status, or the status x 100 + n. No text of an unexpected except
 from __future__ import annotations
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 MESSAGE_CHARACTERS = 500
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered.ports import FileSlice
-from tiered_api.http.server.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
+from tiered_api.http.exchange.responses import Headers, HttpResponse, abort_connection, head_bytes, write_seconds
 
 SLICE_BYTES = 40 << 10
 """Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""

@@ -9,9 +9,9 @@ from typing import ParamSpec, TypeVar
 
 from tiered.broker.broker import Broker
 from tiered.thread_pool import ThreadPool
-from tiered_api.http.partitions.remote_brokers import RemoteBrokers
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.limits import Exhausted, HttpLimits, MemoryBudget
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget
+from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.kafka.server.latencies import BUCKETS
 
 P = ParamSpec("P")

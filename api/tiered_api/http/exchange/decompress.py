@@ -7,7 +7,7 @@ from typing import Protocol
 
 import zstandard
 
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
 
 ENCODINGS = ("gzip", "zstd")
 ZSTD_PIECE = 1024

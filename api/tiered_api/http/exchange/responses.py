@@ -12,9 +12,9 @@ import orjson
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -14,12 +14,12 @@ import orjson
 from aiohttp import web
 
 from tiered.errors import Refused
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import date_line
 from tiered_api.http.partitions.produce import append_locally, choose_partition, keyless_counter
 from tiered_api.http.partitions.record_formats import parse_record_v3
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import HttpRequest
-from tiered_api.http.server.responses import date_line
 from tiered_api.http.v3.produce_reports import ProduceReports
 
 HEADS_MAX = 4096
