@@ -1,4 +1,4 @@
-"""Groups, whichever broker coordinates them."""
+"""Consumer groups of any coordinator: descriptions, committed offsets and end offsets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class GroupDescription(NamedTuple):
 
 
 async def describe_group(context: HttpContext, group: str) -> GroupDescription:
-    """With code GROUP_ID_NOT_FOUND when there is none. `Refused` when its coordinator was not found in time."""
+    """Describes a group; the code is GROUP_ID_NOT_FOUND if there is none. Raises `Refused` if no coordinator is found
+    in time."""
 
     async def ask() -> GroupDescription:
         broker = await find_coordinator(context, group)
@@ -63,7 +64,7 @@ async def describe_group(context: HttpContext, group: str) -> GroupDescription:
 
 
 async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[PartitionOffset]:
-    """All that a group has committed."""
+    """Returns all offsets that a group has committed."""
 
     async def ask() -> Sequence[PartitionOffset]:
         broker = await find_coordinator(context, group)
@@ -76,8 +77,8 @@ async def fetch_committed_offsets(context: HttpContext, group: str) -> Sequence[
 
 
 async def list_all_groups(context: HttpContext) -> list[GroupDescription]:
-    """All groups of all brokers that live, by name, without their members. `Refused` when one of these does not say
-    which it has."""
+    """Returns all groups of all live brokers by name, without their members. Raises `Refused` if one of the brokers
+    does not list its groups."""
     brokers = sorted(each.node_id for each in context.broker.image.brokers.values() if each.live)
     lists = await asyncio.gather(
         *(retry_while_loading(context, partial(_groups_of_broker, context, broker)) for broker in brokers)
@@ -166,7 +167,7 @@ def _unreachable(broker: int, fault: Unavailable) -> Refused:
 
 
 async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-    """The high watermarks of those that are there and led; one question to each broker."""
+    """Returns the high watermarks of the partitions that exist and have a leader, with one request to each broker."""
     found: dict[TopicPartition, int] = {}
     remote: dict[int, dict[TopicPartition, Leader]] = {}
     for topic, partition in partitions:
@@ -188,7 +189,8 @@ async def fetch_end_offsets(context: HttpContext, partitions: Iterable[tuple[str
 
 
 async def _fetch_broker_ends(context: HttpContext, share: dict[TopicPartition, Leader]) -> dict[TopicPartition, int]:
-    """Of partitions that one broker leads. What it does not lead any more is asked once more, by itself."""
+    """Returns the ends of partitions that one broker leads. Looks for the new leader of a partition that the broker
+    does not lead any more."""
     [leader, *_] = share.values()
     wanted = {tp: (each.epoch, LATEST) for tp, each in share.items()}
     try:

@@ -1,4 +1,4 @@
-"""What operators ask: health, metrics, who this broker is, and where a partition's records are."""
+"""The endpoints for operators: health, metrics, identity of the broker, state of a partition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def healthz(request: HttpRequest) -> web.StreamResponse:
-    """200 when the broker serves, 503 and the reasons when it does not."""
+    """Returns 200 if the broker serves, else 503 and the reasons."""
     health = request.context.broker.health()
     body = {"ok": health.ok, "problems": health.problems, "details": health.details}
     return json_response(body, status=200 if health.ok else 503)
 
 
 async def metrics(request: HttpRequest) -> web.StreamResponse:
-    """Prometheus text."""
+    """Returns the metrics as Prometheus text."""
     media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
     if request.context.broker.served.is_set():
         await request.context.service(GroupLags).refresh()
@@ -31,8 +31,8 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_node(request: HttpRequest) -> web.StreamResponse:
-    """Which broker answers here, and which life of it: what a second one with its id asks before it starts. Brokers
-    know each other by incarnation, so that strangers are told a digest."""
+    """Returns the identity of this broker. Another process with the same node id asks for it before it starts. Brokers
+    identify each other by incarnation, so clients get only a digest of it."""
     node = request.context.broker
     digest = incarnation_digest(node.incarnation)
     return json_response(
@@ -41,5 +41,6 @@ async def get_node(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_partition_state(request: HttpRequest) -> web.StreamResponse:
-    """Leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads it."""
+    """Returns leader, offsets, bytes and segments of a partition, hot and cold; 307 to the broker that leads the
+    partition."""
     return json_response(explain(require_local_leader(request)))

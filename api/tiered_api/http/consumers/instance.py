@@ -1,7 +1,8 @@
-"""One REST v2 consumer: how its user wants records, what it reads, and how far it has read.
+"""One REST v2 consumer: its record format, its assignment and its positions.
 
-What must outlive a restart is in the group's coordinator: the member with its wish, and committed offsets. Positions
-that were not committed are here only, so a record may be read twice, as with every consumer that commits later.
+The group's coordinator keeps all that must survive a restart: the member with its subscription, and committed offsets.
+Positions that are not committed are kept here only, so records may be read twice, as with every consumer that commits
+later.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_boun
 
 USER_DATA_MARK = "tiered-rest"
 SESSION_MS = 300_000
-"""The coordinator that could miss a member dies with it: this is the time that it has after a restart."""
+"""Session timeout of the members. The instance and the coordinator are in one process, so it only bounds the time after
+a restart."""
 METADATA_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class ConsumerConfig:
-    """What a consumer is created with. Times in ms."""
+    """The settings of a consumer. Times are in ms."""
 
     format: str = "binary"
     reset: str = "latest"
@@ -50,14 +52,15 @@ class ConsumerConfig:
     timeout_ms: int = 1_000
 
     def to_user_data(self, subscription: Subscription) -> bytes:
-        """For the member's metadata."""
+        """Returns the settings and the subscription as user data for the member's metadata."""
         return orjson.dumps(
             {"of": USER_DATA_MARK, **asdict(self), "topics": subscription.topics, "pattern": subscription.pattern}
         )
 
     @classmethod
     def from_user_data(cls, user_data: bytes) -> tuple[ConsumerConfig, Subscription] | None:
-        """The reverse of `kept`; None when it is not ours: whoever is in the group may say what he likes."""
+        """Reverses `to_user_data`. Returns None for data of another client: every member of the group may write what it
+        likes."""
         try:
             given = orjson.loads(user_data)
             if not isinstance(given, dict) or given.pop("of", "") != USER_DATA_MARK:
@@ -72,15 +75,15 @@ class ConsumerConfig:
 
 
 class ConsumerPosition(NamedTuple):
-    """An offset, and of which topic: one that is deleted and made again has other records."""
+    """An offset, and the id of its topic: a topic of the same name that is created later has other records."""
 
     topic_id: str
     offset: int
 
 
 class ConsumerInstance:
-    """A consumer and its place in a group. One request at a time may use it, within `use`. `place` counts the times
-    that what it reads changed: what was begun under an earlier one counts for nothing."""
+    """A consumer and its membership in a group. One request at a time may use it, within `use`. `assignment_version`
+    counts changes of the assignment: work that began under an earlier assignment has no effect."""
 
     def __init__(
         self, context: HttpContext, topics: TopicCatalog, group: str, name: str, config: ConsumerConfig, peer: str
@@ -89,12 +92,12 @@ class ConsumerInstance:
         self.name = name
         self.config = config
         self.peer = peer
-        """The address of the client that made it, or came for it first after a restart."""
+        """The address of the client that created the consumer, or that used it first after a restart."""
         self.lock = asyncio.Lock()
         self.last_used_ns = context.clock.mono_ns()
         self.member: RestMember | None = None
         self.manual_assignment: list[TopicPartition] = []
-        """Partitions that the user chose by hand."""
+        """Partitions that the user assigned by hand."""
         self.assignment_version = 0
         self._context = context
         self._topics = topics
@@ -105,7 +108,7 @@ class ConsumerInstance:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """HttpError 404 when it ended while others had their turn."""
+        """Waits for its turn. Raises `HttpError` 404 if the consumer was deleted meanwhile."""
         async with self.lock:
             if self._is_closed:
                 raise HttpError(CONSUMER_NOT_FOUND, f"consumer {self.name!r} is deleted")
@@ -114,7 +117,7 @@ class ConsumerInstance:
     # -- what it reads ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Becomes a member, or changes what the member wishes for."""
+        """Becomes a member, or changes the member's subscription."""
         if self.manual_assignment:
             raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a subscription excludes that")
         before = self.member
@@ -126,7 +129,7 @@ class ConsumerInstance:
         self.join(subscription, before.member_id if before is not None else "")
 
     def join(self, subscription: Subscription, member_id: str = "") -> None:
-        """Becomes a member, or goes on as one."""
+        """Becomes a member, or continues a membership."""
         context, user_data = self._context, self.config.to_user_data(subscription)
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
         config = MemberConfig(self.group, self.name, user_data, session_ms)
@@ -156,7 +159,8 @@ class ConsumerInstance:
         self._retain_partitions(self.manual_assignment)
 
     async def assigned_partitions(self, seconds: float) -> list[TopicPartition]:
-        """What it reads now; waits for its first place in the group. Empty while that is not known."""
+        """Returns the partitions to read now. Waits for the first assignment; returns an empty list if there is none in
+        time."""
         if self.member is None:
             return self.manual_assignment
         try:
@@ -169,24 +173,25 @@ class ConsumerInstance:
         return self.member.assigned or []
 
     def check_assigned(self, tp: TopicPartition) -> None:
-        """HttpError when a partition is not this consumer's now."""
+        """Raises `HttpError` if the partition is not assigned to this consumer."""
         mine = self.manual_assignment if self.member is None else self.member.assigned or []
         if tp not in mine:
             raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
 
     def find_topic_id(self, tp: TopicPartition) -> TopicId:
-        """`Refused(UNKNOWN_TOPIC_OR_PARTITION)` when there is no such partition."""
+        """Returns the id of the topic. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if there is no such partition."""
         topic = self._context.broker.image.topics.get(tp.topic)
         if topic is None or tp.partition >= len(topic.partitions):
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
         return topic.topic_id
 
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
-        """The partition, wherever it is led."""
+        """Returns the partition, led here or elsewhere."""
         return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds)
 
     async def _on_revoked(self) -> None:
-        """The place in the group is about to change: what was read counts for whoever has it next."""
+        """Prepares for a new assignment: commits the records that were delivered, because another member may get the
+        partitions."""
         self.assignment_version += 1
         self._positions.clear()
         if self.config.auto_commit:
@@ -201,16 +206,18 @@ class ConsumerInstance:
     # -- how far it is ------------------------------------------------------------------------------------------------
 
     def rotate_partitions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """The same, beginning behind the one that gave last: one that always has more must not keep all to itself."""
+        """Returns the partitions in an order that starts after the one read last, so that a busy partition does not
+        block the others."""
         cut = next((n + 1 for n, tp in enumerate(partitions) if tp == self._last_read), 0)
         return [*partitions[cut:], *partitions[:cut]]
 
     def skip_partition(self, tp: TopicPartition) -> None:
-        """The next read begins behind this one."""
+        """Makes the next read start after this partition."""
         self._last_read = tp
 
     async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
-        """The next offset to read: where it is, else what the group committed, else as it chose. None: nowhere."""
+        """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if
+        there is none."""
         spot = self._positions.get(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
@@ -228,7 +235,7 @@ class ConsumerInstance:
         return start if self.config.reset == "earliest" else end
 
     async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:
-        """What it wanted to read is gone: goes on where it chose to."""
+        """Continues at the reset offset: the offset at the current position does not exist any more."""
         version, start = self.assignment_version, await self._reset_offset(source)
         if start is None:
             raise HttpError(ILLEGAL_STATE, f"the offset of {tp} is gone and auto.offset.reset is none")
@@ -265,7 +272,7 @@ class ConsumerInstance:
         return offsets
 
     async def commit(self, offsets: list[PartitionOffset]) -> None:
-        """Refused when the group does not take one of them."""
+        """Commits offsets. Raises `Refused` if the group does not accept one of them."""
         member = self.member
         named = CommitOffsets(self.group, tuple(offsets))
         if member is not None:
@@ -276,7 +283,8 @@ class ConsumerInstance:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
 
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
-        """What the group committed, in the order of `partitions`; nothing of earlier topics of their names."""
+        """Returns the committed offsets in the order of `partitions`, without those of earlier topics of the same
+        names."""
         topics = self._context.broker.image.topics
         ids = tuple((name, topics[name].topic_id) for name in {tp.topic for tp in partitions} & topics.keys())
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids)
@@ -291,12 +299,12 @@ class ConsumerInstance:
         )
 
     async def close(self) -> None:
-        """The instance is deleted, or nobody has used it for long."""
+        """Ends the consumer: its user deleted it, or it was idle for too long."""
         await self.unsubscribe()
         self._is_closed = True
 
     async def detach(self) -> None:
-        """It lives elsewhere from now on, as the same member of its group."""
+        """Stops here without leaving the group: another broker serves the same member from now on."""
         self._is_closed = True
         if self.member is not None:
             await self.member.stop()

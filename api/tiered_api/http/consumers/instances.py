@@ -1,5 +1,5 @@
-"""The REST consumers of the groups that this broker coordinates: created, found again after a restart, and ended when
-nobody uses them."""
+"""The REST consumers of the groups that this broker coordinates: created, restored after a restart, and ended when they
+are idle."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tiered_api.http.exchange.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND,
 
 INSTANCES_MAX = 1_000
 INSTANCES_PER_PEER = 500
-"""Of one client address: one that makes and forgets them must not keep others from theirs."""
+"""Most instances of one client address: one client that forgets its instances must not block the others."""
 IDLE_SECONDS = 300.0
 SWEEP_SECONDS = 10.0
 
 
 class InstanceKey(NamedTuple):
-    """How an instance is named."""
+    """The group and the name of an instance."""
 
     group: str
     name: str
 
 
 class ConsumerInstances:
-    """One listener's consumers. `close` ends them without a word: their members stay for a session's time."""
+    """The consumers of one listener. `close` does not leave their groups: the members stay until their sessions end."""
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
@@ -45,14 +45,14 @@ class ConsumerInstances:
         )
 
     async def create(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
-        """A new consumer of the client at `peer`. HttpError 409 when there is one of that name in the group."""
+        """Creates a consumer for the client at `peer`. Raises `HttpError` 409 if the group has one of that name."""
         async with self._lookup_lock(key):
             if key in self._instances or await self._restore(key, peer) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} exists already in group {key.group!r}")
             return self._add(key, config, peer)
 
     async def find(self, key: InstanceKey, peer: str) -> ConsumerInstance:
-        """A consumer by its name; HttpError 404 when there is none."""
+        """Returns a consumer by its name. Raises `HttpError` 404 if there is none."""
         instance = self._instances.get(key)
         if instance is None:
             async with self._lookup_lock(key):
@@ -75,7 +75,8 @@ class ConsumerInstances:
         self._instances.clear()
 
     def _lookup_lock(self, key: InstanceKey) -> asyncio.Lock:
-        """Who looks for an instance in its group asks the coordinator, which may take its time: others do not wait."""
+        """Returns the lock for the look-up of one instance in its group. The coordinator may be slow, so look-ups of
+        other instances do not wait."""
         lock = self._lookup_locks.get(key)
         if lock is None:
             lock = self._lookup_locks[key] = asyncio.Lock()
@@ -92,7 +93,7 @@ class ConsumerInstances:
         return instance
 
     async def _restore(self, key: InstanceKey, peer: str) -> ConsumerInstance | None:
-        """The consumer whose member the group knows still, from before a restart."""
+        """Restores a consumer whose member the group still has from before a restart. Returns None if there is none."""
         ask = self._context.broker.group_coordinators.ask
         group: DescribeGroupReply = await retry_while_loading(
             self._context, lambda: ask(key.group, DescribeGroup(key.group))
@@ -115,7 +116,7 @@ class ConsumerInstances:
             self._instances.pop(key, None)
 
     async def _has_moved(self, key: InstanceKey) -> bool:
-        """Whether another broker coordinates the group, and has the consumers."""
+        """Returns True if another broker coordinates the group, and has its consumers."""
         try:
             return await find_coordinator(self._context, key.group) != self._context.broker.settings.node_id
         except Refused:
@@ -133,5 +134,5 @@ class ConsumerInstances:
                     self._instances.pop(key, None)
                     await instance.detach()
                 elif instance.last_used_ns < oldest:
-                    with contextlib.suppress(HttpError):  # somebody deleted it meanwhile
+                    with contextlib.suppress(HttpError):  # it was deleted meanwhile
                         await self._end_instance(key, instance)

@@ -1,7 +1,7 @@
-"""A REST consumer's place in its group: a static member that joins, keeps its place with heartbeats and leaves.
+"""The membership of a REST consumer in its group: a static member that joins, sends heartbeats and leaves.
 
-It lives where the group's coordinator does and speaks to it directly. How its user wants records is kept in the
-member's own metadata, which the coordinator keeps: after a restart whoever is asked for the instance finds it there.
+It runs on the broker that coordinates the group, and calls the coordinator directly. The consumer's settings are in the
+member's metadata, which the coordinator keeps. So the instance can be restored from them after a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 INSTANCE_ID_PREFIX = "rest-"
-"""Before an instance's name: the names of static members are shared with all other clients of the group."""
+"""Prefix of instance names: static members share their names with all other clients of the group."""
 PROTOCOL, VERSION = "range", 0
 REBALANCE_MS = 60_000
 HEARTBEAT_SECONDS = 1.0
@@ -34,14 +34,14 @@ SendRequest = Callable[[str, requests.Request, float], Awaitable[Any]]
 
 
 def encode_metadata(topics: Sequence[str], user_data: bytes) -> bytes:
-    """A member's metadata, as every client of the group reads it; `kept` is for us alone."""
+    """Encodes a member's metadata, which every client of the group can read. Only this server reads `user_data`."""
     return VERSION.to_bytes(2, "big") + encode(
         ConsumerProtocolSubscription(topics=list(topics), user_data=user_data), VERSION
     )
 
 
 def user_data_of(metadata: bytes) -> bytes:
-    """What `subscription` kept; empty when it is of another client."""
+    """Returns the user data in a member's metadata; empty if another client wrote it."""
     try:
         version = min(int.from_bytes(metadata[:2], "big"), ConsumerProtocolSubscription.spec.versions.high)
         return decode(ConsumerProtocolSubscription, version, metadata, 2).user_data or b""
@@ -100,7 +100,7 @@ class RestMember:
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
         if (
             self._join_sent and not taken
-        ):  # one that joins has its id only with the answer, the coordinator has it already
+        ):  # During a join the coordinator already has the member, but the member gets its id only with the reply.
             request = requests.LeaveGroup(
                 self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
             )
@@ -142,7 +142,7 @@ class RestMember:
         return code in again or code.retriable
 
     async def _join_group(self) -> Code:
-        """One generation: join, and be told what is whose."""
+        """Joins one generation and gets its assignment."""
         seen = self._topics.partition_counts()
         self._subscribed, self._known_counts, self._join_sent = await self._topics.matching_names(seen), seen, True
         metadata = encode_metadata(self._subscribed, self._config.user_data)
@@ -181,11 +181,12 @@ class RestMember:
         return answer.code
 
     async def subscribed_topics(self) -> tuple[str, ...]:
-        """The topics that it wishes for, of those that there are."""
+        """Returns the topics of the subscription that exist."""
         return await self._topics.matching_names(self._topics.partition_counts())
 
     async def _is_assignment_stale(self) -> bool:
-        """Whether topics came, went or grew so that it wishes for others, or shares would be others."""
+        """Returns True if topics were created, deleted or grew, so that the subscription or the assignment would
+        change."""
         seen, now = self._known_counts, self._topics.partition_counts()
         if now is seen:
             return False

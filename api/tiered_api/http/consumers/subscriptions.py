@@ -1,5 +1,5 @@
-"""The topics that subscriptions name. A pattern is matched off the loop, and only with names that are new since the
-last time, however many consumers have it."""
+"""The topics of subscriptions. A pattern is matched off the event loop, once for all consumers that have it, and only
+with topics that are new since the last match."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tiered_api.http.consumers.topic_patterns import NAME_CHARACTERS, TopicPatte
 from tiered_api.http.exchange.limits import Exhausted
 
 JOB_STEPS = 1 << 21
-"""Steps of one job in a thread, some 0.1 s at worst: others get their turn after each."""
+"""Steps of one job in a thread, some 0.1 s at worst: other jobs get their turn after each."""
 PAUSE_SECONDS = 0.5
 
 Topics = Mapping[str, int]
-"""Partitions by topic. The same object means the same topics."""
+"""Number of partitions by topic. The same object means the same topics."""
 RunJob = Callable[[int, Callable[[list[str]], list[str]], list[str]], Awaitable[list[str]]]
-"""`HttpBroker.run_job`: does it in a thread where the size is much."""
+"""`HttpContext.run_job`: runs large work in a thread."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Subscription:
 
 
 class PatternMatches:
-    """The names that one pattern matches, of the topics that it was asked for last."""
+    """The topics that one pattern matches, as of the last look-up."""
 
     def __init__(self, text: str, patterns: PatternCache) -> None:
         self._pattern = TopicPattern(text)
@@ -43,7 +43,7 @@ class PatternMatches:
         self._names: tuple[str, ...] = ()
 
     async def matching_names(self, known: Topics) -> tuple[str, ...]:
-        """The names in order, those of internal topics left out."""
+        """Returns the names in order, without internal topics."""
         if self._known_topics is not known:
             async with self._patterns.lock:
                 if self._known_topics is not known:
@@ -65,7 +65,8 @@ class PatternMatches:
 
 
 class PatternCache:
-    """All patterns of one listener's consumers. One at a time is matched, so they never take all threads."""
+    """The patterns of all consumers of one listener. They are matched one at a time, so that they never take all
+    threads."""
 
     def __init__(self, run_job: RunJob, clock: Clock) -> None:
         self.lock = asyncio.Lock()
@@ -76,14 +77,16 @@ class PatternCache:
         self._difference: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
     def get_matches(self, text: str) -> PatternMatches:
-        """Of one pattern, shared by those who have it. ValueError when it is not taken."""
+        """Returns the matches of one pattern, shared by its consumers. Raises ValueError if the pattern is not
+        supported."""
         found = self._matches.get(text)
         if found is None:
             found = self._matches[text] = PatternMatches(text, self)
         return found
 
     def diff_topics(self, before: Topics, after: Topics) -> tuple[frozenset[str], frozenset[str]]:
-        """Names that came and that went. Most patterns ask for the same two."""
+        """Returns the names of new topics and of deleted topics. The result is cached, because most patterns need the
+        same one."""
         if self._diffed[0] is not before or self._diffed[1] is not after:
             self._diffed = (before, after)
             self._difference = (frozenset(after.keys() - before.keys()), frozenset(before.keys() - after.keys()))

@@ -1,4 +1,4 @@
-"""An answer that the kernel copies from a segment file to the socket: no byte of it is seen by this process."""
+"""Responses that the kernel copies from a segment file to the socket; the bytes never pass through this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tiered_api.http.exchange.responses import Headers, HttpResponse, abort_conn
 SLICE_BYTES = 40 << 10
 """Measured on loopback: 40 KiB a call moves 5.5 GB per CPU-second, 64 KiB or 16 KiB half of that."""
 TURN_BYTES = 1 << 20
-"""After this many bytes without a wait other connections get their turn."""
+"""After this many bytes without a wait, other connections get their turn."""
 
 
 class FileSliceResponse(HttpResponse):
     """Bytes of a file. Both descriptors are duplicated first: the log may close its file and asyncio may close the
-    socket while it is under way, and a number that was given out again would name another file."""
+    socket meanwhile, and their numbers may then name other files."""
 
     def __init__(self, piece: FileSlice, *, media_type: str, headers: Headers = ()) -> None:
         super().__init__(media_type=media_type, headers=headers)

@@ -1,5 +1,5 @@
-"""`/topics/{topic}/partitions/{partition}/records`: a partition read from an offset on, as JSON, REST v2, raw batches
-or events; and whole record batches written to it."""
+"""`/topics/{topic}/partitions/{partition}/records`: reads a partition from an offset on, as JSON, REST v2, raw batches
+or events; and writes whole record batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
 
 
 def parse_format(request: HttpRequest) -> str:
-    """How `format` wants keys and values shown: as text unless it says otherwise."""
+    """Returns the form of keys and values that `format` names; text by default."""
     name = request.query_parameters().get("format", "string")
     if name not in FORMS:
         raise HttpError(400, f"format={name[:40]!r} is none of {', '.join(FORMS)}")
@@ -82,7 +82,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     v2 = V2_FORMS.get(kind)
     shown = v2 or parse_format(request)
     fetched = await fetch(request, spec)
-    # Read twice: what waits for its turn keeps no bytes of a hot segment.
+    # Read twice: a request that waits for its turn holds no bytes of a hot segment.
     await reserve_memory(request, spec.source, decode_memory(load_bytes(fetched)))
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
@@ -104,8 +104,8 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
 
 
 async def write_batches(request: HttpRequest) -> web.StreamResponse:
-    """Whole record batches as a Kafka client would send them; an idempotent producer's are taken once. 307 to the
-    broker that leads the partition."""
+    """Writes whole record batches as a Kafka client sends them. Duplicates of an idempotent producer are dropped. 307
+    to the broker that leads the partition."""
     replica = require_local_leader(request)
     data = bytearray(await request.read_body())
     count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
