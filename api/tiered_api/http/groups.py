@@ -114,7 +114,7 @@ async def _list_groups(context: HttpContext, broker: int) -> ListGroupsResponse:
     except Unavailable as fault:
         raise _unreachable(broker, fault) from None
     if got.error_code:
-        raise Refused(code_from_number(got.error_code), f"broker {broker} does not tell its groups")
+        raise Refused(code_from_number(got.error_code), f"broker {broker} does not list its groups")
     return got
 
 
@@ -149,7 +149,7 @@ async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Seque
         raise _unreachable(broker, fault) from None
     code = code_from_number(got.groups[0].error_code)
     if code is not Code.NONE:
-        raise Refused(code, f"broker {broker} does not tell the offsets of group {group[:249]!r}: {code.name}")
+        raise Refused(code, f"broker {broker} refuses to read the offsets of group {group[:249]!r}: {code.name}")
     return [
         PartitionOffset(
             topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or ""

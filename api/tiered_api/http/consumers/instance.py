@@ -119,7 +119,7 @@ class ConsumerInstance:
     async def subscribe(self, subscription: Subscription) -> None:
         """Becomes a member, or changes the member's subscription."""
         if self.manual_assignment:
-            raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a subscription excludes that")
+            raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a consumer cannot also subscribe")
         before = self.member
         if before is not None:
             if before.subscription == subscription and before.failure is None:
@@ -150,7 +150,7 @@ class ConsumerInstance:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions, whatever others of the group read."""
         if self.member is not None:
-            raise HttpError(ILLEGAL_STATE, "there is a subscription: an assignment by hand excludes that")
+            raise HttpError(ILLEGAL_STATE, "the consumer has a subscription: partitions cannot be assigned too")
         given = list(dict.fromkeys(partitions))
         for tp in given:
             self.find_topic_id(tp)
@@ -182,7 +182,7 @@ class ConsumerInstance:
         """Returns the id of the topic. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if there is no such partition."""
         topic = self._context.broker.image.topics.get(tp.topic)
         if topic is None or tp.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp} does not exist")
         return topic.topic_id
 
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
@@ -238,7 +238,7 @@ class ConsumerInstance:
         """Continues at the reset offset: the offset at the current position does not exist any more."""
         version, start = self.assignment_version, await self._reset_offset(source)
         if start is None:
-            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} is gone and auto.offset.reset is none")
+            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} does not exist any more, and auto.offset.reset is none")
         if version == self.assignment_version:
             self._positions[tp] = ConsumerPosition(source.topic_id, start)
 

@@ -48,7 +48,7 @@ class ConsumerInstances:
         """Creates a consumer for the client at `peer`. Raises `HttpError` 409 if the group has one of that name."""
         async with self._lookup_lock(key):
             if key in self._instances or await self._restore(key, peer) is not None:
-                raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} exists already in group {key.group!r}")
+                raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
             return self._add(key, config, peer)
 
     async def find(self, key: InstanceKey, peer: str) -> ConsumerInstance:
@@ -84,9 +84,9 @@ class ConsumerInstances:
 
     def _add(self, key: InstanceKey, config: ConsumerConfig, peer: str) -> ConsumerInstance:
         if len(self._instances) >= INSTANCES_MAX:
-            raise HttpError(429, f"there are {INSTANCES_MAX} consumers already; delete those that are not used")
+            raise HttpError(429, f"there are already {INSTANCES_MAX} consumers: delete unused ones")
         if sum(each.peer == peer for each in self._instances.values()) >= INSTANCES_PER_PEER:
-            raise HttpError(429, f"your address has {INSTANCES_PER_PEER} consumers already; delete unused ones")
+            raise HttpError(429, f"your address already has {INSTANCES_PER_PEER} consumers: delete unused ones")
         instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, peer)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")

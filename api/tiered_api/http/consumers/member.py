@@ -125,7 +125,7 @@ class RestMember:
             except Refused as refused:
                 code = refused.code
             if not self._can_rejoin(code):
-                self.failure = Refused(code, f"the group does not take this consumer: {code.name}")
+                self.failure = Refused(code, f"the group does not accept this consumer: {code.name}")
                 self.join_done.set()
                 return
             self.join_done.clear()

@@ -102,7 +102,7 @@ def count_member(members: int) -> int:
 
 def too_large_error() -> HttpError:
     """Returns the error for a body that is too long after decompression."""
-    return HttpError(413, "the body is larger than allowed once it is decompressed")
+    return HttpError(413, "the body is larger than allowed after decompression")
 
 
 def new_inflater(encoding: str) -> Inflater | None:
@@ -115,7 +115,7 @@ def new_inflater(encoding: str) -> Inflater | None:
             return GzipInflater()
         case "zstd":
             return ZstdInflater()
-    raise HttpError(415, f"Content-Encoding {encoding!r} is not understood; send {' or '.join(ENCODINGS)}")
+    raise HttpError(415, f"Content-Encoding {encoding!r} is not supported; send {' or '.join(ENCODINGS)}")
 
 
 def inflate(encoding: str, data: bytes, limit: int) -> bytes:

@@ -87,7 +87,7 @@ def to_http_error(error: Exception) -> HttpError:
         case Unavailable():
             return HttpError(BROKER_NOT_AVAILABLE, "the store or the disk cannot do this now; see /healthz")
         case Corrupt():
-            return HttpError(KAFKA_ERROR, f"stored data does not prove itself: {error}")
+            return HttpError(KAFKA_ERROR, f"stored data is corrupt: {error}")
         case Exhausted():
             return HttpError(503, "too much is in flight; try again later", (("Retry-After", "1"),))
     return HttpError(LEADER_NOT_AVAILABLE, "a newer owner has taken over")

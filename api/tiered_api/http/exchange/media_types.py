@@ -34,7 +34,7 @@ def negotiate_type(header: str | None, offered: tuple[str, ...]) -> str:
         if q > weight:
             weight, best = q, kind
     if not best:
-        raise HttpError(406, f"none of the types in Accept can be given here; there are {', '.join(offered)}")
+        raise HttpError(406, f"none of the types in Accept is available here; there are {', '.join(offered)}")
     return best
 
 

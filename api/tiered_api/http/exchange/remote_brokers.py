@@ -88,7 +88,7 @@ class RemoteBrokers:
         """Returns a topic by its id. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if it was deleted."""
         topic = self._node.image.topics_by_id.get(topic_id)
         if topic is None or tp.partition >= len(topic.partitions):
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} is not there any more")
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist any more")
         return topic
 
     def leader(self, tp: TopicPartition, topic_id: TopicId) -> Leader:
@@ -101,7 +101,7 @@ class RemoteBrokers:
             unopened = self._node.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
-            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {tp}")
+            raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
         return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
@@ -174,7 +174,7 @@ class RemoteBrokers:
         request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, topics=topics)
         got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH)
         if got.error_code:
-            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to be read from")
+            raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to serve reads")
         return [part for topic in got.responses for part in topic.partitions]
 
     async def list_offsets(

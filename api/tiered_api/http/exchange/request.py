@@ -108,7 +108,7 @@ class HttpRequest(web.BaseRequest):
         if wanted is None:
             return
         if wanted.lower() != "100-continue":
-            raise HttpError(417, "the only expectation that can be met is 100-continue")
+            raise HttpError(417, "the only supported expectation is 100-continue")
         if self.transport is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -198,7 +198,7 @@ def percent_decode(text: str) -> str:
         try:
             text = unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
         except UnicodeDecodeError:
-            raise HttpError(400, "the address is not UTF-8 once it is decoded") from None
+            raise HttpError(400, "the decoded address is not UTF-8") from None
     if "\0" in text:
-        raise HttpError(400, "the address holds a NUL")
+        raise HttpError(400, "the address contains a NUL")
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 ENDS_MAX = 64
-"""Most entries of one partition; at this limit, every second one of the older half is dropped."""
+"""Most entries of one partition; at this limit, every second entry is dropped."""
 
 
 class EndHistory:

@@ -126,14 +126,14 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
 def validate_batches(data: bytearray) -> int:
     """Opens every record of every batch; returns how many there are. HttpError 400 names the first fault."""
     if not data:
-        raise HttpError(BAD_REQUEST, "the body holds no record batch")
+        raise HttpError(BAD_REQUEST, "the body has no record batch")
     try:
         seen = walk(data)
         if seen.why:
             raise Corrupt(seen.why, position=seen.end)
         for batch in seen.batches:
             if batch.attributes & (CONTROL | TRANSACTIONAL):
-                raise HttpError(BAD_REQUEST, "control and transactional batches are not taken over HTTP")
+                raise HttpError(BAD_REQUEST, "control and transactional batches are not accepted over HTTP")
             check_batch(data, batch.position)
     except Corrupt as error:
         raise HttpError(BAD_REQUEST, f"not a record batch: {error}") from None

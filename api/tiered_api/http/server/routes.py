@@ -1,4 +1,4 @@
-"""The HTTP interface as data: every operation there is. `/openapi.json` is printed from this table."""
+"""The HTTP interface as data: all operations. `/openapi.json` is made from this table."""
 
 from __future__ import annotations
 
@@ -215,12 +215,12 @@ ROUTES = (*OPERATIONS, *RECORDS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V
 
 
 async def openapi(request: HttpRequest) -> web.StreamResponse:
-    """This interface in OpenAPI's words."""
+    """Returns this OpenAPI document."""
     return json_response(openapi_document(table().routes))
 
 
 def table() -> RouteTable:
-    """All routes, ready to be searched."""
+    """Returns the table of all routes."""
     return _TABLE
 
 

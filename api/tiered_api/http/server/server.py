@@ -33,21 +33,22 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ANSWERED_WHILE_STARTING = ("healthz", "metrics", "get_node")
-"""What is answered before the broker serves; the rest has to be known first."""
+"""Operations that work before the broker serves."""
 ANSWERED_OVER_LIMIT = ("healthz", "metrics")
-"""What is answered when connections have run out: a broker that is only busy must not be taken for a dead one."""
+"""Operations that work when connections have run out, so that a busy broker is not taken for a dead one."""
 SPARE_CONNECTIONS_MAX = 16
-"""Connections above a limit that are open at once."""
+"""Most connections above a limit that are open at the same time."""
 TOO_MANY = "too many connections; tiered.http.connections.max and tiered.http.connections.max.per.ip bound them"
 
 
 class HttpConnection(web.RequestHandler):
-    """aiohttp's connection: counted, with errors below HTTP (a head that does not parse) in our form, and with the
-    short way for known requests (`quick.py`).
+    """aiohttp's connection with counts, with our form of errors for heads that do not parse, and with the short path
+    for known requests (`fast_produce.py`).
 
-    `is_spare`: it is above a limit, and for health and metrics only. `_opening` closes it where no request comes.
-    `_between`: aiohttp's parser holds nothing, the next byte begins a request. `_piece`: the bytes that came then, as
-    long as nothing came after them; if they turn out to be exactly one request, the parser holds nothing again.
+    `is_spare`: the connection is above a limit, and serves health and metrics only. `_first_request_timer` closes the
+    connection if no request comes. `_is_between_requests`: aiohttp's parser holds no bytes, and the next byte begins a
+    request. `_request_bytes` has the bytes that came then, until more come. If they are exactly one request, the parser
+    is empty again.
     """
 
     __slots__ = ("_first_request_timer", "_is_between_requests", "_peer_address", "_request_bytes", "is_spare")
@@ -74,7 +75,7 @@ class HttpConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def cancel_first_request_timer(self) -> None:
-        """A request has come, or none will."""
+        """Stops the timer: a request has come, or the connection is lost."""
         if self._first_request_timer is not None:
             self._first_request_timer.cancel()
             self._first_request_timer = None
@@ -90,7 +91,8 @@ class HttpConnection(web.RequestHandler):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        """Bytes that are not HTTP may break off a body that somebody waits for: aiohttp tells the next request only."""
+        """Passes bytes to aiohttp. Bytes that are not HTTP may end a body that a handler waits for, but aiohttp reports
+        them only to the next request. So this method fails the body."""
         super().data_received(data)
         message = self._messages[-1][0] if self._messages else None
         if message is None or isinstance(message, RawRequestMessage):
@@ -117,7 +119,8 @@ class HttpConnection(web.RequestHandler):
         return True
 
     def on_response(self, request: HttpRequest, response: web.StreamResponse) -> None:
-        """A request was answered the full way; looks whether its bytes are worth remembering."""
+        """Handles a response of the full path: remembers the head of the request for the short path, if that is
+        possible."""
         piece, self._request_bytes = self._request_bytes, b""
         end = piece.find(b"\r\n\r\n") + 4
         if not piece or "Transfer-Encoding" in request.headers or len(piece) - end != (request.content_length or 0):
@@ -138,7 +141,7 @@ class HttpConnection(web.RequestHandler):
                 request.set_held_memory(0)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Nothing to resume, nothing to do: aiohttp would parse no bytes again after each body."""
+        """Does nothing unless reading is paused: aiohttp would parse no bytes after each body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -156,13 +159,13 @@ class HttpConnection(web.RequestHandler):
 
 
 def malformed_head(status: int, message: str | None) -> HttpError:
-    """What does not parse as HTTP, in the words of the parser."""
+    """Returns the error for a head that does not parse, with the parser's reason."""
     reason = (message or "bad head").splitlines()[0]
     return HttpError(status, f"malformed request: {reason}")
 
 
 class HttpListener(web.Server):
-    """Makes connections and requests, and sends each request through the table."""
+    """Makes connections and requests, and dispatches each request by the table."""
 
     def __init__(self, context: HttpContext, routes: RouteTable, hosts: AllowedHosts) -> None:
         limits = context.limits
@@ -228,7 +231,7 @@ class HttpListener(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> HttpRequest:
-        """What aiohttp calls for each parsed head."""
+        """Makes the request of a parsed head, for aiohttp."""
         assert isinstance(protocol, HttpConnection)
         protocol.cancel_first_request_timer()
         return HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
@@ -303,13 +306,13 @@ async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits |
     server = await asyncio.get_running_loop().create_server(listener, host, port, backlog=BACKLOG, reuse_address=True)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     if not is_loopback(bound_host):
-        log.warning("http is reachable from other machines and there is no login yet host=%s", bound_host)
+        log.warning("http is reachable from other machines without a login host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
     return HttpServer(listener, server, f"http://{shown}:{bound_port}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """True if only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -53,7 +53,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
 
 
 def parse_records(body: bytes, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
-    """The records of a body; HttpError 4xx when one of them cannot be taken: then none is."""
+    """Parses the records of a body. Raises `HttpError` 4xx if one of them is bad: then none is appended."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -21,7 +21,7 @@ ID_CHARACTERS = 80
 
 
 async def produce_records(request: HttpRequest) -> web.StreamResponse:
-    """One record: its report and its status. Chunked, or several records: a stream of reports, status 200."""
+    """Appends one record: its report is the response. Chunked, or several records: a stream of reports, status 200."""
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     reports = ProduceReports(cluster_id, topic.name)
@@ -40,7 +40,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
 
 
 def _is_stream(body: bytes) -> bool:
-    """Whether a body that is not one JSON value begins with a whole one and goes on."""
+    """True if the body is not one JSON value, but begins with a whole one and continues."""
     try:
         spans, _ = json_spans(body)
         if not spans or not body[spans[0][1] :].strip():
@@ -52,7 +52,7 @@ def _is_stream(body: bytes) -> bool:
 
 
 async def produce_batch(request: HttpRequest) -> web.StreamResponse:
-    """Up to a limit of records with ids of the caller's; 207 with the lists of successes and failures."""
+    """Appends up to a limit of records with ids of the client; 207 with the lists of successes and failures."""
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     entries = _parse_entries(await request.read_json_object(), request.context.limits.batch_entries)
@@ -76,7 +76,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
 
 
 def _parse_entries(body: dict[str, Any], limit: int) -> list[tuple[str, Any]]:
-    """(id, entry) pairs; HttpError 422 (code 42208) when the batch as a whole cannot be taken."""
+    """Returns (id, entry) pairs. Raises `HttpError` 422 (code 42208) if the whole batch is malformed."""
     entries = body.get("entries")
     if not isinstance(entries, list) or not entries:
         raise HttpError(INVALID_BATCH, "entries has to be an array that is not empty")
@@ -88,6 +88,6 @@ def _parse_entries(body: dict[str, Any], limit: int) -> list[tuple[str, Any]]:
         if not isinstance(name, str) or not 0 < len(name) <= ID_CHARACTERS:
             raise HttpError(INVALID_BATCH, f"each entry needs an id of 1 to {ID_CHARACTERS} characters")
         if name in named:
-            raise HttpError(INVALID_BATCH, f"the id {name!r} is there twice")
+            raise HttpError(INVALID_BATCH, f"the id {name!r} appears twice")
         named[name] = entry
     return list(named.items())

@@ -1,6 +1,6 @@
 """The produce stream: concatenated JSON in, one report per record out, in order.
 
-What one chunk brings goes into one batch per partition, so the price of a batch is shared by all records of a chunk.
+The records of one chunk go into one batch per partition, so they share the cost of a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiered_api.http.v3.produce_reports import ProduceReports
 PIECE_BYTES = 1 << 16
 SMALL_PIECE_BYTES = 1 << 14
 RESCAN_BYTES_PER_SECOND = 100_000_000
-"""A long record that trickles in is looked at again and again from its start: no faster than this."""
+"""Speed limit for a long record that arrives in small pieces, which is scanned again from its start after each."""
 
 
 async def serve_stream(
@@ -59,8 +59,8 @@ async def serve_stream(
 
 
 class JsonSplitter:
-    """Cuts concatenated JSON into its values. What comes after a fault is not looked at; `check` raises the fault, once
-    the values before it are dealt with."""
+    """Cuts concatenated JSON into its values. Bytes after a malformed value are ignored. `raise_fault` raises the
+    error, once the values before it are handled."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -69,11 +69,11 @@ class JsonSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a value whose end has not come."""
+        """Bytes of a value whose end has not arrived."""
         return len(self._rest)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The values that are whole now."""
+        """Returns the values that are complete now."""
         data = self._rest + piece if self._rest else piece
         texts: list[bytes] = []
         try:
@@ -90,14 +90,14 @@ class JsonSplitter:
         return texts
 
     def finish(self) -> list[bytes]:
-        """The values that only the end of the stream makes whole: a bare number."""
+        """Returns the values that only the end of the stream completes: a bare number."""
         texts = self.feed(b"\n") if self._rest else []
         if self._rest.strip() and self._fault is None:
             self._fault = HttpError(400, "malformed JSON: the stream ends inside a record")
         return texts
 
     def raise_fault(self) -> None:
-        """HttpError 400 for bytes that cannot become JSON, 413 for a value that is too long."""
+        """Raises `HttpError` 400 for bytes that cannot become JSON, 413 for a value that is too long."""
         if self._fault is not None:
             raise self._fault
 
@@ -148,14 +148,14 @@ async def _split_body(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _request_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
-    """The client's pieces. A client that waits to be asked for them (`Expect`) is asked now, before any answer."""
+    """Returns the client's chunks. A client that waits for permission (`Expect`) gets it now, before any response."""
     opened = new_inflater(request.headers.get("Content-Encoding", ""))
     request.send_continue()
     return _read_chunks(request, opened)
 
 
 async def _read_chunks(request: HttpRequest, opened: Inflater | None) -> AsyncIterator[bytes]:
-    """What the client sends, decompressed, until it ends, falls silent, grows too old or the server closes."""
+    """Yields what the client sends, decompressed, until the stream ends, is silent or too old, or the server closes."""
     limits = request.context.limits
     until = asyncio.get_running_loop().time() + limits.stream_seconds
     while asyncio.get_running_loop().time() < until:
