@@ -1,4 +1,5 @@
-"""The command line as one parser. What a command does stands in the module named beside it, imported when it is run."""
+"""The command line as one parser. The code of a command is in the module that is named beside it, and imported when the
+command runs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ WAREHOUSE_HELP = f"folder of the Delta tables, a path or s3:// URL (default {WAR
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line. Parsed arguments carry their `command`."""
+    """Returns the parser of the whole command line. Parsed arguments carry their `command`."""
     whole = Parser(
         prog="tiered",
         description="A log service of the Kafka family that needs a bucket and nothing else.",

@@ -1,4 +1,4 @@
-"""The commands that speak Kafka's protocol, to any broker of the family: topic, group, cluster."""
+"""The commands that use Kafka's protocol, with any broker that speaks it: topic, group, cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORD_FORMAT = (
 
 
 def add_kafka_commands(commands: Commands) -> None:
-    """`tiered topic`, `tiered group` and `tiered cluster`."""
+    """Adds `tiered topic`, `tiered group` and `tiered cluster`."""
     topic = commands.add_parser(
         "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -334,7 +334,7 @@ def _acks(text: str) -> int:
 
 
 def _duration(text: str) -> float:
-    """Seconds of `500ms`, `30s`, `2m`, or a number of seconds."""
+    """Returns the seconds of `500ms`, `30s`, `2m`, or a number of seconds."""
     unit = next((unit for unit in ("ms", "s", "m", "h") if text.endswith(unit)), "")
     try:
         seconds = float(text.removesuffix(unit)) * DURATIONS.get(unit, 1.0)

@@ -1,4 +1,4 @@
-"""How commands reach a cluster: which brokers, and a client that is closed at the end."""
+"""Access to a cluster: the bootstrap brokers, and a client that is closed at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMBER_WAIT_MS = 5000
 
 @contextlib.asynccontextmanager
 async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
-    """A client of the cluster that the command line or the environment names."""
+    """Opens a client of the cluster that the command line or the environment names."""
     extra = parse_extras(args.extra)
     brokers = parse_addresses(
         args.brokers or extra.get("brokers") or os.environ.get("TIERED_BROKERS") or DEFAULT_BROKERS
@@ -54,7 +54,7 @@ def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
 
 
 def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
-    """What `-X name=value` gives."""
+    """Returns the options in `-X name=value`."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -65,7 +65,7 @@ def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """`host:port,host:port`; a host alone has port 9092."""
+    """Parses `host:port,host:port`; a host alone has port 9092."""
     out = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = part.rpartition(":")
@@ -80,7 +80,7 @@ def parse_addresses(text: str) -> list[Address]:
 
 
 def parse_pairs(given: Iterable[str], option: str, separators: str = "=") -> list[tuple[str, str]]:
-    """`name=value` texts, cut at their first separator."""
+    """Splits `name=value` texts at their first separator."""
     out = []
     for text in given:
         at = next((i for i, letter in enumerate(text) if letter in separators), 0)
@@ -91,7 +91,7 @@ def parse_pairs(given: Iterable[str], option: str, separators: str = "=") -> lis
 
 
 def parse_numbers(text: str, option: str) -> list[int]:
-    """`0,1,5-7` as numbers."""
+    """Parses `0,1,5-7` as numbers."""
     out: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

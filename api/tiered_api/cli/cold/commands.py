@@ -1,4 +1,4 @@
-"""`tiered cold ls` and `cat`: the bucket read without any broker, by the code that a broker reads it with."""
+"""`tiered cold ls` and `cat`: the bucket read without any broker, by the code that brokers use."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def _cat(args: Namespace) -> None:
 
 
 async def _records(bucket: Bucket, topic: str, partition_id: PartitionId, offset: int | None) -> AsyncIterator[Record]:
-    """The cold records of a partition from an offset on, without transaction markers."""
+    """Yields the cold records of a partition from an offset on, without transaction markers."""
     manifest = await bucket.manifests.load(partition_id)
     if manifest is None or manifest.cold_end_offset == manifest.log_start_offset:
         return

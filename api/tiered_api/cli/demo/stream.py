@@ -1,4 +1,4 @@
-"""The demo's produce: all records through one streaming request of REST v3, and what became of each."""
+"""The demo's produce: all records through one streaming request of REST v3, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered_api.cli.demo.flights import Departure
 PIECE_RECORDS = 200
 
 RecordNumbers = dict[int, list[int]]
-"""By partition: for each offset from 0 on, the number of the record that went there."""
+"""By partition: for each offset from 0 on, the number of its record."""
 
 
 async def produce_records(

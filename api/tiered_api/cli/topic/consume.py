@@ -1,4 +1,4 @@
-"""`tiered topic consume`: records of topics as JSON or in a format, from one place to another or until interrupted."""
+"""`tiered topic consume`: prints records of topics as JSON or in a format, of a range or until interrupted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def consume(args: Namespace) -> int:
 async def _consume(args: Namespace) -> None:
     this = asyncio.current_task()
     assert this is not None
-    # As Ctrl-C: a member of a group leaves it.
+    # Same as Ctrl-C: a member of a group leaves it.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     write = make_writer(args)
     where = parse_range(args.offset, time.time_ns() // 1_000_000)
@@ -53,7 +53,7 @@ async def _consume(args: Namespace) -> None:
 
 
 async def select_partitions(client: KafkaClient, args: Namespace) -> list[TopicPartition]:
-    """The partitions that are read. Refused when one is not there."""
+    """Returns the partitions to read. Raises `Refused` if one does not exist."""
     names = await select_topics(client, args)
     wanted = [each for name in names for each in partitions_of(await client.fetch_topic(name))]
     if args.partitions is None:
@@ -68,8 +68,8 @@ async def select_partitions(client: KafkaClient, args: Namespace) -> list[TopicP
 async def resolve_bounds(
     client: KafkaClient, where: Range, wanted: list[TopicPartition], *, read_committed: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Where to begin in each partition, and where to end if the range does. What ends lies within the log now, so that
-    reading comes to its end; what was deleted is passed over."""
+    """Returns the start of each partition, and its end if the range has one. A range with an end is cut to the current
+    log, so that the read ends. Deleted offsets are skipped."""
     starts = await resolve_offsets(client, where.start, wanted, read_committed=read_committed)
     if where.end is None:
         return starts, {}

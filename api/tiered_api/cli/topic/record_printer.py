@@ -1,4 +1,4 @@
-"""The records that `tiered topic consume` prints: as JSON or in a format, and no more of them than the user wants."""
+"""The printer of `tiered topic consume`: records as JSON or in a format, up to a number of records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Write = Callable[[PrintableRecord], bytes]
 
 
 class Printer:
-    """Prints records and counts them. `is_done` when as many as asked for are printed."""
+    """Prints records and counts them."""
 
     def __init__(self, write: Write, max_records: int) -> None:
         self._write = write
@@ -30,7 +30,7 @@ class Printer:
 
     @property
     def is_done(self) -> bool:
-        """Whether no more is wanted."""
+        """True if as many records are printed as the user wants."""
         return self._max_records > 0 and self.count >= self._max_records
 
     def print(self, fetched: FetchedBatch, end: int | None) -> int:
@@ -67,7 +67,8 @@ def make_writer(args: Namespace) -> Write:
 
 
 def _as_json(record: PrintableRecord, meta_only: bool) -> dict[str, Any]:
-    """A record as rpk prints it: what is absent is left out; bytes that are no text are base64 with that prefix."""
+    """Returns a record as rpk prints it: absent fields are left out; bytes that are not UTF-8 are base64 with that
+    prefix."""
     _, timestamp, key, value, headers = record.record
     out: dict[str, Any] = {"topic": record.topic}
     if key is not None:

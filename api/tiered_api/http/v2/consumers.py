@@ -96,7 +96,7 @@ def parse_config(given: Mapping[str, Any]) -> ConsumerConfig:
         if name not in CONFIG_FIELDS:
             raise HttpError(
                 INVALID_CONSUMER,
-                f"{name[:80]} is not a setting of a consumer; the settings are {', '.join(CONFIG_FIELDS)}",
+                f"{name[:80]} is not a consumer setting; the settings are {', '.join(CONFIG_FIELDS)}",
             )
         field, take, allowed = CONFIG_FIELDS[name]
         made[field] = take(value)
