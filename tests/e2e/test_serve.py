@@ -124,7 +124,7 @@ def test_a_start_that_takes_long_is_given_up_when_told_to_stop(tmp_path: Path, h
             starting.send_signal(how)
             out, err = starting.communicate(timeout=30)
     assert (starting.returncode, out) == (0, ""), err
-    assert err.splitlines()[-1].endswith("told to stop before it served")
+    assert err.splitlines()[-1].endswith("stopped before it served")
     with ServeProcess(tmp_path / "data") as broker:
         assert broker.ask("GET", "/healthz")[0] == 200
 

@@ -53,7 +53,7 @@ async def alter_configs(
     node: int | None = None,
     dry_run: bool = False,
 ) -> list[AlterConfigsResourceResponse]:
-    """Changes settings of each topic or broker that `changes` names; by the controller, or by broker `node`."""
+    """Changes settings of each topic or broker in `changes`; the controller does it, or broker `node`."""
     resources = [AlterConfigsResource(kind, name, list(rows)) for name, rows in changes.items()]
     request = IncrementalAlterConfigsRequest(resources=resources, validate_only=dry_run)
     if node is None:

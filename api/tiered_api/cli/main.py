@@ -21,7 +21,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code."""
+    """Runs one command and returns its exit code."""
     args = parser().parse_args(arguments)
     command: Command = args.command
     try:

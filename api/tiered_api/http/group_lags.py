@@ -69,7 +69,7 @@ class GroupLags:
         ).set_function(lambda: {labels: lag.committed for labels, lag in self._lags.items()})
 
     async def refresh(self) -> None:
-        """Looks all of it up. Two that ask at the same time share a look."""
+        """Updates the lags. Concurrent callers share one update."""
         async with self._refresh_lock:
             now_ms = self._context.clock.mono_ns() // 1_000_000
             if now_ms - self._refreshed_ms >= REFRESH_INTERVAL_MS:

@@ -15,7 +15,7 @@ EXPECTED_NAMES = re.compile(rf"{ROOT}|bucket|{re.escape(LOCK)}|broker-[0-9]+|los
 
 
 def claim_data_directory(directory: str) -> None:
-    """Makes the directory before anything is put there, and closes it to others."""
+    """Creates the directory before any file is written to it, without access for other users."""
     claim_directory(directory, lambda name: EXPECTED_NAMES.fullmatch(name) is not None)
 
 

@@ -25,7 +25,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str, others: int = logging.WARNING) -> None:
-    """Begins the log: our events from `level` on, those of the libraries below us from `others` on."""
+    """Starts the log: our events from `level` on, those of libraries from `others` on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLineFormatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=others)

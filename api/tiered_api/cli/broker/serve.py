@@ -50,7 +50,7 @@ class RunningBroker:
 
 
 def serve(args: Namespace) -> NoReturn:
-    """Runs a broker until it is told to stop."""
+    """Runs a broker until it is stopped."""
     # Objects of the start live on: collecting them would only take time. But a start may wait for days.
     gc.set_threshold(GC_STARTING, 50, 1000)
     chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args))
@@ -141,7 +141,7 @@ async def _serve_kafka(node: Broker, chosen: Settings, http: HttpServer) -> Asyn
         bound = tuple(kafka.addresses.values())
         for each in bound:
             if not is_loopback(each.host):
-                log.warning("kafka is reachable from other machines and there is no login yet host=%s", each.host)
+                log.warning("kafka is reachable from other machines without a login host=%s", each.host)
         advertised = {
             each.name: each.address for each in chosen.resolve_advertised_listeners(bound, socket.gethostname())
         }
@@ -182,7 +182,7 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
     except asyncio.CancelledError:
         if starting is None:
             raise
-        log.info("told to stop before it served")
+        log.info("stopped before it served")
         exit_process(Exit.OK)
     if not stop_requested.is_set():
         print_error(running.broker.health().problems[0])
@@ -190,8 +190,8 @@ async def _run_until_stopped(chosen: Settings) -> NoReturn:
 
 
 def exit_process(code: Exit) -> NoReturn:
-    """Ends the process, now that all is closed. A busy thread would hold up the end: for minutes one that asks a bucket
-    which says nothing, for seconds one that decompresses a body."""
+    """Ends the process, now that all is closed. A busy thread would delay a normal exit: for minutes if it waits for a
+    bucket that does not reply, for seconds if it decompresses a body."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -211,7 +211,7 @@ def warn_about_store(url: str) -> None:
     if url.startswith("memory:"):
         log.warning("the bucket is memory: everything ends with this process")
     elif url.startswith("file:"):
-        log.info("the bucket is a directory: what is in it is worth what that disk is worth store=%s", url)
+        log.info("the bucket is a directory: its records are only as safe as that disk store=%s", url)
 
 
 def ready_line(running: RunningBroker) -> str:

@@ -29,7 +29,7 @@ def brokers(args: Namespace) -> int:
 
 
 def unregister(args: Namespace) -> int:
-    """Takes a broker that has left for good out of the metadata."""
+    """Removes a broker that has left for good from the metadata."""
     asyncio.run(_unregister(args))
     if args.format == "json":
         print_json({"id": args.broker, "status": "OK"})
@@ -44,7 +44,7 @@ async def _unregister(args: Namespace) -> None:
 
 
 async def unregister_broker(client: KafkaClient, node: int) -> None:
-    """Takes a broker out of the metadata. `Refused` while it is live or has replicas."""
+    """Removes a broker from the metadata. Raises `Refused` while it is live or has replicas."""
     got = await client.send(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
         raise to_refused(got.error_code, f"unregister {node}", got.error_message)

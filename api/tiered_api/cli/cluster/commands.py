@@ -95,7 +95,7 @@ def config_set(args: Namespace) -> int:
 
 
 def config_reset(args: Namespace) -> int:
-    """Gives settings back their defaults."""
+    """Resets settings to their defaults."""
     return _alter_and_print(args, [(name, None) for name in args.keys])
 
 

@@ -57,7 +57,7 @@ async def _once(args: Namespace) -> Exit:
 
 
 async def _watch(args: Namespace) -> Exit:
-    """Prints the state whenever it is another one. A cluster that does not answer yet is waited for."""
+    """Prints the state whenever it changes. Waits for a cluster that does not reply yet."""
     said: object = None
     while True:
         found: dict[str, Any] | Unavailable
@@ -140,7 +140,7 @@ def _topic_chunks(names: list[str]) -> Iterator[list[str]]:
 
 
 def print_health(found: dict[str, Any], form: str, *, internal: bool = False) -> Exit:
-    """Prints the health; the exit code says it too."""
+    """Prints the health. The exit code repeats the verdict."""
     if form == "json":
         print_json(found)
     else:

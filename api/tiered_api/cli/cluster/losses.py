@@ -53,7 +53,7 @@ async def possible_losses(client: KafkaClient) -> Sequence[PossibleLoss]:
     """Returns the losses that are not acknowledged. Raises `Refused` with brokers that are not ours."""
     got = await client.send(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
     if got.losses is None:
-        raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not say what they may have lost")
+        raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not report possible losses")
     return got.losses
 
 

@@ -75,7 +75,7 @@ def parse_partition(text: str) -> PartitionName:
 
 
 def reassign(args: Namespace) -> int:
-    """Sends partitions to the brokers that are named, calls moves off, or lists what moves."""
+    """Moves partitions to the named brokers, cancels moves, or lists current moves."""
     return asyncio.run(_reassign(args))
 
 
@@ -93,7 +93,7 @@ async def _reassign(args: Namespace) -> Exit:
 
 
 def remove_throttles(args: Namespace) -> int:
-    """Takes away every rate that holds copies."""
+    """Removes every copying rate."""
     return asyncio.run(_remove_throttles(args))
 
 
@@ -101,12 +101,12 @@ async def _remove_throttles(args: Namespace) -> Exit:
     async with open_client(args) as client:
         brokers, topics = await unthrottle_all(client)
     if args.format == "text":
-        print_lines([f"{brokers} brokers and {topics} topics hold no copies to a rate"])
+        print_lines([f"{brokers} brokers and {topics} topics have no copying rates any more"])
     return Exit.OK
 
 
 def rebalance(args: Namespace) -> int:
-    """Prints what would move so that all brokers hold as much; with `--execute` it does."""
+    """Prints the moves that give all brokers equal shares; with `--execute` it starts them."""
     return asyncio.run(_rebalance(args))
 
 
@@ -122,7 +122,7 @@ async def _rebalance(args: Namespace) -> Exit:
 
 
 def decommission(args: Namespace) -> int:
-    """Moves everything off a broker, and waits until it holds nothing."""
+    """Moves all replicas off a broker, and waits until it has none."""
     return asyncio.run(_decommission(args))
 
 
@@ -140,7 +140,7 @@ async def _decommission(args: Namespace) -> Exit:
             await asyncio.sleep(POLL_SECONDS)
             seen = await fetch_cluster_view(client)
     if args.format == "text":
-        print_lines([f"broker {leaving} holds nothing any more, gets nothing new, and may be stopped"])
+        print_lines([f"broker {leaving} has no replicas any more, gets no new ones, and may be stopped"])
     return Exit.OK
 
 
@@ -212,7 +212,7 @@ async def _send_moves(
 
 
 def print_moves(rows: Sequence[Row], args: Namespace) -> None:
-    """Prints a row for each partition. Partitions that were named or refused have theirs in any case."""
+    """Prints a row for each partition. Partitions that were named or refused always have a row."""
 
     def words(row: Row) -> str:
         name = str(row["partition"])

@@ -33,7 +33,7 @@ async def throttle(client: KafkaClient, moves: ReplicaMoves, rate: int) -> None:
 
 
 async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
-    """Takes that away: the rates, and from the lists what moved."""
+    """Removes the rates, and removes the moved partitions from the lists."""
     await _alter_brokers(client, _brokers(moves), [AlterableConfig(name, DELETE, None) for name in RATES])
     await _alter_topics(
         client, {name: _list_configs(words, SUBTRACT) for name, words in _throttled_replicas(moves).items()}
@@ -41,7 +41,7 @@ async def unthrottle(client: KafkaClient, moves: ReplicaMoves) -> None:
 
 
 async def unthrottle_all(client: KafkaClient) -> tuple[int, int]:
-    """Takes away every rate and every list; of how many brokers and topics."""
+    """Removes every rate and every list. Returns the numbers of brokers and topics that had one."""
     got = await client.fetch_metadata(None)
     topics = sorted(each.name for each in got.topics if each.name)
     brokers = sorted(each.node_id for each in got.brokers)

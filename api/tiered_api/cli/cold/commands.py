@@ -18,7 +18,7 @@ from tiered_api.cli.output import Row, print_json, text_or_base64
 
 
 def ls(args: Namespace) -> int:
-    """Prints partitions with what is cold of them, or the segments of one topic."""
+    """Prints partitions with their cold offsets, or the segments of one topic."""
     rows = asyncio.run(_list_rows(args))
     print_folded(rows, args.format, _topic_if_internal, internal=args.internal or args.topic is not None)
     return Exit.OK

@@ -60,8 +60,8 @@ def sum_states(states: Sequence[dict[str, Any]]) -> StorageTotals:
 async def replay(
     broker: DemoBroker, topic: str, sent: Sequence[Departure], placed: RecordNumbers, done: Callable[[int], None]
 ) -> int:
-    """Reads every partition from offset 0 as whole record batches and compares each record with the one that was sent
-    there: key, timestamp and value. Returns the bytes read. Corrupt names the first that differs."""
+    """Reads every partition from offset 0 as whole record batches and compares each record with the one that was sent:
+    key, timestamp and value. Returns the bytes read. Raises `Corrupt` with the first difference."""
     sizes = await asyncio.gather(
         *(_replay_partition(broker, topic, number, sent, numbers, done) for number, numbers in sorted(placed.items()))
     )

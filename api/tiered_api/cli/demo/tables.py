@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
-    """Loads, verifies and asks. Corrupt when the table or an answer is not what the input says."""
+    """Loads, verifies and queries. Raises `Corrupt` if the table or an answer differs from the input."""
     from pyspark_tiered.session import session
 
     # The time of the first step includes the start of Spark.

@@ -52,7 +52,7 @@ class GroupReport:
 
     @property
     def lag(self) -> int:
-        """Records that the group has yet to read."""
+        """Number of records that the group has yet to read."""
         return sum(row["lag"] or 0 for row in self.rows)
 
     def head(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def delete_groups(args: Namespace) -> int:
 
 
 def offset_delete(args: Namespace) -> int:
-    """Deletes what a group has committed for topics."""
+    """Deletes the committed offsets of a group for topics."""
     rows = asyncio.run(_offset_delete(args))
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED

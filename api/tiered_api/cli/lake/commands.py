@@ -33,7 +33,7 @@ def describe_missing() -> str:
 
 
 def load(args: Namespace) -> int:
-    """Loads a topic, telling of each step; with --follow until it is interrupted."""
+    """Loads a topic and prints each step; with --follow until it is interrupted."""
     if lack := describe_missing():
         return _report_missing(lack)
     from pyspark_tiered.load import LoadOptions
@@ -59,7 +59,8 @@ def load(args: Namespace) -> int:
 
 
 def verify(args: Namespace) -> int:
-    """Compares a table with the bucket; exit code 1 and the list when it does not hold every record once."""
+    """Compares a table with the bucket. Returns exit code 1 and prints the differences if the table does not have every
+    record once."""
     if lack := describe_missing():
         return _report_missing(lack)
     from pyspark_tiered.verify import verify as run

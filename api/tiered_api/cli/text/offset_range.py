@@ -70,7 +70,7 @@ def parse_range(text: str, now_ms: int) -> Range:
     first = _parse_offset(text, start or "start")
     if not end:
         if not start:
-            raise _invalid_range(text, "it says neither where to begin nor where to end")
+            raise _invalid_range(text, "it has neither a start nor an end")
         return Range(first)
     last = _parse_offset(text, end)
     if first.at is last.at is PointKind.ZERO and last.value <= first.value:

@@ -83,7 +83,7 @@ async def resolve_bounds(
 
 
 async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:
-    """Reads until every partition is at its end, enough is printed, or for ever."""
+    """Reads until every partition is at its end or enough is printed; else without an end."""
     trimmed = 0
     while consumer.positions() and not printer.is_done:
         for fetched in await consumer.poll():

@@ -23,11 +23,11 @@ LEAVE_SECONDS = 5.0
 
 
 async def consume_as_member(args: Namespace, where: Range, write: Write) -> None:
-    """Reads what the group gives this member, until enough is printed or it is interrupted."""
+    """Reads the partitions that are assigned to this member, until enough is printed or the user interrupts."""
     if args.partitions is not None:
-        raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group gives out the partitions")
+        raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group assigns the partitions")
     if where.end is not None:
-        raise Refused(Code.INVALID_REQUEST, f"-g reads on for ever: -o {args.offset} has an end")
+        raise Refused(Code.INVALID_REQUEST, f"-g reads without end: -o {args.offset} has an end")
     async with open_client(args) as client:
         topics = await select_topics(client, args)
         for topic in topics:

@@ -57,7 +57,7 @@ def describe(args: Namespace) -> int:
 
 
 def describe_storage(args: Namespace) -> int:
-    """Prints for each partition from where on it is local, and up to where it is in the bucket."""
+    """Prints for each partition the start of its local records, and the end of its records in the bucket."""
     found = asyncio.run(_storage(args))
     print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
     return _report_refusals(found.values())

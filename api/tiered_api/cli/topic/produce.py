@@ -25,7 +25,8 @@ STDIN = 0
 
 
 def produce(args: Namespace) -> int:
-    """Reads records until the end of the input. What could not be written ends it with an error that counts it."""
+    """Produces records until the end of the input. Records that could not be written end it with an error that counts
+    them."""
     return asyncio.run(_produce(args))
 
 
@@ -61,7 +62,7 @@ async def _produce(args: Namespace) -> Exit:
             # The reader of our output left (`| head`). Some records may not have been written: that is no success.
             discard_output()
             _print_written(producer)
-            print("tiered: nobody reads the output any more (-o '' prints nothing)", file=sys.stderr)
+            print("tiered: the reader of the output is gone (-o '' prints nothing)", file=sys.stderr)
             return Exit.FAILED
     return Exit.OK
 

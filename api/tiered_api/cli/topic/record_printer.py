@@ -34,7 +34,7 @@ class Printer:
         return self._max_records > 0 and self.count >= self._max_records
 
     def print(self, fetched: FetchedBatch, end: int | None) -> int:
-        """Prints the records of a batch that lie before `end`; the offset behind the last one that it dealt with."""
+        """Prints the records of a batch below `end`. Returns the offset after the last one that was handled."""
         out = []
         position = fetched.header.next_offset
         for record in fetched.records:

@@ -47,7 +47,7 @@ def alter(args: Namespace) -> int:
 
 
 def add_partitions(args: Namespace) -> int:
-    """Gives topics more partitions."""
+    """Adds partitions to topics."""
     return _print_outcome(asyncio.run(_add_partitions(args)), args.format)
 
 
@@ -74,7 +74,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(".*" if pattern == "*" else pattern)
     except re.error as error:
-        raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is no regular expression: {error}") from None
+        raise Refused(Code.INVALID_REQUEST, f"{pattern!r} is not a regular expression: {error}") from None
 
 
 async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:

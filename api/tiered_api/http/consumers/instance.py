@@ -138,7 +138,7 @@ class ConsumerInstance:
         self.member = RestMember(ask, context.clock, config, topics, self._on_revoked, member_id)
 
     async def unsubscribe(self) -> None:
-        """Leaves the group and forgets where it was."""
+        """Leaves the group and forgets the positions."""
         membership = self.member
         if membership is not None:
             await membership.stop()
@@ -148,7 +148,7 @@ class ConsumerInstance:
             await membership.leave()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions, whatever others of the group read."""
+        """Assigns these partitions by hand, independent of the group's members."""
         if self.member is not None:
             raise HttpError(ILLEGAL_STATE, "the consumer has a subscription: partitions cannot be assigned too")
         given = list(dict.fromkeys(partitions))
@@ -246,18 +246,18 @@ class ConsumerInstance:
         self._positions[tp] = ConsumerPosition(self.find_topic_id(tp), offset)
 
     def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
-        """Records below these offsets are given out, those of `last` last."""
+        """Moves the positions past delivered records; `last` is the partition of the last record."""
         self._positions.update(positions)
         self._uncommitted.update(positions)
         self._last_read = last or self._last_read
 
     async def try_commit_read(self) -> None:
-        """Commits what was given out, unless the group does not take it: whoever has its place reads it again."""
+        """Commits the delivered records. If the group refuses, the next owner of the partitions reads them again."""
         with contextlib.suppress(Refused, HttpError, Unavailable):
             await self.commit_read()
 
     async def commit_read(self) -> list[PartitionOffset]:
-        """Commits all that was given out and is not committed yet, of topics that are still there."""
+        """Commits all delivered records that are not committed yet, of topics that still exist."""
         topics, given_out = self._context.broker.image.topics_by_id, dict(self._uncommitted)
         offsets = [
             PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)

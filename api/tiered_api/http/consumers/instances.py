@@ -123,7 +123,7 @@ class ConsumerInstances:
             return False
 
     async def _sweep(self) -> None:
-        """Ends what nobody used for long, and lets go what lives at another broker now: it keeps its place there."""
+        """Ends idle consumers, and drops those that another broker serves now: their members stay in their groups."""
         while True:
             await self._context.clock.sleep(SWEEP_SECONDS)
             oldest = self._context.clock.mono_ns() - int(IDLE_SECONDS * 1e9)

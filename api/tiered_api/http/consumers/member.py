@@ -95,7 +95,7 @@ class RestMember:
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {config.name}")
 
     async def leave(self) -> None:
-        """Gives the place to the others."""
+        """Leaves the group, so that other members get its partitions."""
         await self.stop()
         taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
         if (
@@ -108,7 +108,7 @@ class RestMember:
                 await self._send_request(self._group, request, JOIN_SECONDS)
 
     async def stop(self) -> None:
-        """Ends without a word: the member stays until its session ends."""
+        """Stops without leaving the group: the member stays until its session ends."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

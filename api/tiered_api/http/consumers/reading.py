@@ -187,7 +187,7 @@ class ConsumerPoll:
     async def _wait_for_leader(
         self, share: tuple[Leader, list[tuple[TopicPartition, TopicId, int]]], seconds: float, more: asyncio.Event
     ) -> None:
-        """Sets `more` when a leader has more; a little before the time is over it has answered."""
+        """Sets `more` once a leader has more records. The leader's reply comes a little before the time is over."""
         leader, ends = share
         wait_ms = int(seconds * 900)
         with contextlib.suppress(Refused, Unavailable):

@@ -93,7 +93,7 @@ class PatternCache:
         return self._difference
 
     async def run_match_job(self, steps: int, among: Callable[[list[str]], list[str]], names: list[str]) -> list[str]:
-        """Tries again while the threads are taken: what was matched so far is not lost."""
+        """Runs one match job. Retries while all threads are busy, so that the matches so far are not lost."""
         while True:
             try:
                 return await self._run_job(steps, among, names)

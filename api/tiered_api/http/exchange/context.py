@@ -118,7 +118,7 @@ class HttpContext:
             self._running_jobs -= 1
 
     def drain(self) -> None:
-        """Ends all patience: what waits for more answers with what there is."""
+        """Shortens all waits, because the server closes: reads return what they have."""
         self.closing = True
         now = asyncio.get_running_loop().time()
         for deadline, seconds in self._deadlines.items():

@@ -82,7 +82,8 @@ class MemoryBudget:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def acquire(self, size: int, seconds: float) -> int:
-        """Waits for room, returns what was taken (never more than the whole budget); `Exhausted` after `seconds`."""
+        """Waits for room, and returns the reserved bytes (never more than the whole budget). Raises `Exhausted` after
+        `seconds`."""
         size = min(size, self.size)
         if size <= self.free and not self._waiters:
             self.free -= size

@@ -93,7 +93,7 @@ class HttpRequest(web.BaseRequest):
     # -- body -----------------------------------------------------------------------------------------------------
 
     async def reserve_memory(self, size: int) -> None:
-        """Takes part of the memory budget until the answer is out."""
+        """Reserves part of the memory budget until the response is sent."""
         self.held_bytes += await self.context.budget.acquire(size, self.context.limits.body_seconds)
 
     def set_held_memory(self, size: int) -> None:

@@ -111,7 +111,7 @@ def open_stream(media_type: str) -> web.StreamResponse:
 
 
 async def drain_writer(request: web.BaseRequest) -> None:
-    """Waits until the client has taken enough for more to be written; cuts it off when it takes too long."""
+    """Waits until more can be written; ends the connection if the client reads nothing for too long."""
     try:
         async with asyncio.timeout(write_seconds(request)):
             await request.writer.drain()
@@ -126,7 +126,7 @@ def write_seconds(request: web.BaseRequest) -> float:
 
 
 def abort_connection(request: web.BaseRequest) -> NoReturn:
-    """Ends the connection of a client that takes nothing."""
+    """Ends the connection of a client that reads nothing."""
     if request.transport is not None:
         request.transport.abort()
     raise ConnectionResetError("the client does not read")

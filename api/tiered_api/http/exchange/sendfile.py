@@ -56,7 +56,7 @@ class FileSliceResponse(HttpResponse):
 
 
 async def send_slice(request: web.BaseRequest, socket: int, source: int, piece: FileSlice, seconds: float) -> None:
-    """Sends the piece; cuts the connection when the client takes nothing for `seconds` or the file ends too early."""
+    """Sends the slice; ends the connection if the client reads nothing for `seconds`, or if the file ends too early."""
     at, end, yield_at = piece.start, piece.start + piece.length, piece.start + TURN_BYTES
     while at < end:
         try:
@@ -74,7 +74,7 @@ async def send_slice(request: web.BaseRequest, socket: int, source: int, piece: 
 
 
 async def wait_writable(request: web.BaseRequest, socket: int, seconds: float) -> None:
-    """Waits until the socket takes bytes."""
+    """Waits until the socket can be written."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_writer(socket, _set_ready, ready)

@@ -149,7 +149,7 @@ async def read_remote(
 
 
 async def reserve_memory(request: HttpRequest, source: AnyPartition, size: int) -> None:
-    """Takes memory for what was read: for what came from another broker some is taken already, and must not wait."""
+    """Reserves memory for the batches. A read of another broker has reserved some of it already, and must not wait."""
     if isinstance(source, RemotePartition):
         request.set_held_memory(size)
     else:

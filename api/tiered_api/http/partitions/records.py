@@ -42,7 +42,7 @@ V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_typ
 
 
 async def read_records(request: HttpRequest) -> web.StreamResponse:
-    """Records from `offset` or `timestamp` on, in the form that Accept names."""
+    """Returns records from `offset` or `timestamp` on, in the form that Accept names."""
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
     limits = request.context.limits
     if kind == media_types.BINARY:
@@ -124,7 +124,7 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
 
 
 def validate_batches(data: bytearray) -> int:
-    """Opens every record of every batch; returns how many there are. HttpError 400 names the first fault."""
+    """Decodes every record of every batch; returns their number. Raises `HttpError` 400 with the first error."""
     if not data:
         raise HttpError(BAD_REQUEST, "the body has no record batch")
     try:

@@ -74,7 +74,7 @@ class RemotePartition:
         return await self._fetch(offset, max_bytes, COLD_READ_MS)  # a read from the bucket takes longer
 
     async def wait_for_more(self, end: int, wait_ms: int) -> None:
-        """Returns when there are records at or behind `end`, or the time is over. It gives none."""
+        """Returns once there are records at or behind `end`, or the time is over. Returns no records."""
         deadline = self._deadline(wait_ms / 1000)
         while (left := (deadline - self._context.clock.mono_ns()) // 1_000_000) > 0:
             fetched = await self._fetch(end, 1, min(left, POLL_SLICE_MS))

@@ -53,9 +53,9 @@ class Route:
         return prefix + self.handler.__name__
 
     def check_body_type(self, request: HttpRequest) -> None:
-        """Raises HttpError 415 when the Content-Type is none that the route takes. Every request that changes something
-        needs one, also without a body: pages of other sites then have to ask first (CORS), in vain. Before a DELETE
-        they always have to."""
+        """Raises `HttpError` 415 if the route does not accept the Content-Type. Every request that changes something
+        needs one, also without a body. So browsers send a preflight request for pages of other sites (CORS), which is
+        refused. For a DELETE they always send one."""
         kind = request.headers.get("Content-Type")
         if request.method in ("GET", "HEAD"):
             if kind is None or not self.request_types:

@@ -105,7 +105,7 @@ class HttpConnection(web.RequestHandler):
                 body.set_exception(malformed_head(400, message.message))
 
     def _try_fast_produce(self, data: bytes) -> bool:
-        """Takes the short way, when nothing else is under way here."""
+        """Serves a request by the short path, if the connection has no other work."""
         waiter, listener, transport = self._waiter, self._manager, self.transport
         if waiter is None or waiter.done() or self._messages or transport is None:
             return False
@@ -133,7 +133,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Writes an answer; what the request held of the memory budget is free once it is out."""
+        """Writes a response, and releases the memory that the request held."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -194,8 +194,8 @@ class HttpListener(web.Server):
         return HttpConnection(self, loop=self._loop, **self._kwargs)
 
     def admit_connection(self, connection: HttpConnection, peer: str) -> bool:
-        """Counts a connection. False when it is above a limit: then it is a spare one, and may take the place of the
-        oldest of those."""
+        """Counts a connection. Returns False if it is above a limit: it is a spare one then, and may replace the oldest
+        spare one."""
         limits = self.context.limits
         if self._peers.total() < limits.connections and self._peers[peer] < limits.connections_per_peer:
             self._peers[peer] += 1
@@ -212,7 +212,7 @@ class HttpListener(web.Server):
         return False
 
     def remove_connection(self, connection: HttpConnection, peer: str) -> None:
-        """Counts a connection out."""
+        """Removes a connection from the count."""
         if connection.is_spare:
             self._spare_connections.pop(connection, None)
             return
@@ -237,7 +237,7 @@ class HttpListener(web.Server):
         return HttpRequest(self.context, message, payload, protocol, writer, task, self._loop)
 
     async def handle_request(self, request: HttpRequest) -> web.StreamResponse:
-        """Finds the route and runs its handler. Whatever goes wrong ends here, as an error in the one form."""
+        """Finds the route and runs its handler. Every error ends here, as a response in the form of all errors."""
         connection = request.protocol
         assert isinstance(connection, HttpConnection)
         begun_ns = self.context.clock.mono_ns()
@@ -286,7 +286,7 @@ class HttpServer:
         self._server = server
 
     async def close(self) -> None:
-        """Stops listening, lets requests finish for a moment, ends the rest."""
+        """Stops listening, lets requests finish for a moment, and ends the others."""
         self._server.close()
         self._listener.context.drain()
         self._listener.pre_shutdown()
@@ -297,7 +297,7 @@ class HttpServer:
 
 
 async def serve_http(node: Broker, host: str, port: int, *, limits: HttpLimits | None = None) -> HttpServer:
-    """Serves `node` on host and port (0: any free one); `.url` says where."""
+    """Serves `node` on host and port (0: any free one); the result's `url` has the address."""
     context = HttpContext(node, limits or HttpLimits.from_settings(node.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))

@@ -147,7 +147,7 @@ async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
 
 
 async def subscribe(request: HttpRequest) -> web.StreamResponse:
-    """Reads topics, by name or by a pattern, together with the others of its group."""
+    """Subscribes to topics, by name or by a pattern, as a member of its group."""
     instance, body = await _find_instance(request), await _read_body(request)
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
@@ -194,7 +194,7 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 
 
 async def assign(request: HttpRequest) -> web.StreamResponse:
-    """Reads these partitions, whatever others of the group read."""
+    """Assigns these partitions by hand, independent of the group's members."""
     instance, body = await _find_instance(request), await _read_body(request)
     partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
@@ -210,7 +210,7 @@ async def get_assignments(request: HttpRequest) -> web.StreamResponse:
 
 
 async def read_consumer(request: HttpRequest) -> web.StreamResponse:
-    """Records that it has not read yet, from any of its partitions."""
+    """Returns new records of any of its partitions."""
     instance = await _find_instance(request)
     kind = RECORD_TYPES[instance.config.format]
     if (
@@ -233,7 +233,8 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
 
 
 async def commit(request: HttpRequest) -> web.StreamResponse:
-    """Commits all that was read, or the offsets that are named: those of the last records that were dealt with."""
+    """Commits all delivered records, or the named offsets. A named offset is that of the last record that was
+    processed."""
     instance, body = await _find_instance(request), await _read_body(request)
     async with instance.use():
         if "offsets" in body:

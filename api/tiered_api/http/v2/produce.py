@@ -26,14 +26,14 @@ NOT_RETRIABLE, RETRIABLE = 1, 2
 
 
 async def produce_to_topic(request: HttpRequest) -> web.StreamResponse:
-    """Records to the partitions that they name, or that their keys belong to."""
+    """Appends records to the partitions that they name, or that their keys belong to."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic = find_topic(request.context, request.args["topic"])
     return await _produce(request, topic, form, None)
 
 
 async def produce_to_partition(request: HttpRequest) -> web.StreamResponse:
-    """Records to one partition."""
+    """Appends records to one partition."""
     form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
     topic, number = find_topic(request.context, request.args["topic"]), request.path_number("partition")
     if number >= len(topic.partitions):

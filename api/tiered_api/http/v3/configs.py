@@ -218,7 +218,7 @@ async def set_cluster_config(request: HttpRequest) -> web.StreamResponse:
 
 
 async def reset_cluster_config(request: HttpRequest) -> web.StreamResponse:
-    """Takes one setting for all brokers back."""
+    """Resets one setting for all brokers."""
     check_cluster(request)
     return await _alter_broker(request, ALL_BROKERS, {_check_known(broker_rows(), request.args["config"]): None}, False)
 

@@ -36,7 +36,7 @@ class PartitionLag(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Records that are there and not read."""
+        """Number of records that exist and are not read."""
         return max(self.end_offset - self.committed_offset, 0)
 
 

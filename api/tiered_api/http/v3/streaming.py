@@ -32,8 +32,8 @@ RESCAN_BYTES_PER_SECOND = 100_000_000
 async def serve_stream(
     request: HttpRequest, topic: TopicImage, reports: ProduceReports, body: bytes | None = None
 ) -> web.StreamResponse:
-    """Serves the stream to its end: that of the client, a body that cannot be JSON, or the limit of time. The answer
-    begins with the first report: a client that sees it earlier may think that it need not send more."""
+    """Serves the stream until the client ends it, the body is malformed, or the time limit is reached. The response
+    begins with the first report: a client that sees a response earlier may stop sending."""
     response = open_stream(media_types.JSON)
     pieces = _request_chunks(request) if body is None else _split_body(body)
     splitter = JsonSplitter(request.context.limits.record_bytes)

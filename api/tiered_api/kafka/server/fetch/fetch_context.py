@@ -1,4 +1,4 @@
-"""What the consumer fetches of one broker share."""
+"""The shared parts of the consumer fetches of one broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader's broker knows of the followers that fetch from it.
+"""The state of the followers that fetch from a broker, as the broker knows it.
 
 Keeps R6: only the incarnation that the metadata log names may fetch as a broker.
 """
