@@ -166,7 +166,7 @@ def test_settings_come_from_the_environment_too(tmp_path: Path) -> None:
 def test_listening_beyond_loopback_warns_that_there_is_no_login(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data", "--http", "0.0.0.0:0", "--kafka", "0.0.0.0:0") as broker:
         broker.stop()
-        assert broker.log.read_text().count("no login") == 2
+        assert broker.log.read_text().count("without a login") == 2
 
 
 def test_a_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
