@@ -207,7 +207,7 @@ def _freeze_gc() -> None:
 
 
 def warn_about_store(url: str) -> None:
-    """Warns if the bucket is only a directory."""
+    """Warns if the bucket is a directory or memory."""
     if url.startswith("memory:"):
         log.warning("the bucket is memory: everything ends with this process")
     elif url.startswith("file:"):
