@@ -18,6 +18,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import Outage
+from tiered.replication.partition_report import explain
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         site.machine.kill()
         again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -121,7 +122,7 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
         await site.stop()
         site.machine.power_cut()
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -205,7 +206,7 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         site.machine.kill()
         site.machine.faults.rules = []
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -225,7 +226,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         assert any("t-0 is not served" in each for each in node.health().problems)
         await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders)
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
-        await site.wait_until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
+        await site.wait_until(lambda: explain(node.leader_replica("t", 0))["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()
