@@ -39,6 +39,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config.settings import Settings
 from tiered.controller import requests
+from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
 from tiered.errors import Code, Fenced, InvariantViolation, Refused, Unavailable, first_cause, public_message
@@ -66,8 +67,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-SUBMIT_SECONDS = 30.0
-RETRY_SECONDS = 0.2
 STOP_SECONDS = 5.0
 LEAVE_BATCH_MAX = 2_500
 """Partitions that a stop gives up with one word to the controller."""
@@ -116,6 +115,7 @@ class Broker:
             self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
             self._draw_id,
         )  # fmt: skip
+        self.view = self.cluster.view
         self.cluster_metrics = ClusterMetrics(
             metrics, settings.node_id, lambda: self.image, lambda: self.cluster.is_controller
         )
@@ -195,7 +195,7 @@ class Broker:
     @property
     def image(self) -> Image:
         """The committed state of the cluster, as far as this broker has heard."""
-        return self.cluster.image
+        return self.view.image
 
     def leader_replica(self, topic: str, partition: int) -> LeaderReplica:
         """The partition, led here: of the topic that has the name in the image. `Refused` when it is not there, led
@@ -241,24 +241,8 @@ class Broker:
         return self.hosted_replicas.list_leaders()
 
     async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
-        """Asks the controller; the reply's type stands with each request. `Refused` with the reason."""
-        if self._main is None:
-            raise Refused(Code.NOT_CONTROLLER, "the broker does not run")
-        return await self.cluster.submit(request, timeout)
-
-    async def submit_with_retry(self, request: Request, timeout: float = SUBMIT_SECONDS) -> None:
-        """The same for what is as good when it is said twice: asks again where its controller ended first."""
-        end = self.world.clock.mono_ns() + int(timeout * 1e9)
-        while True:
-            left = (end - self.world.clock.mono_ns()) / 1e9
-            try:
-                await self.submit(request, max(left, 0.001))
-                return
-            except Refused as refused:
-                if refused.code is not Code.REQUEST_TIMED_OUT or left <= RETRY_SECONDS:
-                    raise
-                log.info("asks the controller again request=%s why=%s", type(request).__name__, refused.why)
-            await self.world.clock.sleep(RETRY_SECONDS)
+        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason."""
+        return await self.cluster.channel.submit(request, timeout)
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
         """The HTTP interface answers at `http` (HOST:PORT), where a second broker with this node id asks. Clients are
@@ -302,6 +286,7 @@ class Broker:
         await self.hosted_replicas.recover(image, found)
         await self._write_at_startup(self.cluster.start(image))
         self._main = asyncio.create_task(self._run(), name="node")
+        self.cluster.channel.open()
         try:
             await self.startup_retry.retry_refused(self.registration.register)
         except Refused as refused:

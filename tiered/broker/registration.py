@@ -117,7 +117,7 @@ class Registration:
         count = sum(1 for _ in hosted_partitions(node.image, settings.node_id))
         if not self._first_request_ms:  # the cluster keeps the time of the first try, however often it is made
             self._first_request_ms = node.world.clock.wall_ms()
-        await node.submit_with_retry(registration, REGISTER_SECONDS + SECONDS_PER_PARTITION * count)
+        await node.cluster.channel.submit_with_retry(registration, REGISTER_SECONDS + SECONDS_PER_PARTITION * count)
         self._compare_clocks(self._first_request_ms)
         for name, (given, in_force) in overridden_settings(node.image, node.startup_settings, settings.node_id).items():
             log.warning(
@@ -140,7 +140,7 @@ class Registration:
         until_ns = node.world.clock.mono_ns() + int(REACH_SECONDS * 1e9)
         while True:
             try:
-                await node.startup_retry.retry_refused(lambda: node.submit_with_retry(announced))
+                await node.startup_retry.retry_refused(lambda: node.cluster.channel.submit_with_retry(announced))
                 return
             except Refused as refused:
                 if refused.code is not Code.BROKER_NOT_AVAILABLE or node.world.clock.mono_ns() >= until_ns:

@@ -99,7 +99,7 @@ class RemoteBrokers:
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
             raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker begins to lead {tp}")
-        return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
+        return Leader(partition.leader, partition.leader_epoch, self._node.view.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
         """A 307 to the same `target` at the HTTP interface of another broker, which `what` says something of."""
@@ -197,7 +197,7 @@ class RemoteBrokers:
 
     async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
         """What a broker answers. `Unavailable`, `LeaderNotFound`."""
-        leader = Leader(node_id, -1, self._node.cluster.address_of(node_id))
+        leader = Leader(node_id, -1, self._node.view.address_of(node_id))
         return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
     @staticmethod
