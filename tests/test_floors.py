@@ -43,7 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
 CIRCLES: dict[str, tuple[str, str]] = {
-    "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
+    "tiered.broker.broker": ("tiered.broker.", "only group_coordinators still takes the whole broker"),
     "tiered.config.rules": ("tiered.config.", "a rule names the settings that it checks"),
     "tiered.replication.leader_replica": ("tiered.replication.", "its events and its report name the replica"),
     "tiered_api.cli.topic.consume": ("tiered_api.cli.topic.", "both ways to consume share their printer"),

@@ -27,6 +27,13 @@ RETRY_SECONDS = 0.2
 """Pause before a request is submitted again whose controller ended first."""
 
 
+class RequestChannel(Protocol):
+    """Takes requests to the controller: `ControllerChannel`, or a controller without a cluster in tests."""
+
+    async def submit(self, request: Any, timeout: float = SUBMIT_SECONDS) -> Any:
+        """Returns the controller's reply; its type stands with each request. Raises `Refused` or `Unavailable`."""
+
+
 class LocalController(Protocol):
     """The controller role of this broker, which another broker may have now."""
 
