@@ -11,7 +11,7 @@ import logging
 
 from tiered.broker.log_store import LogStore
 from tiered.controller.channel import RequestChannel
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.partition_transitions import awaited_replicas
 from tiered.controller.requests import AwaitedEnd, ReportEnds
 from tiered.errors import Refused, Unavailable
@@ -32,7 +32,7 @@ RETRY_SECONDS = 1.0
 class AwaitedEnds:
     """The reports of one broker. `log_store` has the ends of its logs."""
 
-    def __init__(self, view: ClusterView, channel: RequestChannel, log_store: LogStore, clock: Clock) -> None:
+    def __init__(self, view: MemberView, channel: RequestChannel, log_store: LogStore, clock: Clock) -> None:
         self._view = view
         self._channel = channel
         self._log_store = log_store

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.partition_health import (
     PartitionHealth,
     assess_partitions,
@@ -26,7 +26,7 @@ LOSS_TOPICS_MAX = 100
 class ClusterMetrics:
     """The metrics of one broker. `is_controller` is True if this broker is the active controller."""
 
-    def __init__(self, metrics: Metrics, view: ClusterView, is_controller: Callable[[], bool]) -> None:
+    def __init__(self, metrics: Metrics, view: MemberView, is_controller: Callable[[], bool]) -> None:
         self._view = view
         self._cached_health: tuple[Image, PartitionHealth] | None = None
         self._shrinks = metrics.counter(

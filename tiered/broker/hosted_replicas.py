@@ -15,7 +15,7 @@ from tiered.broker.data_directory import DataDirectory, DirectoryState
 from tiered.broker.log_store import OPENING_AT_ONCE, LogStore
 from tiered.broker.possible_losses import PossibleLosses, is_loss_overstated, is_loss_unreported
 from tiered.broker.suspects import SuspectedBrokers
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -61,7 +61,7 @@ class HostedReplicas:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         world: World,
         metrics: Metrics,
         *,
@@ -171,7 +171,7 @@ class HostedReplicas:
             log.warning("notes of synced logs are written later why=%s", error)
         before = image.brokers.get(self._view.node_id)
         if before is None or before.alive or not state.clean:
-            # Another broker may have reported the stop, which knows nothing of requests that were in progress.
+            # The last process did not report a clean stop itself: its requests may still be in progress.
             return
         for tp, topic in known.items():
             entry, last = state.clean_entries.get(tp), topic.partitions[tp.partition]

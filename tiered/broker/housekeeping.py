@@ -14,7 +14,7 @@ from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.tiering import Tiering
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.errors import Refused, Unavailable
 from tiered.hot.producer_state import IDLE_MS
 from tiered.log_limiter import LogLimiter
@@ -42,7 +42,7 @@ class Housekeeping:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         world: World,
         hosted_replicas: HostedReplicas,
         loss_reporter: LossReporter,

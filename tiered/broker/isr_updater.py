@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from tiered.broker.led_partitions import LedPartitions
 from tiered.broker.possible_losses import PossibleLosses
 from tiered.controller.channel import RequestChannel
-from tiered.controller.cluster_view import ClusterView
 from tiered.controller.isr_changes import IsrChangeSummary
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import AlterPartitions, InSync, IsrWish
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
@@ -45,7 +45,7 @@ class IsrUpdater:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         channel: RequestChannel,
         led_partitions: LedPartitions,
         losses: PossibleLosses,

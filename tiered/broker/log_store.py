@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tiered.broker.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState
 from tiered.config.settings import Settings, TopicConfig
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -41,7 +41,7 @@ class LogStore:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         world: World,
         metrics: Metrics,
         directory: DataDirectory,

@@ -16,7 +16,7 @@ from tiered.broker.log_store import LogStore
 from tiered.broker.possible_losses import PossibleLosses
 from tiered.controller import requests
 from tiered.controller.channel import RequestChannel
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class LossReporter:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         channel: RequestChannel,
         losses: PossibleLosses,
         log_store: LogStore,

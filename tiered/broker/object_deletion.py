@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.collector import Collector
 from tiered.controller.channel import LocalController, RequestChannel
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import ForgetTopic
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId
@@ -30,7 +30,7 @@ class ObjectDeletion:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         channel: RequestChannel,
         local_controller: LocalController,
         collector: Collector,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Loss, PartitionImage
 from tiered.replication.leader_replica import LeaderReplica
@@ -19,7 +19,7 @@ from tiered.replication.leader_replica import LeaderReplica
 class PossibleLosses:
     """The possible losses of one broker. `report_due` is set when there is a new one to report."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: MemberView) -> None:
         self._view = view
         self.suspect_partitions: frozenset[TopicPartition] = frozenset()
         """Partitions whose logs the start could not prove whole."""

@@ -17,7 +17,7 @@ from tiered.broker.retention_clock import CLOCK_SKEW_MS, RetentionClock
 from tiered.broker.startup_retry import StartupRetry
 from tiered.controller import requests
 from tiered.controller.channel import ControllerChannel
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.synced_logs import NO_SYNCED_LOGS
 from tiered.ids import TopicId, TopicPartition
@@ -42,7 +42,7 @@ class Registration:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         channel: ControllerChannel,
         startup_retry: StartupRetry,
         log_store: LogStore,

@@ -15,7 +15,7 @@ from functools import partial
 from tiered.broker.led_partitions import LedPartitions
 from tiered.broker.possible_losses import PossibleLosses
 from tiered.controller.channel import RequestChannel
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import NoteStoredEnds, StoredEnd
 from tiered.errors import Refused, Unavailable
 from tiered.ids import UNKNOWN_END
@@ -42,7 +42,7 @@ class StoredEnds:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         channel: RequestChannel,
         led_partitions: LedPartitions,
         losses: PossibleLosses,

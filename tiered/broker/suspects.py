@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.ports import Clock
 
 SUSPECT_SECONDS = 1.0
@@ -25,7 +25,7 @@ RECENTLY_GONE_SECONDS = 5.0
 class SuspectedBrokers:
     """The suspects of one broker. `on_suspect` is called with each broker that becomes suspect."""
 
-    def __init__(self, clock: Clock, view: ClusterView, on_suspect: Callable[[int], None]) -> None:
+    def __init__(self, clock: Clock, view: MemberView, on_suspect: Callable[[int], None]) -> None:
         self._clock = clock
         self._view = view
         self._on_suspect = on_suspect

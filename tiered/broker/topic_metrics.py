@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from tiered.broker.hosted_replicas import HostedReplicas
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.traffic import Traffic
 from tiered.metrics import OTHERS, Labels, Metrics
@@ -23,7 +23,7 @@ TOPIC = ("topic",)
 class TopicLabels:
     """The topics that have labels of their own, at most `topics_max`. A deleted topic leaves its place to another."""
 
-    def __init__(self, topics_max: int, view: ClusterView) -> None:
+    def __init__(self, topics_max: int, view: MemberView) -> None:
         self._topics_max = topics_max
         self._view = view
         self._labelled_topics: dict[str, None] = {}
@@ -45,7 +45,7 @@ class TopicMetrics:
     """The metrics of one broker, over its leader and follower replicas."""
 
     def __init__(
-        self, metrics: Metrics, labels: TopicLabels, hosted_replicas: HostedReplicas, view: ClusterView
+        self, metrics: Metrics, labels: TopicLabels, hosted_replicas: HostedReplicas, view: MemberView
     ) -> None:
         self._labels = labels
         self._hosted_replicas = hosted_replicas

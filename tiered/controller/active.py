@@ -14,9 +14,9 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tiered.controller.balancer import Balancer
-from tiered.controller.cluster_view import ClusterView
 from tiered.controller.controller import Controller
 from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
+from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import ElectLeaders, FenceBroker, Reassign, Request, UnfenceBroker
@@ -52,7 +52,7 @@ class ActiveController:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: MemberView,
         peers: Peers | None,
         clock: Clock,
         controller: Controller,
@@ -301,7 +301,7 @@ class ActiveController:
 class _SnapshottingLog:
     """The metadata log of a controller; writes a snapshot of the committed image before an append if one is due."""
 
-    def __init__(self, metadata: MetadataLog, view: ClusterView) -> None:
+    def __init__(self, metadata: MetadataLog, view: MemberView) -> None:
         self._metadata = metadata
         self._view = view
 

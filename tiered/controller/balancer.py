@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.config.settings import Settings
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.requests import ElectLeaders, Reassign
 from tiered.errors import Refused
 from tiered.metadata.image import Image
@@ -68,7 +68,7 @@ class Balancer(Generic[Step]):
         self,
         plan: BalancingPlan[Step],
         submit: Callable[[ElectLeaders | Reassign], Awaitable[Any]],
-        view: ClusterView,
+        view: MemberView,
         clock: Clock,
     ) -> None:
         self._plan = plan

@@ -11,7 +11,7 @@ import logging
 from random import Random
 from typing import Any, Protocol
 
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_reply, encode_request
 from tiered.controller.requests import Request
 from tiered.errors import Code, Refused, Unavailable
@@ -48,7 +48,7 @@ class ControllerChannel:
     """The way of one broker to the controller. It is closed until `open`: a broker that does not run sends nothing."""
 
     def __init__(
-        self, view: ClusterView, local: LocalController, peers: Peers | None, clock: Clock, rng: Random
+        self, view: MemberView, local: LocalController, peers: Peers | None, clock: Clock, rng: Random
     ) -> None:
         self._view = view
         self._local = local

@@ -14,8 +14,8 @@ from typing import Any
 
 from tiered.controller.active import ActiveController, LastContact
 from tiered.controller.channel import ControllerChannel
-from tiered.controller.cluster_view import ClusterView
 from tiered.controller.controller import Controller
+from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_request, encode_reply
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
 from tiered.controller.standby import StandbyController
@@ -54,7 +54,7 @@ class ClusterMember:
         draw_id: Callable[[], TopicId],
     ) -> None:
         self.loader = MetadataLoader(apply_image, on_changes, self._on_image)
-        self.view = ClusterView(incarnation, config, self.loader)
+        self.view = MemberView(incarnation, config, self.loader)
         self._peers = peers
         self._clock = world.clock
         self._metadata = metadata

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
@@ -36,7 +36,7 @@ APPLY_WAIT_SECONDS = 0.2
 class StandbyController:
     """The standby role of one broker. Without `peers` the broker is alone and takes over at once."""
 
-    def __init__(self, view: ClusterView, peers: Peers | None, store: ObjectStore, clock: Clock, rng: Random) -> None:
+    def __init__(self, view: MemberView, peers: Peers | None, store: ObjectStore, clock: Clock, rng: Random) -> None:
         self._view = view
         self._peers = peers
         self._store = store

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tests.unit.cluster_view import make_view
+from tests.unit.member_view import make_view
 from tiered.broker.suspects import RECENTLY_GONE_SECONDS, SUSPECT_SECONDS, SuspectedBrokers
 from tiered.metadata.changes import BrokerFenced, BrokerRegistered, BrokerStopped, BrokerStopping, Change
 from tiered.metadata.image import Image

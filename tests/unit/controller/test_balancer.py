@@ -11,10 +11,10 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tests.unit.cluster_view import make_view
+from tests.unit.member_view import make_view
 from tiered.config.settings import Settings
 from tiered.controller.balancer import SETTLE_SECONDS, Balancer, BalancingPlan
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import ElectLeaders, Reassign
@@ -49,7 +49,7 @@ class Desk:
     """A running balancer, the image that it reads, and the requests that it has submitted, with their times."""
 
     clock: SimClock
-    view: ClusterView
+    view: MemberView
     requests: list[tuple[float, Asked]] = field(default_factory=list)
     refuses: bool = False
     changed: Callable[[], None] = lambda: None

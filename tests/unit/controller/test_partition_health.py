@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.cluster_view import make_view
+from tests.unit.member_view import make_view
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.config.settings import Settings
 from tiered.controller.partition_health import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cluster_view import make_view
+from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.possible_losses import PossibleLosses

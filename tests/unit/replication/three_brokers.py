@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.unit.cluster_view import make_view
+from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.config.settings import Settings
-from tiered.controller.cluster_view import ClusterView
+from tiered.controller.member_view import MemberView
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
@@ -13,8 +13,8 @@ async def _apply_nothing(old: Image, new: Image) -> None:
     raise AssertionError("nobody runs this loader")
 
 
-def make_view(image: Image | None = None, settings: Settings | None = None, incarnation: str = "") -> ClusterView:
+def make_view(image: Image | None = None, settings: Settings | None = None, incarnation: str = "") -> MemberView:
     """Returns the view of a broker that knows `image`; a test sets `view.loader.image` to change it."""
     loader = MetadataLoader(_apply_nothing, lambda changes, old, new: None, lambda: None)
     loader.image = image or Image()
-    return ClusterView(incarnation, DynamicBrokerConfig(settings or Settings()), loader)
+    return MemberView(incarnation, DynamicBrokerConfig(settings or Settings()), loader)

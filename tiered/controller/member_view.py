@@ -11,7 +11,7 @@ from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
 
 
-class ClusterView:
+class MemberView:
     """The view of one broker: `node_id` and `incarnation` are its own, `loader` has the image, `config` the settings.
 
     Every property has the value of now: image and settings change while the broker runs.
