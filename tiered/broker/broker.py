@@ -395,7 +395,7 @@ class Broker:
         if known is not None and known.incarnation == self.incarnation:
             self._is_registered = True
         elif self._is_registered and known is None:
-            raise Fenced(f"broker {self.settings.node_id} was unregistered while it was silent")
+            raise Fenced(f"broker {self.settings.node_id} was unregistered while it was not heard")
         elif self._is_registered:
             raise Fenced(f"another process has taken the node id {self.settings.node_id}")
         self._apply_settings(new)

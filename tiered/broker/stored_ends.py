@@ -38,7 +38,7 @@ RETRY_SECONDS = 1.0
 
 
 class StoredEnds:
-    """The notes of one broker. It notes nothing for a leader with an unreported loss, which goes by the noted end."""
+    """The notes of one broker. A leader with an unreported loss keeps its note: the report goes by the noted end."""
 
     def __init__(
         self,
