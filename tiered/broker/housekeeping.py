@@ -130,7 +130,7 @@ class Housekeeping:
         now_ms = self._clock.wall_ms()
         for replica in self._hosted_replicas.list_replicas():
             try:
-                await self._maintain_log(replica, now_ms)
+                await self._disk_state.guard(self._maintain_log(replica, now_ms))
             except (Unavailable, Refused) as error:
                 log.warning("log is maintained later partition=%s why=%s", replica.tp, error)
             if isinstance(replica, LeaderReplica):
@@ -161,7 +161,7 @@ class Housekeeping:
 
         Until then they keep their pages in memory, and new records need fresh pages, which cost several times more.
         """
-        while await self._data_directory.delete_one_due(self._clock.wall_ms()):
+        while await self._disk_state.guard(self._data_directory.delete_one_due(self._clock.wall_ms())):
             await self._clock.sleep(0)
 
     # -- fsync --------------------------------------------------------------------------------------------------------
