@@ -43,8 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
 CIRCLES: dict[str, tuple[str, str]] = {
-    "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
-    "tiered.controller.member": ("tiered.controller.", "the member runs both roles, and both name it"),
+    "tiered.broker.broker": ("tiered.broker.", "only group_coordinators still takes the whole broker"),
 }
 """Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 

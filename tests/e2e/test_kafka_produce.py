@@ -300,7 +300,7 @@ def test_a_partition_remembers_a_bounded_number_of_producers_and_none_that_may_r
 
         assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
         assert await send(1, 1) == (0, 2)
-        assert site.node.hosted_replicas.producer_limits.producer_count == 2
+        assert site.node.hosted_replicas.log_store.producer_limits.producer_count == 2
         other = await site.create("u")
         replica = other
         assert await send(3) == (0, 0)

@@ -102,11 +102,11 @@ def test_the_directory_is_not_trusted_while_a_log_of_it_cannot_be_opened() -> No
         await site.crash(site.machine.power_cut)
         site.machine.disk.faults.append(DiskFault("open", "log/t-0/0000", "EMFILE", times=-1))
         await site.start()
-        assert not site.node.hosted_replicas.suspect_partitions, "what was synced is noted"
+        assert not site.node.losses.suspect_partitions, "what was synced is noted"
         await asyncio.sleep(10)
-        assert not site.node.leader_replicas() and not site.node.registration.directory_trusted
+        assert not site.node.leader_replicas() and not site.node.loss_reporter.directory_trusted
         site.machine.disk.faults.clear()
-        await site.wait_until(lambda: site.node.registration.directory_trusted)
+        await site.wait_until(lambda: site.node.loss_reporter.directory_trusted)
         assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
         await site.stop()
 
@@ -258,8 +258,8 @@ def test_a_loss_that_is_not_told_yet_is_told_by_a_stop_or_by_the_next_start(away
         node = await site.start(Settings())
         replica = await site.create()
         await fill(replica, 3)
-        assert node.registration.directory_trusted
-        node.hosted_replicas.unreported_losses.append(replica)  # as for a log that the bucket made begin anew
+        assert node.loss_reporter.directory_trusted
+        node.losses.unreported.append(replica)  # as for a log that the bucket made begin anew
         site.machine.faults.outage = away
         await site.stop()
         site.machine.faults.outage = False

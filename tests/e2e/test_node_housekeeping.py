@@ -104,7 +104,7 @@ def test_others_have_their_turn_between_two_rolls() -> None:
                 seen.append(turns)
 
         site.machine.disk.on_op = note
-        looking = asyncio.ensure_future(housekeeping.Housekeeping(site.node).maintain_logs())
+        looking = asyncio.ensure_future(site.node.housekeeping.maintain_logs())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)

@@ -106,7 +106,7 @@ def test_a_start_waits_for_a_bucket_that_errs_and_goes_on(fake: FakeS3, tmp_path
         assert broker.ready().startswith("tiered is ready: ")
         assert broker.health()[0] == 200
         assert broker.stop(signal.SIGTERM) == 0
-    assert broker.log.read_text().count("the start waits for the bucket") == 1
+    assert broker.log.read_text().count("start waits for the bucket") == 1
 
 
 @pytest.mark.parametrize(("how", "kind"), [(signal.SIGTERM, FaultKind.ERROR), (signal.SIGINT, FaultKind.DELAY)])

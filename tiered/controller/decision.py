@@ -18,7 +18,7 @@ Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[Reply]):
+class ControllerResult(Generic[Reply]):
     """The changes to append, in order, and the reply to send once they are committed.
 
     A decision without changes is answered at once, but only after all earlier decisions are committed.
@@ -31,5 +31,5 @@ class Decision(Generic[Reply]):
 class Shard(Protocol[Request_contra]):
     """State behind a log. `decide` raises `Refused` to reject a request."""
 
-    def decide(self, request: Request_contra, now_ms: int) -> Decision[Any]: ...
+    def decide(self, request: Request_contra, now_ms: int) -> ControllerResult[Any]: ...
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None: ...

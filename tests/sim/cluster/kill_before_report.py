@@ -55,8 +55,9 @@ class KillBeforeReport:
             if not host.idle or host.frozen:
                 return False
             if host.latest_node is not None and (host.up or not full):
-                parts = host.latest_node.hosted_replicas
-                if parts.has_unchecked_logs or parts.suspect_partitions or parts.unreported_losses:
+                losses = host.latest_node.losses
+                has_unchecked_logs = host.latest_node.hosted_replicas.log_store.has_unchecked_logs
+                if has_unchecked_logs or losses.suspect_partitions or losses.unreported:
                     return True
         return False
 

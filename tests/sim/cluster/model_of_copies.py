@@ -167,7 +167,7 @@ class ModelOfCopies:
         self._update_losses()
 
     def on_death_while_suspect(self, node: int, life: int, *, has_no_proof: bool) -> None:
-        """The process ended before it could trust the directory (`Registration.directory_trusted`). The next start
+        """The process ended before it could trust the directory (`LossReporter.directory_trusted`). The next start
         suspects again every log that this start suspected, though the copy may have joined the ISR meanwhile.
         `has_no_proof`: nothing on its disk proves the log, because there was no room for a note, or because the log is
         new and not synced before it counts."""

@@ -139,4 +139,4 @@ class BitRot:
 def _is_page_cache_trusted(host: SimHost) -> bool:
     """True if the next start after a process death trusts the page cache."""
     node = host.node
-    return host.idle and not host.frozen and host.up and node is not None and node.registration.directory_trusted
+    return host.idle and not host.frozen and host.up and node is not None and node.loss_reporter.directory_trusted

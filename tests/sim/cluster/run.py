@@ -327,7 +327,7 @@ class ClusterRun:
     def _on_process_death(self, host: SimHost) -> None:
         """Tells the model if the next start may trust the directory that this process left. The process notes a moment
         later which logs are whole up to their fsynced end."""
-        believed = host.latest_node is not None and host.latest_node.registration.directory_trusted
+        believed = host.latest_node is not None and host.latest_node.loss_reporter.directory_trusted
         if believed and self.loop.now_ns - self._trusted_since.get(host.process, self.loop.now_ns) < SYNC_NOTE_NS:
             for copies in self.model.copies.values():
                 copies.on_death_while_suspect(host.node_id, host.lives, has_no_proof=True)
@@ -361,7 +361,7 @@ class ClusterRun:
             host.node_id in image.brokers and image.brokers[host.node_id].live
             for host in self.operators.present_hosts()
         ]
-        told = not any(node.hosted_replicas.unreported_losses for _, node in self.world.nodes())
+        told = not any(node.losses.unreported for _, node in self.world.nodes())
         return (
             told
             and all(brokers)
@@ -397,7 +397,7 @@ class ClusterRun:
                 raise failed
         for host, node in self.world.nodes():
             self.model.check_image(host.process, node.image)
-            if node.registration.directory_trusted and host.process not in self._trusted_since:
+            if node.loss_reporter.directory_trusted and host.process not in self._trusted_since:
                 self._trusted_since[host.process] = self.loop.now_ns
                 for copies in self.model.copies.values():
                     copies.on_directory_trusted(host.node_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.model import batches_of
 from tests.sim.cluster.observer import Finding, read_disk_log
-from tiered.broker.housekeeping import COLLECT_SECONDS
+from tiered.broker.object_deletion import COLLECT_SECONDS
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
 from tiered.ids import PartitionId

@@ -106,7 +106,7 @@ def skip_boundary_check(original: Any) -> Any:
 
 def read_collected_slots(original: Any) -> Any:
     async def catch_up(self: StandbyController) -> None:
-        committed = self._cluster.loader
+        committed = self._view.loader
         entries, _ = await read_entries(self._store, committed.image.slot + 1)
         if not entries:
             return cast("None", await original(self))

@@ -55,7 +55,7 @@ def test_a_broker_that_restarts_waits_for_the_bucket_and_serves_when_it_is_back(
         health = late.node.health()
         assert not health.ok and "waits for the bucket" in problems(late), health.problems
         assert health.details["store_unreachable_since_ms"] is not None
-        said = [each for each in caplog.messages if "the start waits for the bucket" in each]
+        said = [each for each in caplog.messages if "start waits for the bucket" in each]
         assert len(said) == 1, "it is said once"
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(lambda: starting.done(), SOON_SECONDS)

@@ -271,7 +271,7 @@ def test_a_fenced_broker_comes_back_only_once_it_has_acted_on_all_that_is_commit
                 lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
             )
             await asyncio.sleep(SESSION)
-            assert slow.node.cluster.applied_slot < slow.node.image.slot
+            assert slow.node.cluster.loader.applied_slot < slow.node.image.slot
             assert controller.node.image.brokers[slow.node_id].fenced
         await three.wait_until(three.is_everyone_known, 5)
 

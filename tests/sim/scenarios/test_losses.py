@@ -183,14 +183,14 @@ def test_nobody_joins_who_leads_with_a_loss_that_is_not_told() -> None:
         await other.kill()
         await three.wait_until(lambda: in_sync() == {leader.node_id}, 10)
         lost = leader.node.leader_replica("t", 0)
-        with patch.object(leader.node.registration, "_is_unreported", lambda replica: True):
-            leader.node.hosted_replicas.unreported_losses.append(lost)
+        with patch.object(leader.node.losses, "_is_unreported", lambda replica: True):
+            leader.node.losses.unreported.append(lost)
             await other.start()
             await three.wait_until(lambda: bool(other.node.hosted_replicas.list_replicas()), 5)
             await asyncio.sleep(3)
-            assert in_sync() == {leader.node_id} and leader.node.hosted_replicas.unreported_losses == [lost]
+            assert in_sync() == {leader.node_id} and leader.node.losses.unreported == [lost]
         await three.wait_until(lambda: len(in_sync()) == 2, 15)
-        assert not leader.node.hosted_replicas.unreported_losses
+        assert not leader.node.losses.unreported
 
     run_scenario(scenario)
 

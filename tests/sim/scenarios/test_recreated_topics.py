@@ -346,12 +346,12 @@ def test_a_log_of_the_first_topic_says_nothing_of_the_second() -> None:
     image."""
 
     async def scenario(again: RecreatedTopic) -> None:
-        partitions = again.slow.node.hosted_replicas
-        assert partitions.end_of(AT, again.old_replica.topic_id) == (0, OLD)
+        log_store = again.slow.node.hosted_replicas.log_store
+        assert log_store.end_of(AT, again.old_replica.topic_id) == (0, OLD)
         await again.recreate()
-        assert partitions.end_of(AT, again.new_id) == (-1, 0)
+        assert log_store.end_of(AT, again.new_id) == (-1, 0)
         new = await again.release_slow()
         await new.append(batch([b"new"]), acks=ACKS_ALL)
-        assert partitions.end_of(AT, again.new_id) == (0, 1)
+        assert log_store.end_of(AT, again.new_id) == (0, 1)
 
     run_recreated(scenario)

@@ -278,6 +278,6 @@ def test_a_log_that_got_shorter_while_its_broker_was_stopped_is_doubted_also_by_
         await three.wait_until(lambda: len(partition_image(three).isr) == 2, 60)
         assert partition_image(three).loss is None
         topic_id = a.node.image.topics["t"].topic_id
-        assert [each.node.hosted_replicas.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
+        assert [each.node.hosted_replicas.log_store.end_of(AT, topic_id)[1] for each in (a, b)] == [RECORDS, RECORDS]
 
     run_scenario(scenario)

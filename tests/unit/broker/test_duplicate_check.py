@@ -7,7 +7,7 @@ import pytest
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
-from tiered.broker.duplicate_check import ANSWER_BYTES_MAX, is_answering
+from tiered.broker.duplicate_check import RESPONSE_BYTES_MAX, is_answering
 from tiered.ids import incarnation_digest
 from tiered.ports import Stream
 
@@ -66,7 +66,7 @@ def test_anybody_else_is_a_no(reply: bytes) -> None:
 
 
 def test_an_endless_answer_is_not_read_to_its_end() -> None:
-    assert not ask(OK + b" " * (ANSWER_BYTES_MAX * 4))[0]
+    assert not ask(OK + b" " * (RESPONSE_BYTES_MAX * 4))[0]
 
 
 def test_silence_is_a_no_after_a_short_while() -> None:

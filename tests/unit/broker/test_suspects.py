@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
+from tests.unit.member_view import make_view
 from tiered.broker.suspects import RECENTLY_GONE_SECONDS, SUSPECT_SECONDS, SuspectedBrokers
 from tiered.metadata.changes import BrokerFenced, BrokerRegistered, BrokerStopped, BrokerStopping, Change
 from tiered.metadata.image import Image
@@ -16,9 +17,14 @@ from tiered.metadata.image import Image
 class World:
     def __init__(self) -> None:
         self.loop = SimLoop(1)
-        self.image = Image().apply([registered(1, "a"), registered(2, "b")], 0)
+        self.view = make_view(Image().apply([registered(1, "a"), registered(2, "b")], 0))
         self.suspected: list[int] = []
-        self.doubts = SuspectedBrokers(SimClock(self.loop), lambda: self.image, self.suspected.append)
+        self.doubts = SuspectedBrokers(SimClock(self.loop), self.view, self.suspected.append)
+
+    def apply(self, *changes: Change) -> None:
+        """Commits changes, of which the broker does not know yet that it has applied them."""
+        image = self.view.image
+        self.view.loader.image = image.apply(changes, image.slot + 1)
 
     async def waited(self, seconds: float, *changes: Change) -> float:
         """How long a question waits when these are committed so much later."""
@@ -26,7 +32,7 @@ class World:
         asked = asyncio.create_task(self.doubts.wait_resolved())
         await asyncio.sleep(seconds)
         if changes:
-            self.image = self.image.apply(changes, self.image.slot + 1)
+            self.apply(*changes)
         self.doubts.on_image()
         await asked
         return self.loop.time() - start
@@ -41,7 +47,7 @@ def test_nobody_waits_as_a_rule_nor_for_who_is_known_to_be_gone() -> None:
 
     async def scenario() -> None:
         assert await world.waited(0) == 0
-        world.image = world.image.apply([BrokerFenced(2, "b")], 1)
+        world.apply(BrokerFenced(2, "b"))
         world.doubts.connection_lost(2)
         world.doubts.connection_lost(3)
         assert await world.waited(0) == 0 and world.suspected == []
@@ -54,7 +60,7 @@ def test_who_said_that_it_stops_is_waited_for_but_not_suspected() -> None:
     world = World()
 
     async def scenario() -> None:
-        world.image = world.image.apply([BrokerStopping(2, "b")], 1)
+        world.apply(BrokerStopping(2, "b"))
         world.doubts.connection_lost(2)
         assert world.suspected == []
         assert 0.25 <= await world.waited(0.25, BrokerStopped(2, "b")) < 0.3
@@ -83,7 +89,7 @@ def test_whose_connections_ended_with_it_is_still_named_for_a_while_and_is_not_w
     world = World()
 
     def becomes(*changes: Change) -> frozenset[int]:
-        world.image = world.image.apply(changes, world.image.slot + 1)
+        world.apply(*changes)
         world.doubts.on_image()
         return world.doubts.recently_gone()
 

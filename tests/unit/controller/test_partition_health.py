@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.unit.member_view import make_view
 from tiered.broker.cluster_metrics import ClusterMetrics
+from tiered.config.settings import Settings
 from tiered.controller.partition_health import (
     assess_partitions,
     count_isr_changes,
@@ -117,8 +119,9 @@ def test_isr_shrinks_and_expands_count_on_the_leader() -> None:
 
 
 def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now() -> None:
-    image, metrics = cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Metrics()
-    figures = ClusterMetrics(metrics, 1, lambda: image, lambda: True)
+    metrics = Metrics()
+    view = make_view(cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Settings(node_id=1))
+    figures = ClusterMetrics(metrics, view, lambda: True)
     assert figures.partition_health is figures.partition_health
     lines = metrics.render().splitlines()
     for line in (
@@ -135,8 +138,9 @@ def test_figures_have_kafkas_names_and_are_those_of_the_image_that_is_known_now(
     ):
         assert line in lines
     shrunk: list[Change] = [kinds.PartitionChanged(T, 0, 1, 0, (1,), ())]
-    before, image = image, image.apply(shrunk, 1)
-    figures.count_isr_changes(shrunk, before, image)
+    before = view.image
+    view.loader.image = before.apply(shrunk, 1)
+    figures.count_isr_changes(shrunk, before, view.image)
     lines = metrics.render().splitlines()
     assert "kafka_server_replicamanager_isrshrinks_total 1" in lines
     assert "kafka_server_replicamanager_underreplicatedpartitions 2" in lines

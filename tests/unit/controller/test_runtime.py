@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.controller.decision import Decision
+from tiered.controller.decision import ControllerResult
 from tiered.controller.runtime import ENTRY_CHANGES_MAX, PENDING_MAX, Runtime
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicId
@@ -23,11 +23,11 @@ class Numbers:
     def __init__(self) -> None:
         self.given = 0
 
-    def decide(self, request: int, now_ms: int) -> Decision[int]:
+    def decide(self, request: int, now_ms: int) -> ControllerResult[int]:
         if request < 0:
             raise Refused(Code.INVALID_REQUEST, "negative")
         changes = tuple(TopicForgotten(TopicId(str(self.given + i))) for i in range(request))
-        return Decision(changes, self.given)
+        return ControllerResult(changes, self.given)
 
     def apply(self, changes: Sequence[Change], slot: int | None = None) -> None:
         self.given += len(changes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
+from tests.unit.member_view import make_view
+from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
 from tiered.broker.isr_updater import IsrUpdater
+from tiered.broker.possible_losses import PossibleLosses
 from tiered.config.settings import Settings
 from tiered.errors import Code, Unavailable
 from tiered.ids import encode_uuid, incarnation_number
@@ -27,18 +28,17 @@ class Asked:
     """The ISRs of broker 1, which leads with broker 2 out of sync, and a controller that replies when the test says
     so."""
 
-    def __init__(self, rig: ReplicationRig, replica: LeaderReplica, untold: Collection[LeaderReplica] = ()) -> None:
+    def __init__(self, rig: ReplicationRig, replica: LeaderReplica) -> None:
         self.replica = replica
         self.requests: list[Any] = []
         self.answer: asyncio.Future[tuple[Code, ...]] = asyncio.get_running_loop().create_future()
         image = Image().apply([BrokerRegistered(node, name, "d", "", "", 0) for node, name in INCARNATIONS.items()], 0)
-        self.sets = IsrUpdater(
-            self._ask, lambda: [replica], lambda: untold, lambda: image, lambda: Settings(node_id=1), INCARNATIONS[1],
-            rig.clock, Metrics(),
-        )  # fmt: skip
+        view = make_view(image, Settings(node_id=1), INCARNATIONS[1])
+        self.losses = PossibleLosses(view)
+        self.sets = IsrUpdater(view, self, LeaderList(replica), self.losses, rig.clock, Metrics())
         self._task = asyncio.create_task(self.sets.run())
 
-    async def _ask(self, request: Any, _: float) -> tuple[Code, ...]:
+    async def submit(self, request: Any, timeout: float = 10.0) -> tuple[Code, ...]:
         self.requests.append(request)
         return await self.answer
 
@@ -89,11 +89,11 @@ def test_isr_does_not_grow_while_a_loss_is_unreported() -> None:
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
-        untold = [replica]
-        asked = Asked(rig, replica, untold)
+        asked = Asked(rig, replica)
+        asked.losses.add_unreported(replica)
         await asked.caught_up()
         assert asked.requests == []
-        untold.clear()
+        asked.losses.unreported.clear()
         await asked.caught_up()
         assert len(asked.requests) == 1
         asked.stop()

@@ -7,7 +7,15 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, BrokerRig, ReplicationRig, append_batch, read_log
+from tests.unit.replication.rig import (
+    INCARNATIONS,
+    TOPIC_ID,
+    BrokerRig,
+    LeaderList,
+    ReplicationRig,
+    append_batch,
+    read_log,
+)
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
@@ -24,8 +32,7 @@ def tiering(broker: BrokerRig, replica: LeaderReplica) -> Tiering:
     """Returns the tiering loop of one broker, to run single passes."""
     return Tiering(
         Settings(),
-        lambda: [replica],
-        lambda *_: None,
+        LeaderList(replica),
         RetentionClock(broker.clock),
         broker.clock,
         broker.rng,

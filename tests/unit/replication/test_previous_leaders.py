@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import ReplicationRig, append_batch, read_bytes
+from tests.unit.replication.rig import LeaderList, ReplicationRig, append_batch, read_bytes
 from tests.unit.replication.test_roles import led, until
 from tests.unit.replication.three_brokers import ThreeBrokers
 from tiered.broker.retention_clock import RetentionClock
@@ -66,8 +66,7 @@ def test_in_sync_leader_knows_late_manifest_changes_after_one_pass(known: bool) 
         broker = cluster.members[second.state.node_id].broker
         tiering = Tiering(
             Settings(),
-            lambda: [second],
-            lambda *_: None,
+            LeaderList(second),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -167,8 +166,7 @@ def test_in_sync_leader_without_uploads_takes_over_within_a_tick(known: bool) ->
         broker, settings = cluster.members[second.state.node_id].broker, Settings()
         tiering = Tiering(
             settings,
-            lambda: [second],
-            lambda *_: None,
+            LeaderList(second),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,

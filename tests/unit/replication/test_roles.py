@@ -348,7 +348,7 @@ def test_log_is_durable_before_it_grows_after_a_failed_truncation() -> None:
             with pytest.raises(Unavailable):
                 copy.log.truncate_to(0)
             there._on_truncation_failed(copy, final=False)
-            await there.retry_unopened(lambda: cluster.controller.image)
+            await there.retry_unopened()
             assert [held.log.end_offset for held in there.list_replicas()] == [0]
         await until(lambda: alike(cluster, leader.state.node_id, member.node_id))
         (again,) = there.list_replicas()
@@ -443,15 +443,15 @@ def test_suspect_log_stays_suspect_until_it_follows_a_leader() -> None:
         leader = await written(cluster)
         member = cluster.members[other_than(leader)]
         there, before = member.partitions, member.image
-        there.suspect_partitions = frozenset({TP})
+        there.losses.set_suspect_partitions({TP})
         now = cluster.partition
         nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
         image = before.apply((nobody,), before.slot + 1)
-        await there.apply_image(before, image, member.settings)
-        assert there.suspect_partitions == {TP}
+        await there.apply_image(before, image)
+        assert there.losses.suspect_partitions == {TP}
         somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
-        await there.apply_image(image, image.apply((somebody,), image.slot + 1), member.settings)
-        assert not there.suspect_partitions
+        await there.apply_image(image, image.apply((somebody,), image.slot + 1))
+        assert not there.losses.suspect_partitions
 
     cluster.run(scenario)
 
@@ -472,7 +472,7 @@ def test_leadership_that_ended_does_not_start_late() -> None:
         await until(lambda: leader.is_stopped)
         partitions = cluster.members[node].partitions
         partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
-        await partitions.retry_unopened(lambda: cluster.controller.image)
+        await partitions.retry_unopened()
         assert partitions.find_leader(TP) is None
 
     cluster.run(scenario)

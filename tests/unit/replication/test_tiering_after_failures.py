@@ -6,12 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import BrokerRig, ReplicationRig, append_batch
+from tests.unit.replication.rig import BrokerRig, LeaderList, ReplicationRig, append_batch
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings
-from tiered.errors import Fenced
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -24,12 +23,11 @@ class Passes:
     """The running tiering loop of one broker over one partition."""
 
     def __init__(self, broker: BrokerRig, replica: LeaderReplica) -> None:
-        self.fenced: list[LeaderReplica] = []
+        self.leaders = LeaderList(replica)
         settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
         self.tiering = Tiering(
             settings,
-            lambda: [replica],
-            self._note,
+            self.leaders,
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -46,9 +44,6 @@ class Passes:
             self.tiering.wake(self._replica)
             await self._broker.store.get("anything")
             await self._broker.cold.collector.delete_expired()
-
-    def _note(self, replica: LeaderReplica, _: Fenced) -> None:
-        self.fenced.append(replica)
 
     def stop(self) -> None:
         self._task.cancel()
@@ -127,7 +122,7 @@ def test_later_leader_found_in_the_manifest_is_reported() -> None:
         await rig.brokers[2].cold.manifests.take_over(replica.partition_id, replica.topic, 1)
         passes = Passes(rig.brokers[1], replica)
         await asyncio.sleep(10)
-        assert passes.fenced == [replica] and replica.cold_end_offset == 0
+        assert passes.leaders.fenced == [replica] and replica.cold_end_offset == 0
         passes.stop()
 
     rig.run(scenario)

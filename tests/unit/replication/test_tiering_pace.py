@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
 from tiered.broker import tiering
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
@@ -27,8 +27,7 @@ async def cold_after(rig: ReplicationRig, replica: LeaderReplica) -> float:
     settings = Settings(remote_log_manager_task_interval_ms=int(INTERVAL * 1000))
     runs = Tiering(
         settings,
-        lambda: [replica],
-        lambda *_: None,
+        LeaderList(replica),
         RetentionClock(broker.clock),
         broker.clock,
         broker.rng,
@@ -66,7 +65,7 @@ def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
             busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [*heirs, busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
+            settings, LeaderList(*heirs, busy), RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
         assert all(each.takeover_pending for each in heirs)
@@ -93,8 +92,7 @@ def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
         await broker.store.put(left, b"never named", if_absent=True)
         runs = Tiering(
             Settings(),
-            lambda: [heir],
-            lambda *_: None,
+            LeaderList(heir),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,
@@ -122,7 +120,7 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
         busy = [await broker.lead(1, [1], tp=TopicPartition("busy", number)) for number in range(3)]
         settings = Settings(remote_log_manager_copier_thread_pool_size=1)
         runs = Tiering(
-            settings, lambda: [heir, *busy], lambda *_: None, RetentionClock(broker.clock), broker.clock, broker.rng,
+            settings, LeaderList(heir, *busy), RetentionClock(broker.clock), broker.clock, broker.rng,
             broker.metrics,
         )  # fmt: skip
         broker.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "upload"), seconds=0.05))
@@ -155,8 +153,7 @@ def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
         settings = Settings()
         runs = Tiering(
             settings,
-            lambda: [replica],
-            lambda *_: None,
+            LeaderList(replica),
             RetentionClock(broker.clock),
             broker.clock,
             broker.rng,

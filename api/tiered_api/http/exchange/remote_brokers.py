@@ -102,7 +102,7 @@ class RemoteBrokers:
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
             raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
-        return Leader(partition.leader, partition.leader_epoch, self._node.cluster.address_of(partition.leader))
+        return Leader(partition.leader, partition.leader_epoch, self._node.view.address_of(partition.leader))
 
     def redirect_error(self, target: str, node_id: int, reason: str) -> HttpError:
         """Returns a 307 to the same `target` on another broker, with the reason."""
@@ -200,7 +200,7 @@ class RemoteBrokers:
 
     async def send_request(self, node_id: int, request: Message, response_type: type[A], version: int) -> A:
         """Sends a request to a broker and returns the reply. Raises `Unavailable` and `LeaderNotFound`."""
-        leader = Leader(node_id, -1, self._node.cluster.address_of(node_id))
+        leader = Leader(node_id, -1, self._node.view.address_of(node_id))
         return await self._send(self._short_requests, leader, request, response_type, REQUEST_SECONDS, version)
 
     @staticmethod

@@ -203,7 +203,7 @@ class HttpListener(web.Server):
         self.context.refused_connections.inc()
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
-            log.warning("http connection refused peer=%s open=%d unsaid=%d", peer, self._peers.total(), suppressed)
+            log.warning("http connection refused peer=%s open=%d suppressed=%d", peer, self._peers.total(), suppressed)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
             oldest = next(iter(self._spare_connections))
             del self._spare_connections[oldest]
