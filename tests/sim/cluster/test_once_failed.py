@@ -66,7 +66,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11400000: (
         "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
-        test_retention.test_a_record_of_this_moment_stays_though_its_clock_is_ahead_and_its_segment_is_old,
+        test_retention.test_new_record_with_a_clock_ahead_stays_in_an_old_segment,
     ),
     11410063: (
         "the model believed a log that was new in a life without a boot mark",
@@ -130,7 +130,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     6000217: (
         "what a full disk kept closed counted as empty in an election, and another one led with less",
-        test_unopened_log.test_after_a_power_cut_it_reaches_as_far_as_an_opening_finds_and_writes_nothing,
+        test_unopened_log.test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log,
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
@@ -146,15 +146,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
-        test_log_bad_days.test_producers_of_dropped_segments_survive_a_power_cut,
+        test_log_bad_days.test_producers_of_deleted_segments_survive_a_power_cut,
     ),
     7023257: (
         "retention by age of a local segment took what was before it in the bucket, and younger",
-        test_retention.test_age_deletes_nothing_after_records_that_only_the_bucket_has,
+        test_retention.test_young_records_in_the_bucket_keep_older_timestamps_behind_them,
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",
-        test_log_bad_days.test_a_damaged_producer_snapshot_never_goes_to_the_bucket,
+        test_log_bad_days.test_damaged_producer_snapshot_is_rebuilt_before_upload,
     ),
     7030212: (
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
