@@ -150,7 +150,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7023257: (
         "retention by age of a local segment took what was before it in the bucket, and younger",
-        test_retention.test_young_records_in_the_bucket_keep_older_timestamps_behind_them,
+        test_retention.test_age_deletes_nothing_behind_younger_records_of_the_bucket,
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",

@@ -40,8 +40,8 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "r4_first_leads": test_partition_transitions.test_most_complete_log_of_several_last_known_leads,
     "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_follower_joins_isr_only_at_epoch_start,
-    "sweep_too_early": test_uploader.test_an_undecided_manifest_change_keeps_its_object_from_the_sweep,
+    "sweep_too_early": test_uploader.test_sweep_spares_the_object_of_an_undecided_change,
     "wrong_cold_epoch": test_ends_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
-    "fenced_upload": test_uploader.test_a_fenced_leader_uploads_in_vain,
+    "fenced_upload": test_uploader.test_upload_of_a_fenced_leader_is_not_named,
 }
 """By mutant."""

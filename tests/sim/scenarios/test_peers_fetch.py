@@ -50,17 +50,17 @@ def test_partitions_are_asked_for_by_topic_as_a_replica_that_names_itself() -> N
     async def tell(peers: Peers, leader: Scripted) -> None:
         leader.script[FetchRequest] = lambda request, version: FetchResponse()
         assert await peers.fetch(THERE, ASK, 5) == []
-        asked = leader.asked[0].message
-        assert leader.asked[0].version == 17
-        assert (asked.replica_state, asked.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
-        assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (500, 1, 10 << 20)
-        assert (asked.session_id, asked.session_epoch) == (0, -1)
+        received = leader.received[0].message
+        assert leader.received[0].version == 17
+        assert (received.replica_state, received.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
+        assert (received.max_wait_ms, received.min_bytes, received.max_bytes) == (500, 1, 10 << 20)
+        assert (received.session_id, received.session_epoch) == (0, -1)
         assert [
             (
                 topic.topic_id, each.partition, each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch,
                 each.log_start_offset, each.partition_max_bytes,
             )
-            for topic in asked.topics
+            for topic in received.topics
             for each in topic.partitions
         ] == [
             (ORDERS, 0, 4, 100, 3, 7, 1 << 20),

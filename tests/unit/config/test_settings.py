@@ -177,7 +177,7 @@ def test_settings_as_text_parse_to_equal_settings() -> None:
         ("max.compaction.lag.ms", "5", "0"),
     ],
 )
-def test_settings_of_tools_are_accepted_unless_their_promise_is_not_kept(name: str, good: str, bad: str | None) -> None:
+def test_settings_of_tools_accept_only_values_that_are_kept(name: str, good: str, bad: str | None) -> None:
     made = TopicConfig.from_strings({name: good})
     assert made.to_strings()[name] == ("1.0" if good == "1" else good.lower())
     if bad is not None:

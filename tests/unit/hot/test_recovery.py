@@ -31,7 +31,8 @@ def build_index(batches: int = 20) -> IndexBuilder:
 def test_file_names_are_sorted_by_kind() -> None:
     names = [
         file_name(0, ".log"), file_name(0, ".index"), file_name(7, ".log"), file_name(7, ".snapshot"),
-        file_name(3, ".index"), file_name(5, ".log.deleted"), "leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp", "partition.metadata",
+        file_name(3, ".index"), file_name(5, ".log.deleted"), "leader-epoch-checkpoint",
+        "leader-epoch-checkpoint.tmp", "partition.metadata",
     ]  # fmt: skip
     assert classify_files(names) == DirectoryListing(
         (0, 7), (7,), (file_name(5, ".log.deleted"), "leader-epoch-checkpoint.tmp", file_name(3, ".index"))

@@ -54,7 +54,7 @@ def test_oldest_segments_expire_first() -> None:
     assert plan(retention_ms=7 * HOUR) == RetentionPlan(20, 20, False)
 
 
-def test_young_records_in_the_bucket_keep_older_timestamps_behind_them() -> None:
+def test_age_deletes_nothing_behind_younger_records_of_the_bucket() -> None:
     """A record that was sent again later may carry an older timestamp than the records before it."""
     old = segment(2, newest=NOW - 9 * HOUR)
     behind = [old, segment(3)]
