@@ -98,7 +98,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     50083: (
         "a log that began anew on a full disk kept the epochs of before, and its followers began anew without end",
-        test_leader_state.test_an_empty_log_at_the_cold_end_knows_the_epochs_below_or_restarts,
+        test_leader_state.test_empty_log_at_the_cold_end_restarts_without_the_epochs_below,
     ),
     50190: (
         "a start waited 30 s for one connection",
