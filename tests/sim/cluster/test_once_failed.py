@@ -50,7 +50,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11402388: (
         "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
-        test_deleted_records.test_deletion_below_min_insync_replicas_is_not_answered,
+        test_deleted_records.test_deletion_below_min_insync_replicas_is_not_acknowledged,
     ),
     11402378: (
         "a log that was new began where one of an earlier topic of its name had started",
@@ -82,11 +82,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     9031250: (
         "a leader died before it could tell its loss, and who had joined it meanwhile led",
-        test_losses.test_nobody_joins_who_leads_with_a_loss_that_is_not_told,
+        test_losses.test_isr_of_a_leader_with_an_unreported_loss_does_not_grow,
     ),
     8054: (
         "a disk that failed under a log that goes did not end the broker when it was to follow the next",
-        test_follower_node.test_a_disk_that_failed_ends_the_broker_when_it_is_to_follow_what_is_new,
+        test_follower_node.test_failed_disk_ends_the_broker_when_it_gets_a_new_partition,
     ),
     20519: (
         "the model held a deposed leader to a replica that the metadata log had taken away",
@@ -102,7 +102,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     50190: (
         "a start waited 30 s for one connection",
-        test_start_behind_a_cut.test_a_broker_that_starts_behind_a_cut_serves_soon_after_it_is_mended,
+        test_start_behind_a_cut.test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals,
     ),
     2042069: (
         "an I/O error under a checkpoint did not end the broker",
@@ -174,7 +174,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000209: (
         "a leader that had heard of the next one, or was behind the controller, acknowledged after an unclean election",
-        test_cut_off.test_a_leader_that_hears_of_another_one_leads_no_more_in_the_same_turn,
+        test_cut_off.test_leader_resigns_in_the_turn_in_which_it_learns_of_another,
     ),
     11000285: (
         "the model wanted a manifest that names nothing to say where a log starts",
@@ -186,11 +186,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000871: (
         "a log that its broker alone held counted as empty once a move of it had begun",
-        test_losses.test_who_begins_to_move_while_its_only_broker_starts_is_led_by_who_has_the_records,
+        test_losses.test_partition_moved_during_its_only_brokers_start_keeps_its_records,
     ),
     11001077: (
         "a broker that was to lead, and did not yet, sent consumers away from what is cold",
-        test_nearest.test_a_follower_that_is_to_lead_sends_nobody_away_before_it_leads,
+        test_nearest.test_elected_follower_refuses_consumers_before_it_leads,
     ),
     11001247: (
         "the model knew nothing of what a leader begins with after two unclean elections",
@@ -206,15 +206,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",
-        test_deleted_records.test_a_deletion_that_the_bucket_did_not_take_keeps_nobody_out_of_the_in_sync_set,
+        test_deleted_records.test_deletion_refused_by_the_bucket_blocks_no_isr_join,
     ),
     11300287: (
         "a broker that had a loss to tell wrote before it told, and its next start told the loss from behind that",
-        test_losses.test_who_has_a_loss_to_tell_writes_nothing_and_its_next_start_tells_it_whole,
+        test_losses.test_broker_with_an_unreported_loss_takes_no_records,
     ),
     11300365: (
         "a broker that was cut off stood for controller on what an earlier one had said of the bucket",
-        test_cut_off.test_what_a_controller_said_of_the_bucket_says_nothing_to_who_was_cut_off_since,
+        test_cut_off.test_broker_cut_off_during_a_bucket_outage_does_not_take_over,
     ),
     11500009: (
         "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",

@@ -1,4 +1,4 @@
-"""Directed scenarios of mutants that a search finds rarely: each holds, and breaks while its bug is in."""
+"""Directed scenarios for mutants that a search finds rarely: each holds without its bug, and breaks with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered.metadata.layout import Entry, encode_entry, slot_key
 
 
 def slow_reader_meets_old_slot() -> None:
-    """Rule M3: who froze reads the slot after its own, which the boundary has passed long since."""
+    """Rule M3: a broker that froze reads the slot after its own one. The boundary has passed that slot long ago."""
 
     images: list[Image] = []
 
@@ -44,4 +44,4 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "wrong_cold_epoch": test_ends_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
     "fenced_upload": test_uploader.test_upload_of_a_fenced_leader_is_not_named,
 }
-"""By mutant."""
+"""The scenario of each such mutant, by its name."""
