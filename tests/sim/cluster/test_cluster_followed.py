@@ -1,4 +1,4 @@
-"""Records that followers consider committed and serve to consumers nearby (KIP-392)."""
+"""Tests of records that followers consider committed and serve to nearby consumers (KIP-392)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.cluster.test_model_of_copies import LIVE, make_three_copies
 from tiered.replication import follower_step
 
 
-def test_i6_a_follower_serves_what_is_committed() -> None:
+def test_i6_uncommitted_record_at_a_follower_is_reported() -> None:
     told = make_three_copies(2)
     told.write(*LIVE, base=20)
     for high_watermark in (0, 15, 20):
@@ -21,7 +21,7 @@ def test_i6_a_follower_serves_what_is_committed() -> None:
     assert told.broken_rules == ["I6"]
 
 
-def test_i5_a_follower_serves_what_others_have_too() -> None:
+def test_i5_record_of_a_follower_that_differs_is_reported() -> None:
     told = make_three_copies(1)
     told.change_partition(1, 0, (1, 2))
     told.write(1, 2, base=10)
@@ -33,7 +33,7 @@ def test_i5_a_follower_serves_what_others_have_too() -> None:
     assert told.broken_rules == ["I5"]
 
 
-def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
+def test_i6_follower_may_learn_of_a_loss_later() -> None:
     told = make_three_copies(2)
     for node in LIVE:
         told.damage(node)
@@ -44,8 +44,8 @@ def test_i6_a_follower_may_hear_of_a_loss_later() -> None:
     assert told.broken_rules == []
 
 
-def test_i6_a_follower_that_serves_all_it_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followers are looked at now and then: in some runs only when they have no more than is committed."""
+def test_i6_follower_that_serves_its_whole_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run samples followers now and then. In some runs it sees them only when all their records are committed."""
     run(1, without_faults)
     monkeypatch.setattr(follower_step, "next_high_watermark", lambda known, told, end: end)
     with pytest.raises(BrokenRules, match="I6: t0-0: follower"):

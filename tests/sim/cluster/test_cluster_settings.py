@@ -1,4 +1,4 @@
-"""The reference model of copies while settings change: `flush`, unclean elections, and what is deleted."""
+"""Tests of the reference model of copies while settings change: `flush`, unclean elections, and deletions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
 
 
-def test_i10_where_flush_has_changed_a_log_that_lost_what_is_committed_counts_for_nothing() -> None:
+def test_i10_log_without_committed_records_does_not_count_after_a_flush_change() -> None:
     for kept, red in ((2, []), (1, ["I10"])):
         told = make_three_copies(2)
         told.change_partition(1, 0, (1,), (3,))
@@ -19,7 +19,7 @@ def test_i10_where_flush_has_changed_a_log_that_lost_what_is_committed_counts_fo
         assert told.broken_rules == red
 
 
-def test_i10_where_flush_has_changed_a_log_that_lacks_nothing_may_be_believed_or_not() -> None:
+def test_i10_complete_log_may_count_or_not_after_a_flush_change() -> None:
     for elr in ((3,), ()):
         told = make_three_copies(1)
         told.change_partition(1, 0, (1,), (3,))
@@ -28,7 +28,7 @@ def test_i10_where_flush_has_changed_a_log_that_lacks_nothing_may_be_believed_or
         assert told.broken_rules == []
 
 
-def test_r1_flush_that_changes_while_a_broker_is_away_leaves_open_whether_its_log_is_believed() -> None:
+def test_r1_flush_change_while_a_broker_is_down_leaves_its_trust_open() -> None:
     for changed in (False, True):
         told = make_three_copies(1)
         told.change_partition(1, 0, (1,), (3,))
@@ -39,7 +39,7 @@ def test_r1_flush_that_changes_while_a_broker_is_away_leaves_open_whether_its_lo
         assert told.broken_rules == ([] if changed else ["R1"])
 
 
-def test_an_unclean_election_loses_what_its_leader_lacks_where_the_topic_wants_it() -> None:
+def test_allowed_unclean_election_loses_what_its_leader_lacks() -> None:
     for unclean in (True, False):
         told = ModelRig()
         told.write(1, 2, 3, base=0)
@@ -54,8 +54,9 @@ def test_an_unclean_election_loses_what_its_leader_lacks_where_the_topic_wants_i
         assert (told.broken_rules == []) == unclean, told.broken_rules
 
 
-def test_an_unclean_election_may_take_who_was_eligible_and_came_back_unproved() -> None:
-    """The registration takes it out of ELR, and the same step elects it: another eligible one is still away."""
+def test_unclean_election_may_choose_a_broker_that_returned_unproved() -> None:
+    """The registration removes the broker from the ELR, and the same step elects it: another eligible one is still
+    down."""
     for unclean in (True, False):
         told = make_three_copies(2)
         told.change_partition(1, 0, (1, 2))
@@ -67,7 +68,7 @@ def test_an_unclean_election_may_take_who_was_eligible_and_came_back_unproved() 
         assert told.broken_rules == ([] if unclean else ["R4"])
 
 
-def test_who_led_before_an_unclean_election_commits_nothing_more() -> None:
+def test_leader_before_an_unclean_election_commits_nothing_more() -> None:
     told = make_three_copies(1)
     told.change_partition(1, 0, (1,))
     told.change_partition(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=True)
@@ -80,14 +81,14 @@ def test_who_led_before_an_unclean_election_commits_nothing_more() -> None:
     assert told.copies.committed_end == 10 and told.broken_rules == []
 
 
-def test_i7_what_is_deleted_may_be_cut() -> None:
+def test_i7_deleted_records_may_be_cut() -> None:
     told = make_three_copies(2)
     told.copies.on_log_start(20, [Retention()], 0, 0, requested_start=20)
     told.copies.on_log_reset(3, 20)
     assert told.broken_rules == []
 
 
-def test_who_controls_hears_nobody_and_may_acknowledge_after_an_unclean_election() -> None:
+def test_active_controller_may_acknowledge_after_an_unclean_election() -> None:
     for controls in (True, False):
         told = make_three_copies(1)
         told.change_partition(1, 0, (1,))

@@ -1,4 +1,4 @@
-"""Seeds of clusters that once failed, the fault, and the test that shows it now.
+"""Tests of the seeds of clusters that once failed: the fault, and the test that shows it now.
 
 Each change of a broker or of the simulation changes the run of a seed, so that a seed alone soon shows nothing: its
 fault is kept as a test of its own. The seeds run all the same.
@@ -70,15 +70,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11410063: (
         "the model believed a log that was new in a life without a boot mark",
-        test_cluster_checkers.test_a_directory_is_marked_until_the_machine_loses_power,
+        test_cluster_checkers.test_boot_mark_stays_until_a_power_cut,
     ),
     11410559: (
         "the model knew one end of a partition where the rebuild had gone through several",
-        test_cluster_rebuilding.test_i31_a_group_is_where_it_was_or_is_cut_to_the_end,
+        test_cluster_rebuilding.test_i31_group_offset_is_the_same_or_cut_to_the_end,
     ),
     9010668: (
         "the model held a leader to what is cold that was deposed before it could begin",
-        test_model_of_copies.test_r5_who_was_deposed_before_it_could_begin_may_begin_below,
+        test_model_of_copies.test_r5_leader_deposed_before_its_begin_may_begin_below_the_cold_end,
     ),
     9031250: (
         "a leader died before it could tell its loss, and who had joined it meanwhile led",
@@ -90,7 +90,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     20519: (
         "the model held a deposed leader to a replica that the metadata log had taken away",
-        test_model_of_copies.test_i6_whom_the_metadata_log_took_out_a_leader_may_still_count,
+        test_model_of_copies.test_i6_leader_may_still_count_a_removed_isr_member,
     ),
     21472: (
         "a loss that was told while another leader was elected was told to nobody",
@@ -114,7 +114,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2060655: (
         "the model asked for records below the log start",
-        test_model_of_copies.test_what_lies_below_the_log_start_may_be_of_another_history,
+        test_model_of_copies.test_records_below_the_log_start_may_be_of_another_history,
     ),
     2064508: (
         "a member that asked for its place again kept the session from before, and lost its place with it",
@@ -126,7 +126,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     5021583: (
         "the model held a follower that had been put out, and heard a leader of before, to what was committed since",
-        test_cluster_cuts.test_i7_a_copy_that_counts_for_nobody_may_follow_who_led_before,
+        test_cluster_cuts.test_i7_copy_that_does_not_count_may_follow_an_earlier_leader,
     ),
     6000217: (
         "what a full disk kept closed counted as empty in an election, and another one led with less",
@@ -138,7 +138,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7003915: (
         "the model asked of who joined and came back within one slot what it had when it was back",
-        test_cluster_cuts.test_i10_who_joined_and_came_back_within_one_slot_was_relied_on_before_it_was_hurt,
+        test_cluster_cuts.test_i10_broker_that_joins_and_returns_in_one_slot_counted_before,
     ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
@@ -158,15 +158,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7030212: (
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
-        test_cluster_checkers.test_i12_a_sender_finds_its_records_in_order,
+        test_cluster_checkers.test_i12_records_of_a_sender_out_of_order_are_reported,
     ),
     11000880: (
         "the model did not know that a commit refused for lack of replicas may be in the log",
-        test_cluster_checkers.test_i18_what_a_coordinator_showed_stays_until_somebody_commits_something_else,
+        test_cluster_checkers.test_i18_returned_offset_stays_until_the_next_commit,
     ),
     11001031: (
         "the model asked at the end for a committed offset that was cut back where records were lost",
-        test_cluster_checkers.test_i18_a_group_may_be_where_its_partition_ends_that_lost_records,
+        test_cluster_checkers.test_i18_offset_may_be_the_end_of_a_partition_that_lost_records,
     ),
     11000932: (
         "a log that began behind the bucket knew no retries of what only sub-manifests name",
@@ -178,11 +178,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000285: (
         "the model wanted a manifest that names nothing to say where a log starts",
-        test_cluster_model.test_i21_a_log_on_a_disk_starts_no_higher_than_its_manifest,
+        test_cluster_model.test_i21_local_log_that_starts_above_its_manifest_is_reported,
     ),
     11000590: (
         "the model did not know whom a broker had relied on that left in one slot with another one's return",
-        test_cluster_cuts.test_i10_who_came_back_unproved_within_one_slot_was_relied_on_by_who_left_in_it,
+        test_cluster_cuts.test_i10_unproved_return_in_one_slot_counted_for_the_broker_that_left,
     ),
     11000871: (
         "a log that its broker alone held counted as empty once a move of it had begun",
@@ -194,7 +194,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11001247: (
         "the model knew nothing of what a leader begins with after two unclean elections",
-        test_cluster_cuts.test_i6_what_a_leader_knows_to_be_committed_from_before_is_so_again_after_an_unclean_election,
+        test_cluster_cuts.test_i6_unclean_leader_with_old_committed_records_commits_them_again,
     ),
     11001491: (
         "a leader asked for a new incarnation by what the one before had",
@@ -218,7 +218,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11500009: (
         "the model asked of a leader that was elected uncleanly for a deletion that the one before had answered",
-        test_cluster_replies.test_i22_who_is_elected_uncleanly_may_lack_a_deletion,
+        test_cluster_replies.test_i22_unclean_leader_may_lack_a_deletion,
     ),
     11001847: (
         "a follower cut its log below its start, led next, and wrote what nobody could read or copy",
@@ -233,11 +233,11 @@ ENDS = (21583, 160809, 5241, 6746, 6972)
 
 
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
-def test_a_seed_that_once_failed_does_not(seed: int) -> None:
+def test_seed_that_once_failed_passes(seed: int) -> None:
     story = run_seed(seed, "cluster")[1]
     assert not story, story
 
 
-def test_what_a_seed_found_is_shown_by_a_test_that_runs() -> None:
+def test_every_fault_that_a_seed_found_has_a_test() -> None:
     for seed, (what, test) in FOUND.items():
         assert what and test.__name__.startswith("test_") and callable(test), seed

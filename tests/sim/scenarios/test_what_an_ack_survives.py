@@ -2,7 +2,7 @@
 row names.
 
 Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. If three are in sync, the
-third one has all acknowledged records as well. Only with two in sync is the promise at its limit.
+third one has all acknowledged records too. Only with two in sync is the promise at its limit.
 """
 
 from __future__ import annotations
