@@ -1,4 +1,4 @@
-"""Scripts that Kafka answers as our coordinator in memory does: so does a whole broker over its wire."""
+"""Test of the scripts that Kafka answers like our coordinator in memory: a whole broker does too, over its wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered.groups.limits import GroupSettings
 
 
 def play_scenario(scenario: Story, address: str) -> list[str]:
-    """What a broker answers, in a thread beside the one it runs in."""
+    """Returns the replies of a broker to a script, in a thread beside the broker's."""
     over = OverWire(address)
     recorded = Recorded(over)
     try:
@@ -26,7 +26,7 @@ def play_scenario(scenario: Story, address: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_broker_answers_a_script_as_its_coordinator_does(tmp_path: Path, name: str) -> None:
+def test_broker_replies_to_a_script_as_its_coordinator(tmp_path: Path, name: str) -> None:
     ours = Recorded(InMemory(Rig(GroupSettings(initial_rebalance_delay_ms=300, size_max=3))))
     STORIES[name](ours)
 

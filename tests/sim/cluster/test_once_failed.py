@@ -54,7 +54,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11402378: (
         "a log that was new began where one of an earlier topic of its name had started",
-        test_node_races.test_a_log_that_is_new_takes_over_no_offsets_that_are_noted_of_an_earlier_topic_of_its_name,
+        test_node_races.test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name,
     ),
     11401862: (
         "a clean stop wrote a producer snapshot anew, which a power cut tore, and retries were written twice",
@@ -106,7 +106,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2042069: (
         "an I/O error under a checkpoint did not end the broker",
-        test_node_faults.test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too,
+        test_node_faults.test_disk_that_fails_during_a_checkpoint_ends_the_broker,
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
