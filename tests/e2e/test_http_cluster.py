@@ -122,7 +122,7 @@ def test_request_that_only_one_broker_can_serve_is_redirected(tmp_path: Path) ->
 
 
 def test_redirect_goes_to_the_advertised_address(tmp_path: Path) -> None:
-    """As behind a port mapping: `localhost` is another name here, and no broker listens there by it."""
+    """The set-up is like a port mapping: `localhost` is another name here, and no broker listens there by it."""
 
     async def scenario(three: HttpCluster) -> None:
         await three.create("t", [2])

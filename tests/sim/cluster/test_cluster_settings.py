@@ -8,7 +8,7 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
 
 
-def test_i10_log_without_committed_records_does_not_count_after_a_flush_change() -> None:
+def test_i10_log_that_lost_records_does_not_count_after_a_flush_change() -> None:
     for kept, red in ((2, []), (1, ["I10"])):
         told = make_three_copies(2)
         told.change_partition(1, 0, (1,), (3,))

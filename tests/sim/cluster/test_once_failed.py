@@ -142,7 +142,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7013914: (
         "a broker that was fenced before it acted on its first leadership told nobody what a power cut may have taken",
-        test_registration.test_a_log_stays_in_doubt_until_somebody_else_leads,
+        test_registration.test_log_stays_suspect_until_another_broker_leads,
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",

@@ -123,7 +123,7 @@ def test_acks_all_survives_faults_of_min_insync_replicas_minus_one(how: Crash, l
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
 def test_acks_all_with_a_minimal_isr_survives_the_fault_of_one(how: Crash, leads: bool) -> None:
-    """Of the three brokers the one that is left has the records, and the one that comes back first has none."""
+    """One of the three brokers still has the records, and the one that comes back first has none."""
 
     async def scenario(three: ThreeBrokers) -> None:
         both = isr_brokers(three)

@@ -66,7 +66,7 @@ def _until_coordinating(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_same_script_gets_the_same_answers(peer: Peer, name: str) -> None:
+def test_script_gets_the_same_replies_from_both(peer: Peer, name: str) -> None:
     ours, theirs = Recorded(InMemory(Rig(SETTINGS))), Recorded(over := OverWire(peer.address))
     try:
         SCRIPTS[name](theirs)
@@ -123,7 +123,7 @@ def _settled(world: World) -> list[Reply]:
     return [ask(world, request) for request in asked]
 
 
-def test_records_of_kafka_are_read_as_the_same_groups(peer: Peer) -> None:
+def test_our_coordinator_reads_kafkas_records_as_the_same_groups(peer: Peer) -> None:
     over = OverWire(peer.address)
     _keep(over)
     theirs = _settled(over)

@@ -130,8 +130,8 @@ def test_uncommitted_records_are_neither_uploaded_nor_expired() -> None:
 
 
 def test_retention_by_size_waits_for_the_takeover_of_the_manifest() -> None:
-    """Until then an earlier leader may make more records cold. Retention by size would count these too, and delete more
-    than the limit demands."""
+    """An earlier leader may make more records cold before the takeover. Retention by size would count these too, and
+    delete more than the limit demands."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
     async def scenario() -> None:
