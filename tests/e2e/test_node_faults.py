@@ -139,6 +139,21 @@ def test_disk_that_fails_during_a_checkpoint_ends_the_broker() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("tiered", ["true", "false"])
+def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        node = await site.start()
+        replica = await site.create(segment_ms="1000", remote_storage_enable=tiered)
+        await fill(replica, 3)
+        site.machine.disk.faults = [DiskFault("append", ".snapshot", "EIO")]
+        await site.wait_until(lambda: site.machine.disk.failed)
+        assert node.ended.is_set(), "the rest of the log waits for the next append, and a kill would hide the error"
+        assert any("the data directory failed" in problem for problem in node.health().problems)
+        await site.stop()
+
+    run(scenario)
+
+
 def test_loss_not_reported_before_a_stop_is_reported_by_the_next_start() -> None:
     """A partition that is not served yet has not reported the loss of a power cut: a clean stop must not hide it."""
 
