@@ -257,8 +257,8 @@ def older_clients(world: World) -> None:
 
 
 SCRIPTS: dict[str, Script] = {
-    story.__name__: story
-    for story in (
+    script.__name__: script
+    for script in (
         whole_cycle,
         refusals,
         rejoins,

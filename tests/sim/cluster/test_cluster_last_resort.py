@@ -16,20 +16,18 @@ BUT_ONE = AGAIN | {1: 1}
 
 @pytest.mark.parametrize(("winner", "red"), [(1, []), (2, ["R4"]), (3, ["R4"])])
 def test_last_replica_to_return_may_be_eligible_until_the_election(winner: int, red: list[str]) -> None:
-    told = make_three_copies(3)
-    told.damage(1, batch(0), batch(10))
-    told.damage(2, batch(0))
-    told.damage(3)
-    told.change_partition(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
+    rig = make_three_copies(3)
+    rig.damage(1, batch(0), batch(10))
+    rig.damage(2, batch(0))
+    rig.damage(3)
+    rig.change_partition(NO_LEADER, 0, (), (1,), (2, 3), lives=BUT_ONE)
     elected = PartitionImage((1, 2, 3), winner, 1, (winner,), (), loss=Loss(1, 20, 0))
-    told.copies.on_partition_change(elected, LIVE, AGAIN, ())
-    assert told.broken_rules == red
+    rig.copies.on_partition_change(elected, LIVE, AGAIN, ())
+    assert rig.broken_rules == red
 
 
 def test_sole_leader_with_a_loss_report_was_not_elected_by_it() -> None:
-    told = make_three_copies(2)
-    told.damage(1, batch(0))
-    told.copies.on_partition_change(
-        PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ()
-    )
-    assert "R4" not in told.broken_rules
+    rig = make_three_copies(2)
+    rig.damage(1, batch(0))
+    rig.copies.on_partition_change(PartitionImage((1, 2, 3), 1, 0, (1, 2, 3), (), loss=Loss(0, 10, 0)), LIVE, LIVES, ())
+    assert "R4" not in rig.broken_rules

@@ -67,25 +67,25 @@ def test_killed_broker_no_longer_answers_over_the_network() -> None:
 
 def test_each_end_is_reported_before_the_next_start() -> None:
     async def scenario(world: SimWorld, host: SimHost) -> None:
-        told: list[tuple[str, int]] = []
-        host.on_end = lambda each, how: told.append((how, each.lives))
+        ends: list[tuple[str, int]] = []
+        host.on_end = lambda each, how: ends.append((how, each.lives))
         for how in ("kill", "power", "disk"):
             await host.end(how)
             host.power_on()
             await wait_up(host)
         assert await host.stop()
-        assert told == [("kill", 1), ("power", 2), ("disk", 3), ("stop", 4)]
+        assert ends == [("kill", 1), ("power", 2), ("disk", 3), ("stop", 4)]
 
     run(scenario)
 
 
 def test_stop_that_takes_too_long_becomes_a_kill() -> None:
     async def scenario(world: SimWorld, host: SimHost) -> None:
-        told: list[str] = []
-        host.on_end = lambda each, how: told.append(how)
+        ends: list[str] = []
+        host.on_end = lambda each, how: ends.append(how)
         host.machine.disk.sync_seconds = lambda: 10.0
         assert not await host.stop(0.5)
-        assert told == ["kill"]
+        assert ends == ["kill"]
 
     run(scenario)
 
@@ -105,13 +105,13 @@ def test_frozen_broker_answers_when_it_resumes() -> None:
 def test_broker_with_a_failed_disk_is_started_again() -> None:
     async def scenario(world: SimWorld, host: SimHost) -> None:
         assert host.node is not None
-        told: list[str] = []
-        host.on_end = lambda each, how: told.append(how)
+        ends: list[str] = []
+        host.on_end = lambda each, how: ends.append(how)
         host.machine.disk._failed = "sync failed"
         host.node._fail("the disk is gone")
         await asyncio.sleep(0.2)
         await wait_up(host)
-        assert host.lives == 2 and told == ["failed"]
+        assert host.lives == 2 and ends == ["failed"]
 
     run(scenario)
 

@@ -89,10 +89,10 @@ def test_store_of_another_format_is_refused_and_unchanged(version: int, words: s
     run(scenario)
 
 
-@pytest.mark.parametrize("reigns", [True, False])
-def test_second_broker_of_a_node_id_is_refused_while_the_first_answers(leaderships: bool) -> None:
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_second_broker_of_a_node_id_is_refused_while_the_first_answers(is_controller: bool) -> None:
     async def scenario(three: ThreeBrokers) -> None:
-        first = three.controller if leaderships else three.others()[0]
+        first = three.controller if is_controller else three.others()[0]
         epoch = first.node.image.controller_epoch
         machine = SimMachine(three.loop, "twin", three.bucket, three.network)
         world = machine.process()
