@@ -154,6 +154,43 @@ def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> Non
     run(scenario)
 
 
+def test_failure_counters_have_a_sample_before_the_first_failure() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        shown = set(site.node.metrics.render().splitlines())
+        for why in ("unavailable", "corrupt"):
+            assert {
+                f'tiered_cold_read_failures_total{{why="{why}"}} 0',
+                f'tiered_tiering_failures_total{{why="{why}"}} 0',
+            } <= shown
+        await site.stop()
+
+    run(scenario)
+
+
+def test_broker_of_a_cluster_makes_no_other_one_in_an_empty_store() -> None:
+    """The store may be a directory that is not mounted, or a name with a typing error."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create(), 3)
+        await site.stop()
+        there = dict(site.bucket.objects), list(site.bucket.memory._keys)
+        site.bucket.memory._objects.clear()
+        site.bucket.memory._keys.clear()
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(60)
+        assert not starting.done() and site.node.startup_retry.waiting_since_ns >= 0
+        assert not site.bucket.objects
+        site.bucket.memory._objects.update(there[0])
+        site.bucket.memory._keys.extend(there[1])
+        node = await starting
+        assert node.leader_replica("t", 0).log.end_offset == 3
+        await site.stop()
+
+    run(scenario)
+
+
 def test_loss_not_reported_before_a_stop_is_reported_by_the_next_start() -> None:
     """A partition that is not served yet has not reported the loss of a power cut: a clean stop must not hide it."""
 

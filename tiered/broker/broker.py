@@ -315,8 +315,15 @@ class Broker:
         )  # fmt: skip
 
     async def _load_metadata(self) -> Image:
-        """What the cluster of this store knows; the first broker of a store makes the cluster."""
+        """What the cluster of this store knows; the first broker of a store makes the cluster.
+
+        A broker that belongs to a cluster makes no other one: an empty store may be a directory that is not mounted."""
         found = await read_format(self.store)
+        if found is None and (own := self.data_directory.read_cluster_id()):
+            raise Unavailable(
+                f"{self.store.url} holds no cluster, and the data directory belongs to cluster {own}: mount the store,"
+                " or name the right one; for a new cluster start with another data.dir"
+            )
         if found is None:
             await probe(self.store, self.world.rng)
         else:

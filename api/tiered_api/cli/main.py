@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import discard_output, print_error
@@ -18,6 +18,9 @@ from tiered_api.kafka.protocol.primitives import Malformed
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a file that takes our output can say."""
+
+UNKNOWN_NAMES = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
+"""Retriable for a client, which may know more than a broker; a name that a person typed does not come by itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except Refused as refused:
-        return _fail(refused.why, Exit.USAGE)
+        passes = refused.code.retriable and refused.code not in UNKNOWN_NAMES
+        return _fail(refused.why, Exit.UNAVAILABLE if passes else Exit.USAGE)
     except Unavailable as fault:
         return _fail(str(fault), Exit.UNAVAILABLE)
     except Malformed as error:
