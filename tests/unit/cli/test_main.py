@@ -1,4 +1,4 @@
-"""The command `tiered`: what stands between the arguments and the module of a command."""
+"""Tests of the command `tiered`: the steps between the arguments and the module of a command."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ def run(args):
 """
 
 
-def test_no_garbage_is_looked_for_while_a_command_loads_only_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_collection_is_off_only_while_a_command_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_command_of_a_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     run = _load_command(Command("a_command_of_a_test", "run"))
     assert run(None) == 1  # type: ignore[arg-type]
 
 
-def test_a_command_that_does_not_load_leaves_the_collector_on() -> None:
+def test_command_that_fails_to_load_leaves_the_collector_on() -> None:
     with pytest.raises(ModuleNotFoundError):
         _load_command(Command("no_such_command_of_a_test", "run"))
     assert gc.isenabled()

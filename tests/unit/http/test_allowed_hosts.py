@@ -45,7 +45,7 @@ def test_broker_is_served_under_the_names_that_its_listeners_have() -> None:
     assert allowed("here.example.org", listeners=listeners, advertised_listeners="PLAINTEXT://Here.example.org:9092")
 
 
-def test_hosts_that_are_remembered_do_not_grow_without_end() -> None:
+def test_cached_hosts_are_bounded() -> None:
     hosts = AllowedHosts(Settings(), "machine")
     for port in range(3 * HOST_CACHE_MAX):
         hosts.check({"Host": f"localhost:{port}"}, HTTP_1_1)

@@ -52,7 +52,7 @@ INCARNATIONS = {1: 11, 2: 22, 3: 33}
 
 
 class RecordedEvents:
-    """Notes the replicas with a follower that has caught up; other events go by."""
+    """Replica events that record replicas with a follower that has caught up, and ignore all others."""
 
     def __init__(self) -> None:
         self.with_caught_up_followers: list[LeaderReplica] = []

@@ -1,4 +1,4 @@
-"""A proposed ISR counts from before it is sent to the controller (R3)."""
+"""Tests of requests for ISR changes: a proposed ISR counts from before it is sent to the controller (R3)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tiered.replication.leader_replica import LeaderReplica
 INCARNATIONS = {node: encode_uuid(uuid.UUID(int=node << 64, version=4)) for node in (1, 2)}
 
 
-class Asked:
-    """The ISRs of broker 1, which leads with broker 2 out of sync, and a controller that replies when the test says
+class IsrRequests:
+    """The ISR updater of broker 1, which leads with broker 2 out of sync. The controller replies when the test says
     so."""
 
     def __init__(self, rig: ReplicationRig, replica: LeaderReplica) -> None:
@@ -42,11 +42,11 @@ class Asked:
         self.requests.append(request)
         return await self.answer
 
-    async def caught_up(self) -> None:
+    async def catch_up(self) -> None:
         """Lets the follower fetch at the log end."""
         number, end = incarnation_number(INCARNATIONS[2]), self.replica.log.end_offset
-        asked = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
-        self.replica.handle_follower_fetch(2, number, asked, 0)
+        isr_requests = PartitionFetch(TOPIC_ID, TP.partition, self.replica.leader_epoch, end, 0, 0, 0)
+        self.replica.handle_follower_fetch(2, number, isr_requests, 0)
         self.sets.wake(self.replica)
         await asyncio.sleep(0.1)
 
@@ -67,35 +67,35 @@ def test_proposed_member_counts_until_the_isr_change_is_refused(
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
-        asked = Asked(rig, replica)
-        await asked.caught_up()
-        assert len(asked.requests) == 1
+        isr_requests = IsrRequests(rig, replica)
+        await isr_requests.catch_up()
+        assert len(isr_requests.requests) == 1
         assert append_batch(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
         if isinstance(answer, Unavailable):
-            asked.answer.set_exception(answer)
+            isr_requests.answer.set_exception(answer)
         elif answer is not None:
-            asked.answer.set_result((answer,))
+            isr_requests.answer.set_result((answer,))
         await asyncio.sleep(0.1)
         assert replica.high_watermark == committed
-        asked.stop()
+        isr_requests.stop()
 
     rig.run(scenario)
 
 
 def test_isr_does_not_grow_while_a_loss_is_unreported() -> None:
-    """A follower that joined could lead next, and would know of no loss."""
+    """A follower that joined could lead next without a report of the loss."""
     rig = ReplicationRig()
 
     async def scenario() -> None:
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         append_batch(replica, 0)
-        asked = Asked(rig, replica)
-        asked.losses.add_unreported(replica)
-        await asked.caught_up()
-        assert asked.requests == []
-        asked.losses.unreported.clear()
-        await asked.caught_up()
-        assert len(asked.requests) == 1
-        asked.stop()
+        isr_requests = IsrRequests(rig, replica)
+        isr_requests.losses.add_unreported(replica)
+        await isr_requests.catch_up()
+        assert isr_requests.requests == []
+        isr_requests.losses.unreported.clear()
+        await isr_requests.catch_up()
+        assert len(isr_requests.requests) == 1
+        isr_requests.stop()
 
     rig.run(scenario)

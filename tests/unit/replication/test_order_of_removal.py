@@ -1,4 +1,5 @@
-"""The manifest changes before local files: records stay readable here until the bucket has taken the deletion."""
+"""Tests of the order of removal: the manifest changes before local files, so that records stay readable until the
+bucket has the deletion."""
 
 from __future__ import annotations
 
@@ -136,8 +137,8 @@ def test_uncommitted_records_are_neither_uploaded_nor_expired() -> None:
 
 
 def test_retention_by_size_waits_for_the_takeover_of_the_manifest() -> None:
-    """Records that an earlier leader makes cold until then count too: they would make retention delete more than the
-    limit demands."""
+    """An earlier leader may make more records cold before the takeover. Retention by size would count these too, and
+    delete more than the limit demands."""
     rig = ReplicationRig(config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=4000))
 
     async def scenario() -> None:

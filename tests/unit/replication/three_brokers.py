@@ -1,6 +1,7 @@
-"""A cluster without a network: leaders, followers and ISRs of several brokers under the real controller's decisions.
+"""A cluster without a network: leaders, followers and ISRs of several brokers under the decisions of the real
+controller.
 
-Calls stand in for the metadata log and the network: a decision is committed when it is made, and each broker gets it a
+Calls replace the metadata log and the network: a decision is committed when it is made, and each broker gets it a
 little later, in order.
 """
 
@@ -47,7 +48,7 @@ class IsrEvents(RecordedEvents):
 
 
 class BrokerProcess:
-    """One broker process after the other on one disk."""
+    """The processes of one broker, one after the other on the same disk."""
 
     def __init__(self, cluster: ThreeBrokers, node_id: int) -> None:
         self.node_id = node_id
@@ -150,7 +151,7 @@ class ThreeBrokers:
         self.rng = random.Random(f"{seed}/town")
         self.metadata_delay_seconds = 0.05
         self.lost_message: Callable[[], str] = lambda: ""
-        """What is lost of a question to the controller: "ask", "answer" or nothing."""
+        """The message to or from the controller that is lost: "ask", "answer" or none."""
         ids = iter(range(1, 1 << 30))
         self.controller = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
         self.members = {node: BrokerProcess(self, node) for node in NODES}
