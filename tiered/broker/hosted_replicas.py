@@ -80,6 +80,7 @@ class HostedReplicas:
         self._cold_tier = cold_tier
         self._snapshot_store = snapshot_store
         self._events: ReplicaEvents
+        self._leader_ports: LeaderPorts
         self._has_controller_contact = has_controller_contact
         self._newest_image = newest_image
         self._image = Image()
@@ -121,6 +122,9 @@ class HostedReplicas:
     def subscribe(self, events: ReplicaEvents) -> None:
         """Reports all events of leader replicas to `events`."""
         self._events = events
+        self._leader_ports = LeaderPorts(
+            self._cold_tier, self._world.clock, self._disk, events, self._has_controller_contact, self.save_offsets
+        )
 
     @property
     def producer_limits(self) -> ProducerLimits:
@@ -396,11 +400,7 @@ class HostedReplicas:
                 epoch_start=hot.end_offset, partition_epoch=known.partition_epoch,
                 high_watermark=min(committed, hot.end_offset), began_ns=self._world.clock.mono_ns(),
             ),
-            begun,
-            LeaderPorts(
-                self._cold_tier, self._world.clock, self._disk, self._events, self._has_controller_contact,
-                self.save_offsets,
-            ),
+            begun, self._leader_ports,
         )  # fmt: skip
 
     async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:

@@ -22,6 +22,21 @@ class LeaderReads:
     watermark or for the log end. `stop_error` is set once this broker stops leading the partition; every caller gets
     it then."""
 
+    __slots__ = (
+        "_hot",
+        "_listeners",
+        "_parked",
+        "end_listeners",
+        "follower_reads_enabled",
+        "leader_epoch",
+        "partition",
+        "state",
+        "stop_error",
+        "topic_id",
+        "traffic",
+        "unified_log",
+    )
+
     def __init__(self, unified_log: UnifiedLog, state: LeaderState) -> None:
         self.topic_id = unified_log.topic_id
         self.partition = unified_log.tp.partition
