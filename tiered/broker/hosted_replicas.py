@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from tiered.broker.data_directory import DataDirectory, DirectoryState
 from tiered.broker.log_store import OPENING_AT_ONCE, LogStore
@@ -39,6 +39,11 @@ log = logging.getLogger(__name__)
 
 DROPPED_AT_ONCE = 100
 """Partitions whose logs are put aside before others have their turn: some 7 ms."""
+
+
+TASKS_AT_ONCE = 1_000
+"""Most partitions that have a task while many are opened: a task takes more memory than an idle partition, and all are
+made in one turn of the event loop."""
 
 
 class HostedReplicas:
@@ -320,10 +325,12 @@ class HostedReplicas:
         async with self._role_change_lock:
             return
 
-    async def _open_leaders(self, image: Image, leads: Iterable[Lead]) -> None:
+    async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
         self._snapshot_store.invalidate_listing()
         places = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._open_leader(image, lead, places) for lead in leads))
+        for first in range(0, len(leads), TASKS_AT_ONCE):
+            some = leads[first : first + TASKS_AT_ONCE]
+            await asyncio.gather(*(self._open_leader(image, lead, places) for lead in some))
 
     async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
@@ -403,9 +410,11 @@ class HostedReplicas:
             begun, self._leader_ports,
         )  # fmt: skip
 
-    async def _open_followers(self, image: Image, follows: Iterable[Follow]) -> None:
+    async def _open_followers(self, image: Image, follows: Sequence[Follow]) -> None:
         places = asyncio.Semaphore(OPENING_AT_ONCE)
-        await asyncio.gather(*(self._open_follower(image, follow, places) for follow in follows))
+        for first in range(0, len(follows), TASKS_AT_ONCE):
+            some = follows[first : first + TASKS_AT_ONCE]
+            await asyncio.gather(*(self._open_follower(image, follow, places) for follow in some))
 
     async def _open_follower(self, image: Image, follow: Follow, slots: asyncio.Semaphore) -> None:
         tp, topic = follow.tp, image.topics_by_id.get(follow.topic_id)

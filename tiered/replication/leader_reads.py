@@ -118,9 +118,11 @@ class LeaderReads:
     def wake_all(self) -> None:
         """Wakes all callers that wait for the high watermark, to check whether this broker still leads the partition
         and enough replicas are in the ISR."""
-        for call in self._parked.wake_all():
-            call()
-        self._listeners.notify()
+        if self._parked.waiting:
+            for call in self._parked.wake_all():
+                call()
+        if self._listeners:
+            self._listeners.notify()
 
     def add_end_listener(self, listener: ProgressListener, index: int) -> None:
         """Calls `listener.on_progress(index)` whenever records were appended, followers must learn other offsets at
