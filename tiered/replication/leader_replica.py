@@ -463,6 +463,10 @@ class LeaderReplica:
         Raises `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or the reason why this broker stopped leading
         the partition. Raises `Fenced` and `Unavailable` (the bucket or the disk).
         """
+        return await self.finish_deletion(await self.start_deletion(before))
+
+    async def start_deletion(self, before: int) -> int:
+        """The part of `delete_records` that may change the manifest. Returns the offset for `finish_deletion`."""
         before = self.high_watermark if before == -1 else before
         if not 0 <= before <= self.high_watermark:
             raise Refused(
@@ -478,6 +482,11 @@ class LeaderReplica:
             self.unified_log.update_manifest(moved)
         self.advance_start(before)
         self.state.record_deletion(before)  # not earlier: a failed put must keep no follower out of the ISR
+        return before
+
+    async def finish_deletion(self, before: int) -> int:
+        """The part of `delete_records` that waits for the disk and for followers. Partitions that wait together share
+        one write of the offsets."""
         if self.manifest is None and self.log.checkpointed_start_offset < before:
             await self._save_offsets()
         await self._wait_deleted(before)
