@@ -63,7 +63,8 @@ class DataDirectory:
         self._disk = disk
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
-        self._save_lock = asyncio.Lock()
+        self._save_ended: asyncio.Event | None = None
+        """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
         self._saves_done = 0
 
@@ -114,11 +115,18 @@ class DataDirectory:
         """How far each log is durable, and where it starts. Callers that come while it is written share the next
         writing: a thousand logs that begin anew at once do not write it a thousand times."""
         self._saves_requested = asked = self._saves_requested + 1
-        async with self._save_lock:
-            if self._saves_done < asked:
+        while self._saves_done < asked:
+            if self._save_ended is not None:
+                await self._save_ended.wait()
+                continue
+            ended = self._save_ended = asyncio.Event()
+            try:
                 number = self._saves_requested
                 await self._save_offsets(logs)
                 self._saves_done = number
+            finally:
+                self._save_ended = None
+                ended.set()
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
         known = [

@@ -41,6 +41,8 @@ DROPPED_AT_ONCE = 100
 """Partitions whose logs are put aside before others have their turn: some 7 ms."""
 
 
+CONFIGURED_AT_ONCE = 2_000
+"""Partitions of a topic that get other settings before others have their turn: some 10 ms."""
 TASKS_AT_ONCE = 1_000
 """Most partitions that have a task while many are opened: a task takes more memory than an idle partition, and all are
 made in one turn of the event loop."""
@@ -302,7 +304,7 @@ class HostedReplicas:
         for tp in (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders)):
             self._close_follower(tp)
         for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
-            self._configure(new.topics[name])
+            await self._configure(new.topics[name])
         for tp, partition in delta.isr_changed:
             if tp in self._leaders:
                 self._leaders[tp].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
@@ -462,9 +464,11 @@ class HostedReplicas:
             self.unopened_followers[follower.tp] = (follow, follower.log.write_failure)
             self._handle_write_failure(follower.tp, final, follower.log.write_failure)
 
-    def _configure(self, topic: TopicImage) -> None:
+    async def _configure(self, topic: TopicImage) -> None:
         config = self._log_store.get_config(topic)
         for p in range(len(topic.partitions)):
+            if p and p % CONFIGURED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             tp = TopicPartition(topic.name, p)
             hot = self._log_store.configure(tp, config)
             if hot is not None:

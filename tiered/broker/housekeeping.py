@@ -35,6 +35,8 @@ PROBE_SECONDS = (5.0, 60.0)
 """Pauses between two looks at a bucket that does not answer: short at first, then an idle broker asks once a minute."""
 WATCH_SECONDS = 61.0
 """Between two looks for a newer controller: at most one request a minute."""
+LOOKED_AT_ONCE = 5_000
+"""Logs that are looked at before others have their turn: some 10 ms."""
 SYNCED_ENTRIES_AT_ONCE = 32
 """Logs of which a change of `flush` is noted together."""
 UNFLUSHED_BYTES_MAX = 64 << 20
@@ -198,7 +200,9 @@ class Housekeeping:
     async def flush_due(self) -> None:
         """fsyncs logs whose `flush.ms` or `flush.messages` is reached."""
         now_ms = self._node.world.clock.wall_ms()
-        for replica in self._node.hosted_replicas.list_replicas():
+        for number, replica in enumerate(self._node.hosted_replicas.list_replicas(), 1):
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             waiting = replica.log.end_offset - replica.log.flushed_offset
             since_ms = self._flushed_ms.setdefault(replica, now_ms)
             if replica.is_stopped:

@@ -25,7 +25,7 @@ from tiered_api.kafka.server.error_codes import ENGINE_ERRORS, clamp_timeout_ms,
 from tiered_api.kafka.server.led_partitions import find_leader_replica
 
 UNKNOWN = -1
-DELETIONS_AT_ONCE = 1_000
+DELETIONS_AT_ONCE = 500
 """Partitions that wait for the disk or for followers together. They share one write of the offsets of all logs, which
 takes longer the more logs there are: with few at a time, a request for all partitions takes quadratic time."""
 MANIFESTS_AT_ONCE = 32
