@@ -45,11 +45,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 CIRCLES: dict[str, tuple[str, str]] = {
     "tiered.broker.broker": ("tiered.", "parts of the broker still take the whole broker"),
     "tiered.controller.member": ("tiered.controller.", "the member runs both roles, and both name it"),
-    "tiered.config.rules": ("tiered.config.", "a rule names the settings that it checks"),
-    "tiered.replication.leader_replica": ("tiered.replication.", "its events and its report name the replica"),
-    "tiered_api.cli.topic.consume": ("tiered_api.cli.topic.", "both ways to consume share their printer"),
-    "tiered_api.http.server.context": ("tiered_api.http.", "the context names the consumers and lags that take it"),
-    "tiered_api.http.v3.produce": ("tiered_api.http.v3.", "the stream names the reports of the batch form"),
 }
 """Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 

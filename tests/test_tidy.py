@@ -34,7 +34,7 @@ OUTERMOST = {
     "tiered/system/readiness.py",
     "tiered/thread_pool.py",
     "api/tiered_api/http/server/server.py",
-    "api/tiered_api/http/server/errors.py",
+    "api/tiered_api/http/exchange/errors.py",
     "api/tiered_api/kafka/server/dispatch.py",
     "tests/fuzz/rounds.py",
     "tests/sim/__main__.py",

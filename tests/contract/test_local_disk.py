@@ -185,6 +185,13 @@ def test_an_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
         LocalDisk(str(tmp_path / "file" / "data"))
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system that makes no directories")
+def test_directory_that_no_file_system_makes_is_refused_by_name() -> None:
+    for root in ("/proc/none", "/proc/none/deeper"):
+        with pytest.raises(Refused, match=root):
+            LocalDisk(root)
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
 def test_a_directory_that_the_system_keeps_closed_is_unavailable(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.server.server import serve_http
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka

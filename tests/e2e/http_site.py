@@ -18,7 +18,7 @@ from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"

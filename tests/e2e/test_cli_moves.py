@@ -108,7 +108,7 @@ def test_moves_wait_at_their_rate_and_who_is_emptied_gets_nothing_new(at: tuple[
 
     done = run_tiered("cluster", "decommission", "2", *at)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "broker 2 holds nothing any more, gets nothing new, and may be stopped"
+    assert done.stdout.splitlines()[-1] == "broker 2 has no replicas any more, gets no new ones, and may be stopped"
     assert run_tiered("topic", "create", "more", "-p", "6", *at).returncode == 0
     assert not any(2 in each for each in (*seen.replicas_of().values(), *seen.replicas_of("more").values()))
     said = run_tiered("cluster", "rebalance", *at).stdout

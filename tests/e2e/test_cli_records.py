@@ -250,7 +250,7 @@ def test_a_producer_whose_output_is_no_longer_read_says_what_is_written(cluster:
     words = writer.stderr.read().decode()
     assert writer.wait(SECONDS) == 1
     assert words.startswith(
-        "tiered: 2 of 2 records that were read are written\ntiered: nobody reads the output any more"
+        "tiered: 2 of 2 records that were read are written\ntiered: the reader of the output is gone"
     )
     assert words.count("\n") == 2 and cluster.consume(topic) == ["first", "second"]
 

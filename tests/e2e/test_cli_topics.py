@@ -76,7 +76,7 @@ def test_expressions_match_whole_names_and_no_internal_topics(cluster: CliCluste
     assert cluster.rows("topic", "list", "-r", prefix) == []
     assert {row["topic"] for row in cluster.rows("topic", "delete", "-r", f"{prefix}-.*")} == set(names)
     assert "no topic matches" in cluster.run("topic", "delete", "-r", f"{prefix}-.*", code=2)
-    assert "is no regular expression" in cluster.run("topic", "delete", "-r", "(", code=2)
+    assert "is not a regular expression" in cluster.run("topic", "delete", "-r", "(", code=2)
 
 
 def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: CliCluster) -> None:

@@ -113,7 +113,7 @@ def test_broken_bytes_are_named_and_never_given(tmp_path: Path) -> None:
         log.write_bytes(data)
         answer = await site.get(PATH)
         assert (answer.status, answer.json["error_code"]) == (500, 50002)
-        assert "does not prove itself" in answer.json["message"] and str(tmp_path) not in answer.json["message"]
+        assert "stored data is corrupt" in answer.json["message"] and str(tmp_path) not in answer.json["message"]
         log.write_bytes(data[:70])
         cut = await site.get(PATH)
         assert (cut.status, cut.json["error_code"]) == (500, 50002)

@@ -12,8 +12,8 @@ import pytest
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
 from tiered_api.http.consumers import instances
-from tiered_api.http.server import media_types
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.limits import HttpLimits
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"

@@ -216,7 +216,10 @@ def test_names_formats_and_both_ways_of_choosing_exclude_others(tmp_path: Path) 
             ({"format": "avro"}, "format='avro': it must be binary or json"),
             ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
             ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
-            ({"isolation": "x"}, "isolation is not a setting of a consumer; there are format, auto.offset.reset, "),
+            (
+                {"isolation": "x"},
+                "isolation is not a consumer setting; the settings are format, auto.offset.reset, ",
+            ),
         ):
             refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
             assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong

@@ -15,7 +15,9 @@ from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered_api.http.consumers.instance import ConsumerConfig
-from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, Subscription, encode_metadata
+from tiered_api.http.consumers.instances import ConsumerInstances
+from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, encode_metadata
+from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 
 
@@ -141,7 +143,7 @@ def test_who_leaves_while_it_joins_leaves_nobody_behind(tmp_path: Path) -> None:
 def test_a_request_that_waited_for_its_turn_does_not_bring_a_deleted_consumer_back(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         async with instance.lock:
             deleting = asyncio.create_task(one.ask("DELETE", ""))
             await wait_until(lambda: len(instance.lock._waiters or ()) == 1)
@@ -161,7 +163,7 @@ def test_what_was_read_for_an_earlier_place_in_the_group_is_given_to_nobody(tmp_
             where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000"
         )
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         await instance.assigned_partitions(30)
         await where.produce("t", "1")
         waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
@@ -291,7 +293,7 @@ def test_read_whose_client_goes_while_it_waits_loses_nothing(tmp_path: Path) -> 
         one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
         await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
         _, writer = await start_slow_read(where, one)
-        (instance,) = where.http._listener.context.instances._instances.values()
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
         await wait_until(instance.lock.locked)
         writer.transport.abort()
         await wait_until(lambda: where.http._listener.open_connections() == 1)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run
 from tests.e2e.test_http_hostile import body_of, status_of
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 
 V2 = media_types.V2
 CONSUMERS = "/consumers/billing"

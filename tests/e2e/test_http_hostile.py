@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tiered.records.batch import Codec, encode_batch
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 HOST = b"Host: localhost\r\n"
 

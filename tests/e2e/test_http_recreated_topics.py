@@ -15,7 +15,7 @@ from tests.e2e.test_http_consumers import HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
 from tiered.controller.requests import CreateTopic, DeleteTopic
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 PATH = "/topics/t/partitions/0/records"

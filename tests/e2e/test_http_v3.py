@@ -9,7 +9,7 @@ import zstandard
 
 from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.limits import HttpLimits
 
 
 def value(data: Any, kind: str = "JSON") -> dict[str, Any]:

@@ -16,10 +16,10 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, http_broker, run
 from tests.e2e.serving import SECONDS, ServeProcess
-from tiered_api.http.server import media_types
-from tiered_api.http.server.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
-from tiered_api.http.server.context import HttpContext as Surroundings
-from tiered_api.http.server.limits import Exhausted, HttpLimits
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
+from tiered_api.http.exchange.context import HttpContext as Surroundings
+from tiered_api.http.exchange.limits import Exhausted, HttpLimits
 
 MUCH = INLINE_BYTES + 1
 

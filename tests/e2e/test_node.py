@@ -19,6 +19,7 @@ from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, Stream
 from tiered.records.batch import encode_batch
+from tiered.replication.partition_report import explain
 
 # -- the main path ----------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ def test_a_clean_restart_keeps_everything_under_a_new_epoch() -> None:
         again = node.leader_replica("t", 0)
         assert (again.leader_epoch, again.high_watermark, again.cold_end_offset) == (1, 10, 9)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await fill(again, 5, start=10)
         await site.wait_until(lambda: again.cold_end_offset >= 12)
         assert await read_values(again, 0) == numbers(0, 15)
@@ -70,7 +71,7 @@ def test_a_killed_process_loses_nothing() -> None:
         await site.crash(site.machine.kill)
         again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await site.stop()
 
     run(scenario)
@@ -88,7 +89,7 @@ def test_after_power_loss_what_was_fsynced_is_there_and_the_rest_is_reported(see
         again = (await site.start()).leader_replica("t", 0)
         assert 5 <= again.high_watermark <= 10
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
-        loss = again.explain()["possible_loss"]
+        loss = explain(again)["possible_loss"]
         assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
         await site.stop()
 
@@ -104,7 +105,7 @@ def test_acks_of_a_topic_with_flush_ack_survive_power_loss() -> None:
         await site.crash(site.machine.power_cut)
         again = (await site.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
         await site.stop()
 
     run(scenario)

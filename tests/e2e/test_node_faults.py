@@ -18,6 +18,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import Outage
+from tiered.replication.partition_report import explain
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ def test_a_disk_that_fails_ends_the_broker_and_is_not_trusted_again(verb: str) -
         site.machine.kill()
         again = (await site.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -121,7 +122,7 @@ def test_a_stop_that_could_not_close_all_logs_is_no_clean_one() -> None:
         await site.stop()
         site.machine.power_cut()
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -134,6 +135,58 @@ def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
         site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
         await site.wait_until(node.ended.is_set)
         assert any("the data directory failed" in problem for problem in node.health().problems)
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("tiered", ["true", "false"])
+def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        node = await site.start()
+        replica = await site.create(segment_ms="1000", remote_storage_enable=tiered)
+        await fill(replica, 3)
+        site.machine.disk.faults = [DiskFault("append", ".snapshot", "EIO")]
+        await site.wait_until(lambda: site.machine.disk.failed)
+        assert node.ended.is_set(), "the rest of the log waits for the next append, and a kill would hide the error"
+        assert any("the data directory failed" in problem for problem in node.health().problems)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_failure_counters_have_a_sample_before_the_first_failure() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        shown = set(site.node.metrics.render().splitlines())
+        for why in ("unavailable", "corrupt"):
+            assert {
+                f'tiered_cold_read_failures_total{{why="{why}"}} 0',
+                f'tiered_tiering_failures_total{{why="{why}"}} 0',
+            } <= shown
+        await site.stop()
+
+    run(scenario)
+
+
+def test_broker_of_a_cluster_makes_no_other_one_in_an_empty_store() -> None:
+    """The store may be a directory that is not mounted, or a name with a typing error."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        await fill(await site.create(), 3)
+        await site.stop()
+        there = dict(site.bucket.objects), list(site.bucket.memory._keys)
+        site.bucket.memory._objects.clear()
+        site.bucket.memory._keys.clear()
+        starting = asyncio.create_task(site.start())
+        await asyncio.sleep(60)
+        assert not starting.done() and site.node.startup_retry.waiting_since_ns >= 0
+        assert not site.bucket.objects
+        site.bucket.memory._objects.update(there[0])
+        site.bucket.memory._keys.extend(there[1])
+        node = await starting
+        assert node.leader_replica("t", 0).log.end_offset == 3
         await site.stop()
 
     run(scenario)
@@ -153,7 +206,7 @@ def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
         site.machine.kill()
         site.machine.faults.rules = []
         again = (await site.start()).leader_replica("t", 0)
-        assert again.explain()["possible_loss"]["from_offset"] == again.high_watermark
+        assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
         await site.stop()
 
     run(scenario)
@@ -173,7 +226,7 @@ def test_a_partition_that_the_bucket_did_not_tell_about_is_served_later() -> Non
         assert any("t-0 is not served" in each for each in node.health().problems)
         await site.wait_until(lambda: not node.hosted_replicas.unopened_leaders)
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(0, 9)
-        await site.wait_until(lambda: node.leader_replica("t", 0).explain()["possible_loss"] is not None)
+        await site.wait_until(lambda: explain(node.leader_replica("t", 0))["possible_loss"] is not None)
         (problem,) = node.health().problems
         assert "t-0 may be gone from offset 9 on" in problem
         await site.stop()

@@ -14,6 +14,7 @@ from tiered.controller.requests import AcknowledgeLosses
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.partition_report import explain
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
 
@@ -55,8 +56,8 @@ def test_only_what_can_be_missing_is_named_after_all_disks_are_lost(caplog: pyte
         assert "tiered_possible_loss_partitions 1" in rendered
         assert 'tiered_topic_possible_loss_partitions{topic="hot"} 1' in rendered
         assert site.node.leader_replica("whole", 0).high_watermark == 10
-        assert site.node.leader_replica("whole", 0).explain()["possible_loss"] is None
-        assert site.node.leader_replica("hot", 0).explain()["possible_loss"]["from_offset"] == 5
+        assert explain(site.node.leader_replica("whole", 0))["possible_loss"] is None
+        assert explain(site.node.leader_replica("hot", 0))["possible_loss"]["from_offset"] == 5
         await site.stop()
 
     run(scenario)
@@ -74,7 +75,7 @@ def test_a_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None
         topic, loss = site.node.image.topics["hot"], site.node.health().details["possible_loss"]["hot-0"]
         await site.node.submit(AcknowledgeLosses(((topic.topic_id, 0, loss["leader_epoch"]),)))
         assert loss_offsets(site) == {} and site.node.health().problems == []
-        await site.wait_until(lambda: site.node.leader_replica("hot", 0).explain()["possible_loss"] is None)
+        await site.wait_until(lambda: explain(site.node.leader_replica("hot", 0))["possible_loss"] is None)
         await site.stop()
         await site.start(LAGGING)
         assert loss_offsets(site) == {} and site.node.health().problems == []

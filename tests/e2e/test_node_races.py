@@ -15,6 +15,7 @@ from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTop
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.replication.partition_report import explain
 
 
 def test_a_topic_deleted_while_its_upload_waits_for_a_place_ends_no_broker() -> None:
@@ -257,7 +258,7 @@ def test_a_log_whose_name_was_torn_by_a_power_cut_is_nobodys(torn: bytes) -> Non
         name.append([torn])
         again = (await site.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
-        assert again.explain()["possible_loss"]["from_offset"] == 0
+        assert explain(again)["possible_loss"]["from_offset"] == 0
         await site.stop()
 
     run(scenario)

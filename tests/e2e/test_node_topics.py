@@ -11,7 +11,13 @@ from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_value
 from tests.sim.harness.disk import DiskFault, Op
 from tiered.broker import broker as node_module
 from tiered.cold import manifest_store
-from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreatePartitions, DeleteTopic
+from tiered.controller.requests import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+)
 from tiered.errors import Code, Refused
 from tiered.metadata.image import TopicImage
 from tiered.object_store.faulty import FaultKind, FaultRule
@@ -384,5 +390,21 @@ def test_a_clean_stop_syncs_what_was_written_not_every_empty_partition(monkeypat
         ]
         assert site.node.health().ok
         await fill(site.node.leader_replica("t", 8), 1)
+
+    run(scenario)
+
+
+def test_topic_without_settings_goes_by_those_that_the_broker_was_started_with() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        own = replace(QUICK, log_segment_bytes=2_000, log_retention_ms=12_345, message_max_bytes=777, log_flush="ack")
+        node = await site.start(own)
+        await node.submit(CreateTopic("t"))
+        config = node.leader_replica("t", 0).log.config
+        assert config == own.topic_defaults()
+        assert (config.segment_bytes, config.retention_ms, config.max_message_bytes) == (2_000, 12_345, 777)
+        await site.stop()
+        again = await site.start(own)
+        assert again.leader_replica("t", 0).log.config == config
+        await site.stop()
 
     run(scenario)

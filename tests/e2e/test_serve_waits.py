@@ -118,7 +118,7 @@ def test_a_start_that_waits_ends_when_it_is_told_to(
     with start_waiting(tmp_path, fake.environment, "serve") as broker:
         broker.wait_until_waiting() if kind is FaultKind.ERROR else broker.health()
         assert broker.stop(how) == 0
-    assert broker.log.read_text().splitlines()[-1].endswith("told to stop before it served")
+    assert broker.log.read_text().splitlines()[-1].endswith("stopped before it served")
 
 
 def test_nobody_at_the_bucket_is_waited_for_and_a_cluster_on_one_machine_waits_whole(tmp_path: Path) -> None:

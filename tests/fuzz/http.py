@@ -10,13 +10,13 @@ import orjson
 
 from tiered.config.settings import Settings
 from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.decompress import inflate, new_inflater
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import parse_query
 from tiered_api.http.partitions import records
 from tiered_api.http.partitions.record_formats import parse_record_v3
-from tiered_api.http.server import media_types
 from tiered_api.http.server.allowed_hosts import AllowedHosts
-from tiered_api.http.server.decompress import inflate, new_inflater
-from tiered_api.http.server.errors import HttpError
-from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2.produce import parse_records

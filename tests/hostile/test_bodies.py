@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
-from tiered_api.http.server import media_types
+from tiered_api.http.exchange import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 MIB = 1 << 20

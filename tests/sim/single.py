@@ -31,6 +31,7 @@ from tiered.hot.checkpoints import CLEAN_MARK
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.partition_report import explain
 
 CHAOS_SECONDS = 40.0
 SETTLE_SECONDS = 240.0
@@ -315,9 +316,7 @@ class SingleRun:
 
     def _state(self) -> str:
         assert self.node is not None
-        return "; ".join(
-            str(replica.explain()) for replica in self.node.leader_replicas() if not self._is_cold(replica)
-        )
+        return "; ".join(str(explain(replica)) for replica in self.node.leader_replicas() if not self._is_cold(replica))
 
     async def _read_all(self, replica: LeaderReplica) -> dict[int, bytes]:
         """All that can be read. Retention may still move the start: then the rest is what there is."""
@@ -327,7 +326,7 @@ class SingleRun:
             try:
                 rows = await self.clients.fetch(replica, offset)
             except Refused:
-                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {replica.explain()}"
+                assert replica.log_start_offset > offset, f"{replica.tp} {offset} is refused, start {explain(replica)}"
                 offset = replica.log_start_offset
                 continue
             dump.update(rows)

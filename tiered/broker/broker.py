@@ -321,7 +321,9 @@ class Broker:
             await probe(self.store, self.world.rng)
         else:
             await probe_at_restart(self.store, FORMAT_KEY, encode_format(found), self.world.rng)
-        held, _ = await self._write_at_startup(self._metadata.load_or_create_format())
+        held, _ = await self._write_at_startup(
+            self._metadata.load_or_create_format(self.data_directory.read_cluster_id())
+        )
         self.cluster_id, self.credential = held.cluster_id, held.credential
         if self.peers is not None:
             self.peers.cluster_id, self.peers.credential = self.cluster_id, self.credential

@@ -103,6 +103,12 @@ class DataDirectory:
         await self._disk.sync_dir(ROOT)
         return found
 
+    def read_cluster_id(self) -> str:
+        """Returns the id of the cluster that the directory belongs to; "" if it belongs to none yet."""
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
+        return rows.get("cluster.id", "")
+
     async def write_boot_mark(self) -> None:
         """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
         await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())

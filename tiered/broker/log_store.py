@@ -63,7 +63,7 @@ class LogStore:
         """Those that were closed because they could not be cut."""
         self._stale_checkpoints: set[TopicPartition] = set()
         """Partitions that were deleted, or went elsewhere, of which offsets may still be written down."""
-        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] = ({}, settings(), TopicConfig())
+        self._last_config: tuple[Mapping[str, str], Settings, TopicConfig] | None = None
 
     def get(self, tp: TopicPartition) -> DiskLog | None:
         """The log of a partition, when it is open."""
@@ -188,10 +188,12 @@ class LogStore:
     def get_config(self, topic: TopicImage) -> TopicConfig:
         """What a topic goes by; worked out once for all partitions that come one after the other and say the same."""
         settings = self._settings()
-        known_topic, known_settings, config = self._last_config
-        if known_settings is not settings or known_topic != topic.configs:
-            config = topic_config(topic, settings.topic_defaults())
-            self._last_config = (topic.configs, settings, config)
+        if self._last_config is not None:
+            known_topic, known_settings, config = self._last_config
+            if known_settings is settings and known_topic == topic.configs:
+                return config
+        config = topic_config(topic, settings.topic_defaults())
+        self._last_config = (topic.configs, settings, config)
         return config
 
     def configure(self, tp: TopicPartition, config: TopicConfig) -> DiskLog | None:

@@ -73,6 +73,8 @@ class Tiering:
         self._failure_counter = metrics.counter(
             "tiered_tiering_failures_total", "Passes over a partition that failed.", ("why",)
         )
+        for why in ("fenced", "unavailable", "corrupt", "refused"):
+            self._failure_counter.inc(0, why)  # a rate over time needs the sample before the first failure
         waiting = metrics.gauge("tiered_upload_waiting_segments", "Closed segments that are not in the bucket yet.")
         waiting.set_function(lambda: float(self.waiting_segments()))
         failing = metrics.gauge("tiered_tiering_failing_partitions", "Partitions whose last pass failed.")

@@ -26,6 +26,7 @@ from tiered.broker.group_coordinators import partition_of
 from tiered.cold.layout import manifest_key
 from tiered.errors import Code
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.replication.partition_report import explain
 
 G = "g"
 P = partition_of(G, 2)
@@ -148,7 +149,7 @@ def test_after_every_disk_is_lost_groups_are_as_they_were_a_minute_ago() -> None
         assert await heartbeat(site, G, joined) is Code.NONE
         replica = offsets_replica(site, P)
         assert replica.log_start_offset == end, "offsets of the topic went back"
-        assert replica.explain()["possible_loss"] is not None
+        assert explain(replica)["possible_loss"] is not None
         await commit(site, G, 9, generation=1, member=joined.member_id)
         assert replica.log.end_offset == end + 1
         await site.crash(site.machine.kill)

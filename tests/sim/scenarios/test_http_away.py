@@ -15,11 +15,11 @@ from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_records
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
+from tiered_api.http.exchange.remote_brokers import LeaderNotFound
 from tiered_api.http.partitions.reads import load_bytes
-from tiered_api.http.partitions.remote_brokers import LeaderNotFound
 from tiered_api.http.partitions.remote_partition import RemotePartition
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
 
 AT = TopicPartition("t", 0)
 

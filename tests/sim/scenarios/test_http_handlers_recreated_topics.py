@@ -12,11 +12,11 @@ from tests.e2e.site import batch
 from tests.sim.scenarios.recreated_topic import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.partitions.produce import append_locally, append_many, find_partition
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.partitions.remote_partition import RemotePartition, resolve_leader
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
 
 
 def incoming(value: bytes) -> ProducerRecord:

@@ -29,6 +29,7 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.replication.partition_report import explain
 
 AT = TopicPartition("t", 0)
 StartStage = Callable[[SimBroker, SimBroker], bool]
@@ -216,7 +217,7 @@ def test_intact_copies_do_not_go_for_the_lost_disk_of_the_last_one_in_sync() -> 
         await three.wait_until(lambda: again.high_watermark >= COUNT and len(isr_brokers(three)) == 3, SECONDS)
         assert again.state.node_id != hit.node_id
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"]["from_offset"] == COUNT
+        assert explain(again)["possible_loss"]["from_offset"] == COUNT
 
     run_scenario(scenario)
 
@@ -239,7 +240,7 @@ def test_last_one_in_sync_leads_again_where_it_has_most() -> None:
         await asyncio.gather(*(each.start() for each in others))
         await hit.start()
         again = await wait_leader(three)
-        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
+        await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
         assert again.state.node_id == hit.node_id
         assert (await read_values(again, 0))[: 2 * COUNT] == numbers(0, 2 * COUNT)
 
@@ -270,7 +271,7 @@ def test_who_leads_long_after_its_start_tells_its_loss_at_once() -> None:
         again = await wait_leader(three)
         assert again.state.node_id == hit.node_id
         await three.wait_until(lambda: not again.has_unreported_loss, 0.1)
-        assert again.explain()["possible_loss"]["from_offset"] == again.epoch_start > COUNT
+        assert explain(again)["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
     run_scenario(scenario)
 

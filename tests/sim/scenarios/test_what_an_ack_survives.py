@@ -17,6 +17,7 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.replication.partition_report import explain
 
 COUNT = 20
 SECONDS = 30.0
@@ -82,7 +83,7 @@ def run_with_records(
         again = await wait_leader(three)
         await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
         assert await read_values(again, 0) == numbers(0, COUNT)
-        assert again.explain()["possible_loss"] is None
+        assert explain(again)["possible_loss"] is None
 
     run_scenario(run_all)
 
@@ -152,8 +153,8 @@ def test_acks_all_of_no_more_than_must_be_in_sync_does_not_outlive_both_and_the_
         assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
         await asyncio.gather(*(each.start() for each in both))
         again = await wait_leader(three)
-        await three.wait_until(lambda: again.explain()["possible_loss"] is not None, SECONDS)
-        assert again.explain()["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
+        await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
+        assert explain(again)["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
 
     run_scenario(whole)

@@ -8,7 +8,7 @@ from argparse import Namespace
 import pytest
 
 from tiered_api.cli.cluster.moves import print_moves
-from tiered_api.cli.group.internal_rows import print_folded
+from tiered_api.cli.internal_rows import print_folded
 from tiered_api.cli.output import Row
 
 ROWS: list[Row] = [*({"topic": "__consumer_offsets", "bytes": n} for n in range(50)), {"topic": "t", "bytes": 7}]

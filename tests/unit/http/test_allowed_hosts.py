@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tiered.config.settings import Settings
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.server.allowed_hosts import HOST_CACHE_MAX, AllowedHosts
-from tiered_api.http.server.errors import HttpError
 
 HTTP_1_1 = (1, 1)
 

@@ -5,8 +5,8 @@ import zlib
 import pytest
 import zstandard
 
-from tiered_api.http.server.decompress import inflate, new_inflater
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.decompress import inflate, new_inflater
+from tiered_api.http.exchange.errors import HttpError
 
 MIB = 1 << 20
 BODY = b"".join(b"record %d\n" % n for n in range(5000))

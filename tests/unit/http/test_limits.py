@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tiered_api.http.server.limits import Exhausted, MemoryBudget
+from tiered_api.http.exchange.limits import Exhausted, MemoryBudget
 
 
 def test_takers_get_room_in_the_order_in_which_they_asked() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.records import READ_TYPES
-from tiered_api.http.server import media_types
-from tiered_api.http.server.errors import HttpError
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.e2e import site as brokers
-from tiered_api.http.server.context import HttpContext
-from tiered_api.http.server.limits import HttpLimits
+from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.limits import HttpLimits
 
 
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])

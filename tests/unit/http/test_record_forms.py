@@ -1,5 +1,6 @@
 import pytest
 
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.record_formats import (
     ProducerRecord,
     format_timestamp,
@@ -7,7 +8,6 @@ from tiered_api.http.partitions.record_formats import (
     parse_record_v3,
     parse_timestamp,
 )
-from tiered_api.http.server.errors import HttpError
 
 NOW = 1_700_000_000_123
 

@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from tiered.records.batch import Codec, encode_batch
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
-from tiered_api.http.server.errors import HttpError
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
 CONTROL = encode_batch([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)

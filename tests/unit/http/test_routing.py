@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from tiered_api.http.server.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.request import parse_query
 from tiered_api.http.server.openapi import SCHEMAS, openapi_document
-from tiered_api.http.server.request import parse_query
 from tiered_api.http.server.routes import table
 
 

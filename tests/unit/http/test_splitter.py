@@ -1,9 +1,9 @@
 import pytest
 
 from tiered.records.batch import encode_batch
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.produce import batches, choose_partition, max_record_size
 from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.server.errors import HttpError
 from tiered_api.http.v3.streaming import JsonSplitter
 
 TEXT = b'{"a":"}{"} {"b":[1,{}]}\n\n"c"5 \t{"d":null}'

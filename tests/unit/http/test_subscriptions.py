@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tiered.system.clock import SystemClock
 from tiered_api.http.consumers.subscriptions import JOB_STEPS, PatternCache
-from tiered_api.http.server.limits import Exhausted
+from tiered_api.http.exchange.limits import Exhausted
 
 
 class Thread:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tiered_api.kafka.server.bounded_tasks import CONCURRENCY, run_bounded
+from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
 
 
 async def at_once(number: int) -> str:

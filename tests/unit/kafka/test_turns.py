@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from tiered_api.kafka.server.turns import TURN_SECONDS, Turns
+from tiered_api.kafka.server.exchange.turns import TURN_SECONDS, Turns
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

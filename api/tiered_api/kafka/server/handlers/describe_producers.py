@@ -12,8 +12,8 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.led_partitions import find_leader_replica
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 BETWEEN_TURNS = 500
 """Partitions between two pauses in which other requests run."""
