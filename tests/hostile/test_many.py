@@ -50,7 +50,7 @@ def test_partitions_have_a_bound_and_many_empty_ones_stop_soon(tmp_path: Path) -
     each, topics = scale(100, 5_000), 12
 
     async def scenario(to: AttackedBroker) -> None:
-        async with to.attack("partitions", memory=60 + each * topics * 8 // 1000):
+        async with to.attack("partitions", memory=60 + each * topics * 5 // 1000):
             client = await to.client()
             for n in range(topics):
                 request = CreateTopicsRequest([CreatableTopic(f"t{n}", each, 1)], 60_000)
@@ -144,7 +144,7 @@ def test_a_topic_of_very_many_partitions_comes_and_goes_beside_others(tmp_path: 
     count = scale(400, 10_000)
 
     async def scenario(to: AttackedBroker) -> None:
-        async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 16 // 1000):
+        async with to.attack("L3 a topic of 10,000 partitions comes and goes", memory=20 + count * 10 // 1000):
             for _ in range(scale(1, 2)):
                 await to.create(CreatableTopic("t", count, 1))
                 client = await to.client()
