@@ -1,20 +1,23 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and their like over real sockets."""
+"""Tests of CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and their like over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, RawClient, run, wait_until
+from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
 from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
 from tiered.broker.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
-from tiered.ports import FileSlice
+from tiered.hot import checkpoints
+from tiered.ports import FileSlice, World
 from tiered.records.batch import decode_records
+from tiered.system.local_disk import LocalDisk
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -59,7 +62,7 @@ async def create(client: RawClient, version: int, *topics: CreatableTopic, only:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version: int) -> None:
+def test_topic_is_usable_when_its_creation_is_acknowledged(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         defaults = new_topic("d") if version >= 4 else new_topic("d", 3, 1)
@@ -82,7 +85,7 @@ def test_a_topic_is_usable_when_its_creation_is_answered(tmp_path: Path, version
     run(tmp_path, scenario, num_partitions=3)
 
 
-def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> None:
+def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await site.create("old")
@@ -120,7 +123,7 @@ def test_each_topic_has_its_own_error_and_the_rest_is_made(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
+def test_validated_topic_is_not_created(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
@@ -129,7 +132,7 @@ def test_what_is_only_validated_is_not_made(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
+def test_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         before = site.node.image.slot
         answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
@@ -139,7 +142,7 @@ def test_the_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Pat
     run(tmp_path, scenario)
 
 
-def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> None:
+def test_other_requests_are_served_while_many_partitions_open(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         opened = [0]
 
@@ -157,7 +160,7 @@ def test_others_have_their_turn_while_many_partitions_open(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
-def test_others_have_their_turn_while_many_partitions_go(tmp_path: Path) -> None:
+def test_other_requests_are_served_while_many_partitions_are_deleted(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await create(client, 7, new_topic("t", 400), new_topic("u", 200))
@@ -205,7 +208,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
     run(tmp_path, scenario)
 
 
-def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
+def test_broker_may_forbid_topic_deletion(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
@@ -216,7 +219,7 @@ def test_a_broker_may_forbid_to_delete(tmp_path: Path) -> None:
     run(tmp_path, scenario, delete_topic_enable=False)
 
 
-def test_topics_grow(tmp_path: Path) -> None:
+def test_partitions_are_added_to_a_topic(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name, 2)
@@ -245,7 +248,7 @@ def test_topics_grow(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> None:
+def test_partitions_of_a_create_request_are_bounded(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()
@@ -259,7 +262,7 @@ def test_a_request_creates_a_bounded_number_of_partitions(tmp_path: Path) -> Non
     run(tmp_path, scenario, tiered_partitions_max_per_broker=20_000)
 
 
-def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_them(tmp_path: Path) -> None:
+def test_every_request_that_creates_topics_has_their_limits(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 3)
         client, denied = await site.client(), Code.POLICY_VIOLATION.number
@@ -279,7 +282,7 @@ def test_topics_above_the_limits_are_refused_by_every_request_that_would_make_th
     run(tmp_path, scenario, tiered_partitions_max_per_broker=4)
 
 
-def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
+def test_request_without_time_changes_nothing(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         await replica.append(batch([b"v"]))
@@ -300,7 +303,7 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
+def test_log_starts_at_the_deleted_offset(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
@@ -327,7 +330,37 @@ def test_a_log_starts_where_its_records_were_deleted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_no_election_is_needed_and_nothing_moves(tmp_path: Path) -> None:
+def test_records_of_many_partitions_are_deleted_with_few_writes(tmp_path: Path) -> None:
+    """The offsets of all logs were written again for each 32 partitions. A request for 10,000 timed out."""
+    count = 400
+    written: list[str] = []
+
+    class CountingDisk(LocalDisk):
+        def rename(self, old: str, new: str) -> None:
+            written.append(new)
+            super().rename(old, new)
+
+    def count_writes(world: World) -> World:
+        return replace(world, disk=CountingDisk(str(tmp_path)))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), kafka_broker(tmp_path, count_writes) as site:
+            await site.create("t", count, remote_storage_enable="false")
+            for number in range(count):
+                site.node.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
+            client = await site.client()
+            wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
+            written.clear()
+            request = DeleteRecordsRequest([DeleteRecordsTopic("t", wanted)], 30_000)
+            answer = await client.ask(request, 2, DeleteRecordsResponse)
+            found = [(row.low_watermark, row.error_code) for row in answer.topics[0].partitions]
+            assert found == [(1, 0)] * count
+            assert 1 <= sum(path.endswith(checkpoints.LOG_STARTS) for path in written) <= 3, written
+
+    asyncio.run(scenario())
+
+
+def test_election_and_reassignment_of_one_broker_change_nothing(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
         client = await site.client()

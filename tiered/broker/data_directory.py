@@ -1,8 +1,9 @@
-"""The broker's own files in its data directory: whose it is, how it was left, and how far its logs are safe.
+"""The broker's own files in its data directory: its owner, the state it was left in, and the durable end of each log.
 
-`log/meta.properties` names cluster, node and directory, as Kafka's does. The boot mark says that everything written
-since is in the page cache unless the machine died; it is written only after a recovery whose result is fsynced, and
-taken away for good when an I/O error makes the directory untrusted. The clean mark says that all logs are durable.
+- `log/meta.properties` names cluster, node and directory, as Kafka's does.
+- The boot mark proves that the page cache has everything written since, unless the machine went down. It is written
+  after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
+- The clean mark proves that all logs are durable (R1).
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot import checkpoints
-from tiered.hot import clean_shutdown as left_logs
-from tiered.hot import synced_logs as synced
+from tiered.hot import checkpoints, clean_shutdown, synced_logs
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
@@ -31,13 +30,15 @@ META_FILE = "meta.properties"
 VERSION = "1"
 DELETE_SUFFIX = "-delete"
 LOGS_PER_YIELD = 1_000
-"""Logs that are dealt with before others get their turn."""
+"""Logs that are handled before the loop yields."""
+ROWS_PER_YIELD = 5_000
+"""Rows of a checkpoint that are encoded before the loop yields: some 5 ms."""
 NAME_BYTES_MAX = 255
-"""Of one file or directory, as file systems have it; the name of a topic may take nearly all of it."""
+"""Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
 
 class DirectoryState(NamedTuple):
-    """How the directory was left. `whole`: every log in it is as its process wrote it."""
+    """The state in which the last process left the directory."""
 
     directory_id: str
     same_boot: bool
@@ -45,12 +46,13 @@ class DirectoryState(NamedTuple):
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
     clean_entries: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
-    """What a clean stop said of small logs; empty after any other end."""
+    """The entries of small logs that a clean stop wrote; empty after any other end."""
     synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
-    """Which logs are whole at what they synced."""
+    """The logs that have all records which their process fsynced."""
 
     @property
     def is_intact(self) -> bool:
+        """True if every log is as its process wrote it."""
         return self.same_boot or self.clean
 
 
@@ -61,15 +63,16 @@ class DataDirectory:
         self._disk = disk
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
-        self._save_lock = asyncio.Lock()
+        self._save_ended: asyncio.Event | None = None
+        """Set when the writing of offsets ends that runs now."""
         self._saves_requested = 0
         self._saves_done = 0
 
     async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
-        """What is there; a new directory becomes this node's under `new_directory_id`. `Refused` when it is another's,
-        `Corrupt` when it does not say whose it is.
+        """Returns the state of the directory; gives a new directory to this node, under `new_directory_id`.
 
-        The clean mark is gone, durably, when this returns: from now on a death is not a clean stop.
+        Removes the clean mark durably: from now on only a clean stop counts as one. Raises `Refused` if another node
+        owns the directory, and `Corrupt` if its owner cannot be read.
         """
         self._disk.make_dirs(ROOT)
         held = checkpoints.load(self._disk, ROOT, META_FILE)
@@ -90,8 +93,8 @@ class DataDirectory:
         if not held:
             if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
                 log.warning(
-                    "%s of the data directory is gone or empty, and logs are there: it is taken for another one, whose"
-                    " logs may lack their ends",
+                    "%s of the data directory is gone or empty, and logs are there: the directory counts as another"
+                    " one, whose logs may lack their ends",
                     META_FILE,
                 )
             text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
@@ -100,76 +103,96 @@ class DataDirectory:
         await self._disk.sync_dir(ROOT)
         return found
 
+    def read_cluster_id(self) -> str:
+        """Returns the id of the cluster that the directory belongs to; "" if it belongs to none yet."""
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
+        return rows.get("cluster.id", "")
+
     async def write_boot_mark(self) -> None:
-        """Recovery is finished and fsynced: after a mere death of the process the page cache is whole."""
+        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process."""
         await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, self._disk.boot_mark().encode())
 
     def remove_boot_mark(self) -> None:
-        """After an I/O error: the next start believes only what was fsynced."""
+        """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
         self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
 
     async def save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        """How far each log is durable, and where it starts. Callers that come while it is written share the next
-        writing: a thousand logs that begin anew at once do not write it a thousand times."""
-        self._saves_requested = asked = self._saves_requested + 1
-        async with self._save_lock:
-            if self._saves_done < asked:
+        """Saves how far each log is durable, and where it starts.
+
+        Calls during a save share the next one: a thousand logs that change at once cause two saves, not a thousand.
+        """
+        self._saves_requested = ticket = self._saves_requested + 1
+        while self._saves_done < ticket:
+            if self._save_ended is not None:
+                await self._save_ended.wait()
+                continue
+            ended = self._save_ended = asyncio.Event()
+            try:
                 number = self._saves_requested
                 await self._save_offsets(logs)
                 self._saves_done = number
+            finally:
+                self._save_ended = None
+                ended.set()
 
     async def _save_offsets(self, logs: Mapping[TopicPartition, DiskLog]) -> None:
-        cuts = [(each.truncations, each.truncations.made) for each in logs.values()]
-        starts = [(each, each.start_offset) for each in logs.values()]
+        known = [
+            (tp, hot, hot.truncations.made, hot.flushed_offset, hot.start_offset, hot.end_offset)
+            for tp, hot in logs.items()
+        ]
         for name, offsets in (
-            (checkpoints.RECOVERY_POINTS, {tp: each.flushed_offset for tp, each in logs.items()}),
-            (checkpoints.LOG_STARTS, {tp: each.start_offset for tp, each in logs.items() if each.start_offset}),
-            (checkpoints.HIGH_WATERMARKS, {tp: each.end_offset for tp, each in logs.items()}),
+            (checkpoints.RECOVERY_POINTS, [(tp, flushed) for tp, _, _, flushed, _, _ in known]),
+            (checkpoints.LOG_STARTS, [(tp, start) for tp, _, _, _, start, _ in known if start]),
+            (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
         ):
-            await checkpoints.save(self._disk, ROOT, name, checkpoints.encode_offsets(offsets))
-        for each, made in cuts:
-            each.mark_checkpointed(made)
-        for hot, start in starts:
+            await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
+        for _, hot, made, _, start, _ in known:
+            hot.truncations.mark_checkpointed(made)
             hot.checkpointed_start_offset = start
 
     def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
         try:
-            data = checkpoints.load(self._disk, ROOT, left_logs.FILE)
-            return left_logs.parse(data, where=left_logs.FILE) if data is not None else {}
+            data = checkpoints.load(self._disk, ROOT, clean_shutdown.FILE)
+            return clean_shutdown.parse(data, where=clean_shutdown.FILE) if data is not None else {}
         except Corrupt as error:
-            log.warning("what a clean stop said is not used why=%s", error)
+            log.warning("entries of the last clean stop are not used why=%s", error)
             return {}
 
     def _load_synced_logs(self) -> SyncedLogsContent:
         try:
-            data = checkpoints.load(self._disk, ROOT, synced.FILE)
-            return synced.parse(data, where=synced.FILE) if data is not None else NO_SYNCED_LOGS
+            data = checkpoints.load(self._disk, ROOT, synced_logs.FILE)
+            return synced_logs.parse(data, where=synced_logs.FILE) if data is not None else NO_SYNCED_LOGS
         except Corrupt as error:
-            log.warning("which logs are whole at what they synced is not known why=%s", error)
+            log.warning("notes of synced logs are not used why=%s", error)
             return NO_SYNCED_LOGS
 
     async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]]) -> None:
-        """All logs are closed and durable; of the small ones the next start need only read this."""
+        """Marks a clean stop: all logs are closed and durable.
+
+        The next start need not read the small logs that have an entry.
+        """
         rows: list[bytes] = []
         for tp, each in entries:
-            rows.append(left_logs.encode_log(tp, each))
+            rows.append(clean_shutdown.encode_log(tp, each))
             if len(rows) % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-        await checkpoints.save(self._disk, ROOT, left_logs.FILE, left_logs.encode(rows))
+        await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, b'{"version":0,"brokerEpoch":-1}')
 
-    # -- partitions that are not any more -----------------------------------------------------------------------------
+    # -- log directories ----------------------------------------------------------------------------------------------
 
     def log_path(self, tp: TopicPartition) -> str:
-        """Where the log of a partition lies."""
+        """Returns the directory of a partition's log."""
         return f"{ROOT}/{tp}"
 
     def delete_stray_logs(self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState) -> DirectoryState:
-        """Deletes what an earlier run condemned, and logs of topics that are gone. `known`: topic id by partition.
-        What is noted of a log that is not there may be of an earlier topic of that name: it is left out of the answer.
+        """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
 
-        A topic id that a power cut tore off was never durable, so nothing of that log was: it may be of an earlier
-        topic of that name, and goes too."""
+        A log whose file with the topic id is torn by a power cut was never durable, and may belong to an earlier topic
+        of that name: it is deleted too. Returns the state without the checkpoints of logs that are not there: these
+        may belong to an earlier topic as well.
+        """
         for name in self._disk.list(ROOT):
             if name.endswith(DELETE_SUFFIX):
                 self._disk.remove(f"{ROOT}/{name}")
@@ -183,25 +206,25 @@ class DataDirectory:
             if owner is None:
                 continue
             if not state.is_intact and tp not in state.recovery_points and checkpoints.is_torn_metadata(owner):
-                log.warning("log that was never durable goes name=%s", name)
+                log.warning("log that was never durable is deleted name=%s", name)
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
             try:
                 topic_id = checkpoints.parse_metadata(owner, where=name)
             except Corrupt as error:
-                log.warning("log directory keeps its place unread name=%s why=%s", name, error)
+                log.warning("log directory cannot be read and stays name=%s why=%s", name, error)
                 continue
             if topic_ids.get(tp) != topic_id:
-                log.info("log of a deleted topic goes name=%s topic_id=%s", name, topic_id)
+                log.info("log of a deleted topic is deleted name=%s topic_id=%s", name, topic_id)
                 self._disk.remove(f"{ROOT}/{name}")
-        there = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
+        present = topic_ids.keys() & map(_parse_directory_name, self._disk.list(ROOT))
         return state._replace(
-            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in there},
-            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in there},
+            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present},
         )
 
     def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
-        """Takes a partition's directory out of the way; `sweep` deletes it at `due_ms`, for readers in its middle."""
+        """Renames a partition's directory; `delete_one_due` deletes it at `due_ms`, when its readers are done."""
         if self._disk.exists(self.log_path(tp)):
             end = f".{topic_id}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
             aside = f"{ROOT}/{str(tp)[: NAME_BYTES_MAX - len(end)]}{end}"
@@ -209,7 +232,7 @@ class DataDirectory:
             self._pending_deletions.append((due_ms, aside))
 
     async def delete_one_due(self, now_ms: int) -> bool:
-        """Deletes one condemned directory whose time has come; whether there was one."""
+        """Deletes one renamed directory that is due. Returns False if there is none."""
         for due in self._pending_deletions:
             if due[0] <= now_ms:
                 await self._disk.discard(due[1])
@@ -239,7 +262,7 @@ class DataDirectory:
         return rows["directory.id"]
 
     def _load_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint; nothing when it does not prove itself: then more is checked than need be."""
+        """Returns the offsets in a checkpoint file; none if it is corrupt: recovery then checks more than it must."""
         try:
             return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
         except Corrupt as error:
@@ -247,8 +270,19 @@ class DataDirectory:
             return {}
 
 
+async def _encode_offsets(offsets: list[tuple[TopicPartition, int]]) -> bytes:
+    """Encodes a checkpoint of offsets. Others have their turn between the rows of many logs."""
+    offsets.sort()
+    rows: list[str] = []
+    for first in range(0, len(offsets), ROWS_PER_YIELD):
+        if first:
+            await asyncio.sleep(0)
+        rows += checkpoints.encode_offset_rows(offsets[first : first + ROWS_PER_YIELD])
+    return checkpoints.encode_rows(rows)
+
+
 def _parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition whose log a directory of this name holds."""
+    """Returns the partition whose log has this directory name; None if the name is of no log."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.controller.decision import Decision, Shard
+from tiered.controller.decision import ControllerResult, Shard
 from tiered.errors import Code, Fenced, Refused
 from tiered.metadata.changes import Change
 from tiered.ports import Clock
@@ -33,7 +33,7 @@ class ChangeLog(Protocol):
 
 
 class _ParkedRequest(NamedTuple):
-    decision: Decision[Any]
+    decision: ControllerResult[Any]
     reply: asyncio.Future[Any]
 
     def refuse(self, why: Refused) -> None:

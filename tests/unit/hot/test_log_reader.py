@@ -1,4 +1,4 @@
-"""Reads of a log that is read again and again from the same place."""
+"""Tests of a log that is read repeatedly at the same offset."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiered.hot.index import INTERVAL_MAX
 from tiered.hot.segment_files import SegmentFiles
 
 
-def test_the_same_read_after_a_cut_gives_what_is_there_by_then() -> None:
-    async def told() -> None:
+def test_repeated_read_after_a_cut_returns_the_new_records() -> None:
+    async def scenario() -> None:
         log = await open_log(disk())
         for number in range(10):
             append(log, batch(number, at=NOW))
@@ -29,10 +29,10 @@ def test_the_same_read_after_a_cut_gives_what_is_there_by_then() -> None:
         assert other is not None and other != found
         assert offsets(other.file.pread(other.start, other.length)) == [5, 6, 7, 8, 9]
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
-def test_a_read_walks_few_headers_whatever_interval_the_topic_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_walks_few_headers_with_any_index_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     walked = 0
     walk = SegmentFiles.walk_positions
 
@@ -44,7 +44,7 @@ def test_a_read_walks_few_headers_whatever_interval_the_topic_sets(monkeypatch: 
 
     monkeypatch.setattr(SegmentFiles, "walk_positions", count)
 
-    async def told() -> None:
+    async def scenario() -> None:
         nonlocal walked
         log = await open_log(disk(), config(segment_bytes=1 << 30, index_interval_bytes=2**31 - 1))
         size = len(batch(0, at=NOW))
@@ -55,4 +55,4 @@ def test_a_read_walks_few_headers_whatever_interval_the_topic_sets(monkeypatch: 
             found = log.read(offset, max_bytes, end_offset=3_000)
             assert found is not None and 0 < walked <= 2 * (INTERVAL_MAX // size + 3)
 
-    asyncio.run(told())
+    asyncio.run(scenario())

@@ -40,7 +40,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_owners_take_turns_however_much_one_has_waiting() -> None:
+def test_owners_take_turns() -> None:
     async def told() -> None:
         crowd = Crowd(FairSlots(1, 100))
         works = crowd.start("a", "a", "a", "a", "b", "c", "b")
@@ -53,7 +53,7 @@ def test_owners_take_turns_however_much_one_has_waiting() -> None:
     scenario(told)
 
 
-def test_no_more_work_runs_at_once_than_there_are_slots() -> None:
+def test_work_at_once_is_bounded_by_the_slots() -> None:
     async def told() -> None:
         crowd = Crowd(FairSlots(3, 100))
         works = crowd.start(*"abcdef")
@@ -68,7 +68,7 @@ def test_no_more_work_runs_at_once_than_there_are_slots() -> None:
     scenario(told)
 
 
-def test_work_that_is_cancelled_while_it_waits_gives_its_turn_to_the_next() -> None:
+def test_cancelled_work_frees_its_place() -> None:
     async def told() -> None:
         crowd = Crowd(FairSlots(1, 2))
         works = crowd.start("a", "b", "c")
@@ -90,7 +90,7 @@ def test_work_that_is_cancelled_while_it_waits_gives_its_turn_to_the_next() -> N
     scenario(told)
 
 
-def test_the_owner_with_most_waiting_work_is_refused_first() -> None:
+def test_owner_with_most_waiting_work_is_refused_first() -> None:
     async def told() -> None:
         crowd = Crowd(FairSlots(1, 3))
         works = crowd.start("a", "a", "a", "a", "b", "a")

@@ -18,9 +18,9 @@ from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
-from tiered_api.kafka.server.context import KafkaContext
 from tiered_api.kafka.server.dispatch import Dispatch
-from tiered_api.kafka.server.latencies import FOLLOWER_FETCH
+from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.server.request_buffers import RequestBuffers
 
 log = logging.getLogger(__name__)

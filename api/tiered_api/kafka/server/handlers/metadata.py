@@ -27,10 +27,10 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.advertised_brokers import advertised_brokers, advertised_controller
-from tiered_api.kafka.server.context import Call, KafkaContext
-from tiered_api.kafka.server.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
-from tiered_api.kafka.server.metadata_fragments import encode_fragment, join_fragments
+from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
+from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ async def _create_missing_topics(context: KafkaContext, request: MetadataRequest
     for another reason stays unknown."""
     known = context.broker.image.topics
     asked = {each.name for each in request.topics or () if each.name and not has_id(each.topic_id)}
-    missing = sorted(name for name in asked - known.keys() if name not in INTERNAL)
+    missing = sorted(name for name in asked if name not in known and name not in INTERNAL)
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]
