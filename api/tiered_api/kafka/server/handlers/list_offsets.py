@@ -64,6 +64,7 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
         works,
         _lookup_timeout_ms(context, call),
         lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
+        context.turns,
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
     for (name, _), answer in zip(wanted, answers, strict=True):
