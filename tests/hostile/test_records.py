@@ -16,7 +16,8 @@ from tiered.errors import Code
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
-from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -107,6 +108,31 @@ def test_false_headers_make_time_lookups_open_few_batches(tmp_path: Path) -> Non
                 assert answer.topics[0].partitions[0].error_code == 0
                 status, _ = await read(to, f"/topics/t/partitions/0/records?timestamp={now_ms() + 500}&max_bytes=1")
                 assert status in (200, 400, 404, 503)
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_huge_index_interval_does_not_make_fetches_slow(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        sparse = [CreatableTopicConfig("index.interval.bytes", "2147483647")]
+        await to.create(CreatableTopic("t", 1, 1, configs=sparse))
+        body = bytes(encode_batch([(now_ms(), None, b"", ())])) * 10_000
+        bodies = scale(5, 150)
+        for _ in range(bodies):
+            connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=60)
+            headers = {"Content-Type": "application/octet-stream"}
+            connection.request("POST", "/topics/t/partitions/0/records", body, headers)
+            assert connection.getresponse().status == 200
+            connection.close()
+        async with to.attack("fetches without an index", memory=60):
+            client = await to.client()
+            for n in range(scale(20, 200)):
+                part = FetchPartition(partition=0, fetch_offset=bodies * 10_000 - 5 - n, partition_max_bytes=100)
+                wanted = [FetchTopic(topic="t", partitions=[part])]
+                request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=100, topics=wanted)
+                reply = await client.ask(request, 11, FetchResponse)
+                assert reply.responses[0].partitions[0].error_code == 0
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))
