@@ -8,6 +8,7 @@ Files at this level are words, which every package may use:
   ids            names of things: topic partition, partition id, broker incarnation, epochs
 ~ ports          the five ports: Clock, Rng, Disk, ObjectStore, Net (M1, M4)
   metrics        counters, gauges and histograms, rendered as Prometheus text
+  shard          the shape of replicated state behind a log: decide, append, commit, reply
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
-from tiered.broker.group_coordinators import GroupCoordinators
+from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
+from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.health import Health, assess_health
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.housekeeping import Housekeeping
@@ -121,13 +122,21 @@ class Broker:
         )
         self.suspected_brokers = SuspectedBrokers(world.clock, lambda: self.image, self.cluster.on_broker_unreachable)
         self.cold_tier = self._make_cold_tier(manifest_fan)
-        self.group_coordinators = GroupCoordinators(self)
+        group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
         self.hosted_replicas = HostedReplicas(
             settings, self.world, metrics, incarnation=self.incarnation,
             disk=self.disk, directory=self.data_directory, cold_tier=self.cold_tier,
-            snapshot_store=self.group_coordinators.snapshot_store, peers=peers,
+            snapshot_store=group_snapshots, peers=peers,
             has_controller_contact=lambda: self.cluster.has_controller_contact, newest_image=lambda: self.image,
             suspected_brokers=self.suspected_brokers,
+        )  # fmt: skip
+        self.group_coordinators = GroupCoordinators(
+            GroupPorts(
+                self.store, group_snapshots, world.clock, world.rng, self.hosted_replicas,
+                image=lambda: self.cluster.image, settings=lambda: self._config.current,
+                has_controller_contact=lambda: self.cluster.has_controller_contact, submit=self.submit,
+            ),
+            metrics,
         )  # fmt: skip
         self.tiering = Tiering(
             settings,

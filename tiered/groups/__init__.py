@@ -10,7 +10,8 @@ May import: words
   join             JoinGroup: new members, returning members, static members
   rebalance        a group's way from one generation to the next
   member_requests  SyncGroup, Heartbeat and LeaveGroup
-  offsets          commit, fetch and deletion of offsets
+  offsets          commit, fetch, deletion and correction of offsets
+  offset_corrections  the corrections that a loaded shard needs (R5)
   expiry           expiry of committed offsets (KIP-211)
   admin            description, listing and deletion of groups
   subscription     the topics in a consumer's subscription bytes

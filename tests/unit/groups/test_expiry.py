@@ -37,7 +37,7 @@ def test_a_simple_group_keeps_each_offset_from_its_last_commit(rig: Rig) -> None
     assert (rig.committed("t"), rig.committed("u")) == (NO_OFFSET, 1)
     rig.pass_ms(50_000)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.snapshot()
+    assert not rig.snapshot()
 
 
 def test_an_empty_group_keeps_all_from_when_it_became_empty(rig: Rig) -> None:
@@ -107,7 +107,7 @@ def test_an_empty_group_without_offsets_goes_at_the_next_check(rig: Rig) -> None
     assert rig.describe().state == "Empty"
     rig.pass_ms(CHECK)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.snapshot()
+    assert not rig.snapshot()
 
 
 def test_a_group_to_which_somebody_is_to_come_stays(rig: Rig) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
+from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
@@ -68,7 +68,7 @@ class BrokerProcess:
         self.image = cluster.controller.image
         self.partitions = HostedReplicas(
             self.settings, world, self.metrics, incarnation=self.incarnation, disk=broker.state, directory=directory,
-            cold_tier=broker.cold, snapshot_store=CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
+            cold_tier=broker.cold, snapshot_store=make_group_snapshot_store(broker.store, broker.clock, self.metrics),
             peers=cluster.peers, has_controller_contact=lambda: True,
             newest_image=lambda: cluster.controller.image,
             suspected_brokers=SuspectedBrokers(broker.clock, lambda: self.image, lambda node_id: None),

@@ -1,0 +1,60 @@
+"""An internal topic, created on first need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from tiered.controller.requests import CreateTopic
+from tiered.errors import Code, Refused
+from tiered.metadata.image import Image
+
+CREATE_SECONDS = 5.0
+"""Time that a caller waits for the creation of an internal topic, together with the callers before it."""
+
+
+class InternalTopicSize(NamedTuple):
+    """Number of partitions of a new internal topic, and of replicas if there are enough brokers."""
+
+    partitions: int
+    replication_factor: int
+
+
+class InternalTopic:
+    """The internal topic `name`. `size` returns its size according to the settings in force."""
+
+    def __init__(
+        self,
+        name: str,
+        size: Callable[[], InternalTopicSize],
+        image: Callable[[], Image],
+        submit: Callable[[CreateTopic], Awaitable[Any]],
+    ) -> None:
+        self._name = name
+        self._size = size
+        self._image = image
+        self._submit = submit
+        self._create_lock = asyncio.Lock()
+
+    async def ensure(self) -> None:
+        """Creates the topic if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE if that fails."""
+        if self._name in self._image().topics and not self._create_lock.locked():
+            return
+        try:
+            async with asyncio.timeout(CREATE_SECONDS), self._create_lock:
+                if self._name not in self._image().topics:
+                    await self._create()
+        except TimeoutError:
+            why = f"{self._name} was not made within {CREATE_SECONDS:g} s"
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, why) from None
+
+    async def _create(self) -> None:
+        size = self._size()
+        # A first broker alone creates as many replicas as there are brokers. Kafka refuses until there are enough.
+        replicas = min(size.replication_factor, sum(each.live for each in self._image().brokers.values()))
+        try:
+            await self._submit(CreateTopic(self._name, size.partitions, replicas))
+        except Refused as refused:
+            # If it exists already, its creation was requested by a caller that is gone, and is not committed yet.
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{self._name}: {refused.why}") from None
