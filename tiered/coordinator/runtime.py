@@ -54,7 +54,7 @@ class Observer(Protocol[Request_contra, Event_contra]):
 class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
     """A loaded shard over its replica.
 
-    `on_deadline_advanced` gets the earliest deadline when it is earlier than the last one that was returned or reported.
+    `on_deadline_advanced` gets the earliest deadline if it is earlier than the last one returned or reported.
     `on_failed` is called when the shard has to be dropped; each caller has its error by then.
     """
 
