@@ -139,6 +139,21 @@ def test_a_disk_that_fails_under_a_checkpoint_ends_the_broker_too() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("tiered", ["true", "false"])
+def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        node = await site.start()
+        replica = await site.create(segment_ms="1000", remote_storage_enable=tiered)
+        await fill(replica, 3)
+        site.machine.disk.faults = [DiskFault("append", ".snapshot", "EIO")]
+        await site.wait_until(lambda: site.machine.disk.failed)
+        assert node.ended.is_set(), "the rest of the log waits for the next append, and a kill would hide the error"
+        assert any("the data directory failed" in problem for problem in node.health().problems)
+        await site.stop()
+
+    run(scenario)
+
+
 def test_a_loss_that_a_stop_came_before_is_told_by_the_next_start() -> None:
     """A partition that is not served yet has told nothing of what a power cut took: a clean stop must not hide it."""
 

@@ -98,7 +98,7 @@ class Housekeeping:
         node, now_ms = self._node, self._node.world.clock.wall_ms()
         for held in node.hosted_replicas.list_replicas():
             try:
-                await self._maintain_log(held, now_ms)
+                await node.disk.guard(self._maintain_log(held, now_ms))
             except (Unavailable, Refused) as error:
                 log.warning("log is looked after later partition=%s why=%s", held.tp, error)
             if isinstance(held, LeaderReplica):
@@ -140,7 +140,7 @@ class Housekeeping:
     async def delete_dropped_logs(self) -> None:
         """Deletes the files of deleted topics once their delay is over. Soon, not with the next look at all logs: what
         waits keeps its pages in memory, and new records have to find fresh ones, which cost a multiple."""
-        while await self._node.data_directory.delete_one_due(self._node.world.clock.wall_ms()):
+        while await self._node.disk.guard(self._node.data_directory.delete_one_due(self._node.world.clock.wall_ms())):
             await self._node.world.clock.sleep(0)
 
     async def _maintain_log(self, replica: LeaderReplica | FollowerReplica, now_ms: int) -> None:

@@ -369,7 +369,9 @@ class DiskLog:
                 writer.catch_up()
             except Unavailable as error:
                 # The batch is written. Late indexes only make the next start slower, unless the disk has failed.
-                self._storage_error(error)
+                refused = self._storage_error(error)
+                if error.final:
+                    raise refused from None
 
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:

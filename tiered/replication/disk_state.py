@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
@@ -12,6 +12,7 @@ from tiered.metrics import Metrics
 from tiered.ports import Clock
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 class DiskProblem(NamedTuple):
@@ -50,11 +51,19 @@ class DiskState:
             self.full = None
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
-        """Marks the disk dead or full if that is why an append was refused."""
+        """Marks the disk dead or full if that is why an append or a roll was refused."""
         if error.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
             self.mark_dead(error.why)
         elif error.code is Code.KAFKA_STORAGE_ERROR:
             self.mark_full(error.why)
+
+    def roll(self, hot: DiskLog) -> None:
+        """Closes the active segment of a log. Raises `Refused` with KAFKA_STORAGE_ERROR, after the disk is marked."""
+        try:
+            hot.roll()
+        except Refused as refused:
+            self.on_append_refused(refused, hot)
+            raise
 
     async def flush(self, hot: DiskLog, up_to: int | None = None) -> int:
         """Fsyncs a log up to `up_to` (None: all), and notes what that proves of the log. Returns the flushed offset.
@@ -71,11 +80,11 @@ class DiskState:
                 self.mark_full(str(error))
             raise
 
-    async def guard(self, work: Awaitable[None]) -> None:
+    async def guard(self, work: Awaitable[Result]) -> Result:
         """Awaits other work in the directory. An I/O error ends the use of the directory, whatever file it hit. Raises
-        `Unavailable`."""
+        what the work raises."""
         try:
-            await work
+            return await work
         except Unavailable as error:
             if error.final:
                 self.mark_dead(str(error))

@@ -229,7 +229,7 @@ class FollowerReplica:
 
     def roll(self) -> None:
         """Closes the active segment."""
-        self.log.roll()
+        self._disk.roll(self.log)
 
     async def apply_local_retention(self) -> None:
         """Deletes local segments below the log start, and those that local retention permits to delete and that the

@@ -495,7 +495,7 @@ class LeaderReplica:
 
     def roll(self) -> None:
         """Closes the active segment, so that it can be uploaded."""
-        self.log.roll()
+        self._disk.roll(self.log)
         self._segments_seen = self.log.segment_count
         self._events.on_segment_closed(self)
 

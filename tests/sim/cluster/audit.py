@@ -209,21 +209,13 @@ def check_log_starts(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]
     somebody was told is deleted."""
     for tp, dump in dumps.items():
         partition_id, told = run.partition_id(tp), run.reply_observer.reply_checker.deleted_below(tp, run.loop.now_ns)
-        known = run.model.copies_of(partition_id).log_start if partition_id is not None else dump.start
-        if dump.start > known:
-            yield Finding("I22", f"{tp} starts at {dump.start}, it was put at {known}")
-        if dump.start < told and not _was_lost_with_log(run, tp, told):
+        if partition_id is None:
+            continue
+        copies = run.model.copies_of(partition_id)
+        if dump.start > copies.log_start:
+            yield Finding("I22", f"{tp} starts at {dump.start}, it was put at {copies.log_start}")
+        if dump.start < told and not copies.may_have_lost_start(told):
             yield Finding("I22", f"{tp} starts at {dump.start}, told was that what is below {told} is gone")
-
-
-def _was_lost_with_log(run: ClusterRun, tp: TopicPartition, deleted_below: int) -> bool:
-    """True if the log start may have been lost together with all records above it. Only a topic that is not tiered can
-    lose it."""
-    partition_id = run.partition_id(tp)
-    return partition_id is None or (
-        run.model.copies_of(partition_id).cold_end == 0
-        and run.model.copies_of(partition_id).may_be_gone(deleted_below, 0)
-    )
 
 
 def check_configs(run: ClusterRun) -> Iterator[Finding]:

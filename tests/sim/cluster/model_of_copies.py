@@ -46,6 +46,9 @@ class ModelOfCopies:
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader that was elected uncleanly, where the topic allows it."""
+        self.parted_uncold = -1
+        """The same, of leaders that were elected while nothing was cold. A manifest keeps where a log starts."""
+        self._cold_since_ns: int | None = None
         self._diverged_reads: list[ModelLoss] = []
         """Records that leaders committed after an unclean election that they had not yet learned of."""
         self._lost_from: int | None = None
@@ -200,6 +203,8 @@ class ModelOfCopies:
 
     def on_cold_end(self, end: int) -> None:
         """The bucket holds everything below `end`, from the log start on."""
+        if end and not self.cold_end:
+            self._cold_since_ns = self._now()
         self.cold_end = max(self.cold_end, end)
 
     def on_log_start(
@@ -360,7 +365,10 @@ class ModelOfCopies:
     def _commit(self, copy: CopyModel, upto: int) -> None:
         if self.committed_end < copy.start:
             self.committed_end = copy.start
-        for batch in copy.batches[copy.index_at(self.committed_end) :]:
+        first = copy.index_at(self.committed_end)
+        if first and self.committed_end <= self.log_start and copy.batches[first - 1].last >= self.committed_end:
+            first -= 1  # the log starts in the middle of this batch, and only its end counts
+        for batch in copy.batches[first:]:
             if batch.last >= upto:
                 break
             self.committed[batch.base] = batch
@@ -383,6 +391,8 @@ class ModelOfCopies:
         old, self.state = self.state, new
         if unclean and old is not None and self._is_unclean(old, new, lives):
             self.parted = new.leader_epoch
+            if not self.cold_end:
+                self.parted_uncold = new.leader_epoch
             self._update_losses()
         members = sorted({*new.isr, *new.elr})
         if new.leader not in (NO_LEADER, *new.isr):
@@ -527,3 +537,9 @@ class ModelOfCopies:
     def may_be_gone(self, offset: int, since_ns: int) -> bool:
         """True if a record that was sent at `since_ns` and got this offset may be lost by now."""
         return any(loss.from_offset <= offset and loss.at_ns >= since_ns for loss in self.losses)
+
+    def may_have_lost_start(self, offset: int) -> bool:
+        """True if this log start may be gone together with all records above it. A disk that is lost takes both, while
+        nothing of the partition is cold; after that, a manifest keeps the log start."""
+        until = self._cold_since_ns
+        return any(loss.from_offset <= offset and (until is None or loss.at_ns <= until) for loss in self.losses)

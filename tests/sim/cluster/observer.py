@@ -20,7 +20,7 @@ from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Unavailable
-from tiered.hot.checkpoints import BOOT_MARK
+from tiered.hot.checkpoints import BOOT_MARK, METADATA_FILE, is_torn_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
 from tiered.replication import become_leader
@@ -283,6 +283,13 @@ def has_boot_mark(disk: SimDisk) -> bool:
     """True if the next start believes all that was written since the machine began."""
     mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
     return isinstance(mark, Inode) and bytes(mark.data).decode() == disk.boot_mark()
+
+
+def has_torn_metadata(disk: SimDisk, directory: str) -> bool:
+    """True if a power cut tore the file that names the topic of a log. If the log never counted as synced, the next
+    start deletes it, with all records that the cut left."""
+    metadata = disk._find(f"{LOG_DIR}/{directory}/{METADATA_FILE}")
+    return isinstance(metadata, Inode) and is_torn_metadata(bytes(metadata.data))
 
 
 def read_disk_log(disk: SimDisk, directory: str) -> tuple[int, list[LogBatch]]:

@@ -75,10 +75,7 @@ class ReplyChecker:
         known = self._deletions.get(partition_id) if partition_id is not None else None
         if partition_id is None or known is None:
             return 0
-        copies = self._copies(partition_id)
-        return known.start_before(
-            at_ns, copies.parted if copies.cold_end == 0 else -1
-        )  # a manifest keeps where a log starts
+        return known.start_before(at_ns, self._copies(partition_id).parted_uncold)
 
     def note_request(self, request: Message) -> dict[TopicPartition, tuple[int, int]]:
         """Returns the state at the time of a request, for `check_reply`: for each fetched partition, its sole leader

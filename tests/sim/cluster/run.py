@@ -19,7 +19,7 @@ from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
-from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, read_disk_log
+from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, has_torn_metadata, read_disk_log
 from tests.sim.cluster.offsets_checker import OffsetsChecker
 from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
@@ -309,7 +309,8 @@ class ClusterRun:
             directory = f"{self.model.image.topics_by_id[partition_id.topic_id].name}-{partition_id.partition}"
             start, batches = read_disk_log(host.machine.disk, directory)
             said = self.model.flush(partition_id) if how != "disk" else set()
-            proved, partly = said == {"ack"}, len(said) > 1
+            proved = said == {"ack"}
+            partly = len(said) > 1 and not has_torn_metadata(host.machine.disk, directory)
             # What was fsynced is there after an error of the disk too; whether anybody believes that disk is left open.
             # So is whether the mark of a clean stop is there, where it was the mark that failed.
             unsure = how == "failed stop" or (proved and how == "failed")

@@ -25,10 +25,11 @@ from tests.sim.cluster.history import (
     verdict_of,
 )
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
-from tests.sim.cluster.observer import Finding, has_boot_mark
+from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata
 from tests.sim.harness.disk import SimDisk
 from tiered.broker.data_directory import DataDirectory
 from tiered.errors import Code
+from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 
 T = TopicPartition("t", 0)
@@ -352,3 +353,14 @@ def test_a_directory_is_marked_until_the_machine_loses_power() -> None:
     assert has_boot_mark(disk)
     assert has_boot_mark(disk.after_kill())
     assert not has_boot_mark(disk.after_power_cut())
+
+
+def test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start() -> None:
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs("log/t-0")
+    assert not has_torn_metadata(disk, "t-0"), "a broker that never wrote it opens the log"
+    whole = checkpoints.encode_metadata("x" * 22)
+    for written, torn in ((b"", True), (whole[:9], True), (whole[:9] + bytes(40), True), (whole, False)):
+        disk.remove("log/t-0/partition.metadata")
+        disk.open("log/t-0/partition.metadata", create=True).append([written])
+        assert has_torn_metadata(disk, "t-0") is torn

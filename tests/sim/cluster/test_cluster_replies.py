@@ -141,13 +141,13 @@ def test_i22_below_what_was_told_to_be_deleted_nobody_is_shown_anything_who_asks
     assert heard.check_fetch(PartitionData(0, 0, 10, log_start_offset=7, records=batch_head(5, 2)), 70) == []
 
 
-@pytest.mark.parametrize(("sole", "cold_end", "after", "wrong"), [(0, 0, 0, 1), (-1, 0, 0, 0), (0, 1, 1, 1)])
-def test_i22_who_is_elected_uncleanly_may_lack_a_deletion(sole: int, cold_end: int, after: int, wrong: int) -> None:
+@pytest.mark.parametrize(("sole", "is_cold", "after", "wrong"), [(0, False, 0, 1), (-1, False, 0, 0), (0, True, 1, 1)])
+def test_i22_who_is_elected_uncleanly_may_lack_a_deletion(sole: int, is_cold: bool, after: int, wrong: int) -> None:
     """A deletion that the new leader answers itself holds, and so does a log start in a manifest."""
     heard = ReplyRig(sole)
     heard.checker.on_records_deleted(T, 50, 5)
     assert heard.check_start(4, 60) == ["I22"]
-    heard.copies.parted, heard.copies.cold_end = 1, cold_end
+    heard.copies.parted, heard.copies.parted_uncold = 1, -1 if is_cold else 1
     assert heard.check_start(4, 60) == ["I22"] * after
     heard.checker.on_records_deleted(T, 80, 2)
     assert heard.check_start(1, 90) == ["I22"] * wrong and heard.check_start(2, 90) == ["I22"] * after

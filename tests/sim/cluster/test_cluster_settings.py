@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.sim.cluster.expiry import Retention
+import pytest
+
+from tests.sim.cluster.expiry import LogBatch, Retention
 from tests.sim.cluster.test_model_of_copies import LIVES, ModelRig, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Loss
@@ -99,3 +101,45 @@ def test_who_controls_hears_nobody_and_may_acknowledge_after_an_unclean_election
         assert told.copies.may_be_gone(10, 7) == controls and told.broken_rules == []
         assert told.copies.may_have_diverged(10, 7), "what it took with acks=1 is read there all the same"
         assert not told.copies.may_have_diverged(9, 7)
+
+
+def test_uncleanly_elected_leader_commits_batch_that_the_log_start_divides() -> None:
+    told = ModelRig()
+    told.change_partition(1, 0, (1, 2))
+    told.write(1, 2, base=0)
+    told.commit(10, isr=(1, 2))
+    told.copies.on_append(3, LogBatch(0, 14, 0, 7))
+    told.copies.on_log_start(10, [Retention()], 0, 0, requested_start=10)
+    told.change_partition(3, 1, (3,), live=(3,), loss=Loss(1, 10, 0), unclean=True)
+    told.copies.on_leader(3, "c", 1, 15)
+    told.copies.on_high_watermark(3, 1, 15, (3,), 1)
+    told.change_partition(3, 1, (3,))
+    assert told.broken_rules == [] and told.copies.committed_end == 15
+
+
+@pytest.mark.parametrize("tiered", ["before the election", "after it"])
+def test_unclean_election_may_lose_log_start_only_while_nothing_is_cold(tiered: str) -> None:
+    told = make_three_copies(1)
+    told.change_partition(1, 0, (1, 2))
+    if tiered == "before the election":
+        told.copies.on_cold_end(5)
+    told.now = 7
+    told.change_partition(3, 1, (3,), live=(3,), loss=Loss(1, 0, 0), unclean=True)
+    told.copies.copy(3).replace(0, [])
+    told.copies.on_leader(3, "c", 1, 5)
+    told.now = 9
+    told.copies.on_cold_end(20)
+    assert (told.copies.parted, told.copies.parted_uncold) == (1, -1 if tiered == "before the election" else 1)
+
+
+def test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold() -> None:
+    for cold_at, may_be_lost in ((None, True), (5, False), (9, True)):
+        told = make_three_copies(1)
+        for now in (5, 7, 9):
+            told.now = now
+            if cold_at == now:
+                told.copies.on_cold_end(1)
+            if now == 7:
+                for node in (1, 2, 3):
+                    told.damage(node)
+        assert told.copies.may_have_lost_start(8) is may_be_lost

@@ -20,6 +20,7 @@ from tests.sim.cluster import (
     test_cluster_rebuilding,
     test_cluster_replies,
     test_cluster_rot,
+    test_cluster_settings,
     test_model_of_copies,
 )
 from tests.sim.scenarios import (
@@ -44,6 +45,22 @@ from tests.unit.metadata import test_loader
 from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
+    11603076: (
+        "a lost disk took a deletion along, and the topic was tiered later: the model relied on its manifest",
+        test_cluster_settings.test_disk_that_is_lost_takes_log_start_along_only_while_nothing_is_cold,
+    ),
+    11601583: (
+        "an I/O error that a roll by age met was known to that log alone, and a kill then hid it from the next start",
+        test_node_faults.test_disk_that_fails_under_a_roll_by_age_ends_the_broker,
+    ),
+    11600819: (
+        "the model did not commit a batch that the log start divides, which an uncleanly elected leader has",
+        test_cluster_settings.test_uncleanly_elected_leader_commits_batch_that_the_log_start_divides,
+    ),
+    11600405: (
+        "the model relied on records of a log whose topic id a power cut tore, and which the next start deletes",
+        test_cluster_checkers.test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start,
+    ),
     11601835: (
         "rot hit the log of an earlier topic, and the damage was laid to the topic that has its name now",
         test_cluster_rot.test_log_of_an_earlier_topic_of_the_name_is_no_target,

@@ -314,6 +314,50 @@ def test_a_failed_fsync_ends_the_use_of_the_directory() -> None:
     rig.run(scenario)
 
 
+def test_failed_roll_of_leader_ends_the_use_of_the_directory() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
+        append_batch(replica, 0)
+        broker.disk.faults.append(DiskFault("append", ".snapshot", "EIO"))
+        with pytest.raises(Refused):
+            replica.roll()
+        assert broker.disk_failures, "a start on the same boot would trust pages that the disk did not take"
+
+    rig.run(scenario)
+
+
+def test_full_disk_at_a_roll_keeps_the_directory_in_use() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
+        append_batch(replica, 0)
+        broker.disk.faults.append(DiskFault("append", ".snapshot", "ENOSPC"))
+        with pytest.raises(Refused):
+            replica.roll()
+        assert broker.state.full is not None and not broker.disk_failures
+
+    rig.run(scenario)
+
+
+def test_failed_index_write_after_an_append_ends_the_use_of_the_directory() -> None:
+    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 30, index_interval_bytes=200))
+
+    async def scenario() -> None:
+        replica, broker = await rig.brokers[1].lead(0, [1]), rig.brokers[1]
+        broker.disk.faults.append(DiskFault("append", "index", "EIO"))
+        with pytest.raises(Refused) as refused:
+            for number in range(20_000):
+                append_batch(replica, number)
+                assert not broker.disk.failed, "a batch is acknowledged after an I/O error"
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR and "index" in refused.value.why
+        assert broker.disk_failures
+
+    rig.run(scenario)
+
+
 def test_follower_is_sent_to_the_bucket_for_damaged_cold_records_only() -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 

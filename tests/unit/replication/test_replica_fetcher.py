@@ -11,6 +11,7 @@ from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers, append_batch, read_log
 from tiered.config.settings import TopicConfig
+from tiered.errors import Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
 from tiered.replication.become_leader import PreviousLeader
@@ -387,6 +388,24 @@ def test_a_disk_error_of_a_follower_ends_the_directory() -> None:
         two.disk.faults.append(DiskFault("append", ".log", "EIO"))
         await fill(replica, 3)
         await until(lambda: two.disk_failures)
+
+    rig.run(scenario)
+
+
+def test_failed_roll_of_follower_ends_the_use_of_the_directory() -> None:
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        peers, two = DirectPeers(rig), rig.brokers[2]
+        replica = await rig.brokers[1].lead(0, [1], [1, 2])
+        peers.add_leader(replica)
+        copy = await RunningFetchers(rig, two, peers).follow(1, 0)
+        await fill(replica, 3)
+        await until(lambda: same(copy, replica))
+        two.disk.faults.append(DiskFault("append", ".snapshot", "EIO"))
+        with pytest.raises(Refused):
+            copy.roll()
+        assert two.disk_failures
 
     rig.run(scenario)
 
