@@ -119,13 +119,13 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
             return token, replies[0][1]
         future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._pending_replies[token] = future
-        self.enqueue(result)
+        self._enqueue(result)
         return token, future
 
     def submit_unawaited(self, request: RequestT) -> None:
         """Decides a request that no caller waits for, such as a change of the cluster."""
         if self._end_reason is None:
-            self.enqueue(self.shard.decide(request, self.now(), UNAWAITED))
+            self._enqueue(self.shard.decide(request, self.now(), UNAWAITED))
 
     def _is_idle(self) -> bool:
         return not self._pending_records and not self._uncommitted
@@ -142,14 +142,14 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         now = self.now()
         when = self.shard.next_due_ms
         if when is not None and when <= now.mono_ms:
-            self.enqueue(self.shard.due(now))
+            self._enqueue(self.shard.due(now))
             when = self.shard.next_due_ms
         self._reported_due_ms = when if when is not None else NEVER_MS
         return when
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, result: CoordinatorResult[ReplyT, Any]) -> None:
+    def _enqueue(self, result: CoordinatorResult[ReplyT, Any]) -> None:
         """Adds records to this turn's append. The replies wait until these and all earlier records are committed."""
         if result.records:
             self._pending_records += result.records

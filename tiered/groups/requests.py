@@ -1,4 +1,4 @@
-"""Requests to a group coordinator and its replies: plain values, free of wire versions.
+"""Requests to a group coordinator, its replies and its events: plain values, free of wire versions.
 
 Replies carry a code where Kafka's carry one; the shard never raises for a caller's mistake. The handlers care for
 differences between versions of one API: they set `member_id_required`, or turn GROUP_ID_NOT_FOUND into a code that an
