@@ -9,6 +9,7 @@ Files at this level are words, which every package may use:
 ~ ports          the five ports: Clock, Rng, Disk, ObjectStore, Net (M1, M4)
   value          frozen dataclasses for mypy that are quick to make
   metrics        counters, gauges and histograms, rendered as Prometheus text
+  shard          the shape of replicated state behind a log: decide, append, commit, reply
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
