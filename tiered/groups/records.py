@@ -11,7 +11,8 @@ import uuid
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import (
+from tiered.ids import decode_uuid, encode_uuid
+from tiered.record_fields import (
     I16,
     I32,
     I64,
@@ -21,7 +22,6 @@ from tiered.groups.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.ids import decode_uuid, encode_uuid
 from tiered.shard import CoordinatorRecord
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
