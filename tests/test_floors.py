@@ -42,9 +42,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 """Imports (module, imported module) against a `May import` line, each with its reason. An untied one has to go."""
 
 
-CIRCLES: dict[str, tuple[str, str]] = {
-    "tiered.broker.broker": ("tiered.broker.", "only group_coordinators still takes the whole broker"),
-}
+CIRCLES: dict[str, tuple[str, str]] = {}
 """Circles of imports that are left: one module of each, the prefix of all its modules, and what ties them."""
 
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.sources import ROOT
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
 from tiered.coordinator import snapshot
 from tiered.hot.producer_state import ProducerStates
@@ -80,7 +81,8 @@ def test_documented_size_of_a_producer_is_right() -> None:
 
 
 def test_documented_positions_of_a_group_image_are_right() -> None:
-    page, name = part("Image of groups"), snapshot.SnapshotName(PartitionId(TopicId("A" * 22), 3), 4, 5)
+    page, partition_id = part("Image of groups"), PartitionId(TopicId("A" * 22), 3)
+    name = snapshot.SnapshotName(GROUP_SNAPSHOTS, partition_id, 4, 5)
     body = snapshot.encode_snapshot(name, [], 0, 6)
     values = {"partition": 3, "leader epoch": 4, "offset": 5, "number of records": 0, "time of writing": 6}
     for field, value in values.items():

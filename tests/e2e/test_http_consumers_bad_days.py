@@ -237,7 +237,7 @@ def test_request_waits_while_groups_are_loaded(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")
         await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        places = where.broker.group_coordinators._led_partitions
+        places = where.broker.group_coordinators.host.led_partitions
         held = {partition: place.coordinator for partition, place in places.items()}
         for place in places.values():
             place.coordinator = None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.group_calls import QUICK
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, kafka_broker, wait_until
-from tiered.broker import group_coordinators, producer_ids
+from tiered.broker import internal_topic, producer_ids
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
@@ -29,7 +29,7 @@ OutageScenario = Callable[[KafkaBroker, Faults], Awaitable[None]]
 
 def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenario) -> None:
     """Runs `scenario` on a broker with short deadlines."""
-    monkeypatch.setattr(group_coordinators, "CREATE_SECONDS", SECONDS)
+    monkeypatch.setattr(internal_topic, "CREATE_SECONDS", SECONDS)
     monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", SECONDS)
     monkeypatch.setattr(metadata, "CREATE_SECONDS", SECONDS)
     faults = Faults(reply_seconds=SECONDS / 10)

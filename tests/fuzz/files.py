@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
 from tiered.coordinator import snapshot
@@ -28,7 +29,7 @@ from tiered.metadata import layout
 from tiered.records.native import crc32c, walk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
-IMAGE = snapshot.SnapshotName(PID, 1, 50)
+IMAGE = snapshot.SnapshotName(GROUP_SNAPSHOTS, PID, 1, 50)
 BASES = (0, 11)
 """Base offsets of the segments of the log in which one file is replaced."""
 

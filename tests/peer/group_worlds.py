@@ -43,7 +43,7 @@ class Names:
 
     def request(self, request: r.Request) -> r.Request:
         """Returns the request with real ids."""
-        if not isinstance(request, r.ListGroups | r.TopicsDeleted):
+        if not isinstance(request, r.ListGroups | r.TopicsDeleted | r.LowerOffsets):
             self._groups.add(request.group)
         match request:
             case r.JoinGroup() | r.Heartbeat() | r.CommitOffsets():

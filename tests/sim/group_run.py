@@ -21,9 +21,10 @@ from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, draw_faults, tolerable_rules
 from tests.sim.options import SETTINGS
 from tiered.broker.broker import Broker
-from tiered.broker.group_coordinators import partition_of
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.controller.requests import CreateTopic
-from tiered.coordinator.snapshot import SnapshotName, parse_key
+from tiered.coordinator.routing import partition_of
+from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
@@ -179,7 +180,7 @@ class GroupRun:
         """Returns the newest image of each partition."""
         newest: dict[int, SnapshotName] = {}
         for key in self.bucket.objects:
-            name = parse_key(key)
+            name = GROUP_SNAPSHOTS.parse_key(key)
             if name is not None:
                 newest[name.partition_id.partition] = max(name, newest.get(name.partition_id.partition, name))
         self.counts["images"] = max(self.counts["images"], len(newest))

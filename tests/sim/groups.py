@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.e2e.site import QUICK, SimBrokerRig
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.config.settings import Settings
-from tiered.coordinator.snapshot import SnapshotName, parse_key
+from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code
 from tiered.groups.requests import (
     CommitOffsets,
@@ -86,7 +87,7 @@ def offsets_replica(site: SimBrokerRig, partition: int) -> LeaderReplica:
 
 def snapshots(site: SimBrokerRig, partition: int) -> list[SnapshotName]:
     """Returns the images in the bucket, oldest first."""
-    names = [name for key in site.bucket.objects if (name := parse_key(key)) is not None]
+    names = [name for key in site.bucket.objects if (name := GROUP_SNAPSHOTS.parse_key(key)) is not None]
     return sorted(name for name in names if name.partition_id.partition == partition)
 
 

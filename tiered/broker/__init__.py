@@ -1,6 +1,6 @@
 """One broker process: wiring and order of its parts, no rules of its own.
 
-May import: controller, coordinator
+May import: controller, coordinator, groups
 
 ~ broker              start, run and stop of one broker (R1, R5, R6, M5)
 ~ real_world          the five real ports, from the broker's settings
@@ -22,6 +22,8 @@ May import: controller, coordinator
 ~ object_deletion     timed deletion of expired objects, and of the objects of deleted topics
 ~ store_watch         timed requests to the bucket: end of an outage, newer controller
 ~ group_coordinators  the group coordinators of the led `__consumer_offsets` partitions
+~ group_snapshots     the snapshots of groups in the bucket: keys and metrics
+~ internal_topic      an internal topic, created on first need
 ~ producer_ids        producer ids from blocks that the controller allocates
 ~ suspects            brokers that may be gone, for Metadata replies during failover
 ~ retention_clock     the retention time, corrected if this broker's clock is fast

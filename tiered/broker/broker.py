@@ -18,7 +18,8 @@ from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.duplicate_check import refuse_duplicate_broker
-from tiered.broker.group_coordinators import GroupCoordinators
+from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
+from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.health import Health, assess_health
 from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.housekeeping import Housekeeping
@@ -124,17 +125,22 @@ class Broker:
         self.cluster_metrics = ClusterMetrics(metrics, self.view, lambda: self.cluster.is_controller)
         self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
         self.cold_tier = self._make_cold_tier(manifest_fan)
-        self.group_coordinators = GroupCoordinators(self)
+        group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
         self.losses = PossibleLosses(self.view)
         self.hosted_replicas = HostedReplicas(
             self.view, self.world, metrics,
-            storage=ReplicaStorage(
-                self.disk, self.data_directory, self.cold_tier, self.group_coordinators.snapshot_store
-            ),
+            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, group_snapshots),
             losses=self.losses, peers=peers, suspected_brokers=self.suspected_brokers,
             has_controller_contact=lambda: self.cluster.has_controller_contact,
         )  # fmt: skip
         channel, log_store = self.cluster.channel, self.hosted_replicas.log_store
+        self.group_coordinators = GroupCoordinators(
+            GroupPorts(
+                self.view, channel, self.hosted_replicas, self.store, group_snapshots, world.clock, world.rng,
+                has_controller_contact=lambda: self.cluster.has_controller_contact,
+            ),
+            metrics,
+        )  # fmt: skip
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False
         self.isr_updater = IsrUpdater(self.view, channel, self.hosted_replicas, self.losses, world.clock, metrics)

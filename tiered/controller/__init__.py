@@ -5,8 +5,8 @@ May import: metadata
   controller             the controller as a shard: decide and apply (M5)
   requests               requests to the controller, with the reply type of each
   request_codec          controller requests and replies as bytes between brokers
-  decision               the shape of a shard: decide, then apply
-~ runtime                the runtime of a shard: group commit, replies after commit
+  decision               a decision of the controller: changes and a reply
+~ runtime                the runtime of the controller's shard: group commit, replies after commit
   topics                 decisions about topics: create, delete, configure, add partitions
   brokers                decisions about brokers: register, unregister, configure (R1)
   leaders                decisions about leaders and ISRs over all partitions concerned

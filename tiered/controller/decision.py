@@ -1,20 +1,17 @@
-"""The shape of replicated state: decide, then apply.
+"""A decision of the controller: what `decide` returns for one request.
 
-`decide` judges a request against the state and returns changes; it changes nothing itself. Only `apply` changes the
-state. It takes changes that are committed, or that will be applied again from the log if their commit fails. A shard
-that loses its log is dropped and loaded again by replay, so there is no rollback.
+`decide` judges a request against the image and returns changes; it changes nothing itself. `apply` takes changes that
+are committed, or that will be applied again from the log if their commit fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 
-Request_contra = TypeVar("Request_contra", contravariant=True)
 Reply = TypeVar("Reply")
 
 
@@ -29,10 +26,3 @@ class ControllerResult(Generic[Reply]):
     changes: tuple[Change, ...]
     reply: Reply
     after: Image | None = None
-
-
-class Shard(Protocol[Request_contra]):
-    """State behind a log. `decide` raises `Refused` to reject a request."""
-
-    def decide(self, request: Request_contra, now_ms: int) -> ControllerResult[Any]: ...
-    def apply(self, changes: Sequence[Change], slot: int | None = None) -> None: ...

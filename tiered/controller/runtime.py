@@ -1,4 +1,4 @@
-"""The runtime of a shard: decides one request at a time, appends its changes, and replies once they are committed (M5).
+"""The runtime of the controller's shard: decides one request at a time, replies once its changes are committed (M5).
 
 The shard runs ahead of the log: it has the decided changes at once, and callers get their replies after the commit. One
 append is in progress at a time; changes decided meanwhile go into the next entry (group commit). A lost slot ends the
@@ -12,10 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.controller.decision import ControllerResult, Shard
+from tiered.controller.decision import ControllerResult
 from tiered.errors import Code, Fenced, Refused
 from tiered.metadata.changes import Change
 from tiered.ports import Clock
+from tiered.shard import Shard
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,13 @@ class _ParkedRequest(NamedTuple):
 class Runtime(Generic[RequestT]):
     """A shard, its log, and the callers that wait for a commit. `on_committed` runs before they get their replies."""
 
-    def __init__(self, shard: Shard[RequestT], log: ChangeLog, clock: Clock, on_committed: OnCommitted) -> None:
+    def __init__(
+        self,
+        shard: Shard[RequestT, int, ControllerResult[Any], Change],
+        log: ChangeLog,
+        clock: Clock,
+        on_committed: OnCommitted,
+    ) -> None:
         self._shard = shard
         self._log = log
         self._clock = clock

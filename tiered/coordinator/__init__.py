@@ -1,9 +1,12 @@
-"""Group coordinators: run the group shards over the partitions of an internal topic.
+"""The runtime of coordinator shards over an internal topic. It names no group: `tiered.shard` says what it runs.
 
-May import: replication, metadata, groups
+May import: replication, metadata
 
 ~ runtime         one loaded shard, its log, and its callers until commit
-~ loader          loads a shard from snapshot and log, then corrects offsets (R5)
+~ partition       one led partition: its coordinator, and the requests that wait for its load
+~ host            the coordinators of a broker for one internal topic: load, resign, deadlines
+  routing         the partition of an internal topic that coordinates a key
+~ loader          loads a shard from snapshot and log
   snapshot        keys and bytes of snapshots, and the choice of one to start from
 ~ snapshot_store  snapshots in the bucket, and logs that must agree with them (R5)
 ~ snapshotter     writes a snapshot, then deletes the log below it, then older snapshots

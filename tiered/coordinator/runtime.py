@@ -1,4 +1,4 @@
-"""The group coordinator of one partition of `__consumer_offsets`: a pure shard, its log, and the callers that wait.
+"""The coordinator of one partition of an internal topic: a pure shard, its log, and the callers that wait.
 
 All decisions of one turn of the event loop go to the log as one group of batches, and no caller gets its reply before
 they are committed. Decisions run ahead of the log. Therefore a failed append ends the coordinator, and its shard is
@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.coordinator.snapshot import encode_batches
 from tiered.errors import Code, InvariantViolation, Refused
-from tiered.groups.log_state import LogState
-from tiered.groups.records import CoordinatorRecord, group_key, offset_record
-from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, Now, Reply, Request, TopicsDeleted
-from tiered.groups.shard import CoordinatorResult, GroupShard
 from tiered.ports import Clock
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, CoordinatorShard, Now
 
 log = logging.getLogger(__name__)
 
@@ -30,34 +27,46 @@ SLICE_RECORDS = 500
 PENDING_REQUESTS_MAX = 20_000
 """Callers that wait for one shard at the same time."""
 
+NEVER_MS = 1 << 62
+"""Later than every deadline."""
+
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Starts a task that the broker owns."""
 
 
-class CoordinatorCounters:
-    """Counters of a broker's coordinators, as plain numbers: metrics read them on each scrape."""
+ShardT = TypeVar("ShardT", bound=CoordinatorShard[Any, Any, Any])
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Event_contra = TypeVar("Event_contra", contravariant=True)
 
-    def __init__(self) -> None:
-        self.commits = 0
-        self.rebalances = 0
+
+class Observer(Protocol[Request_contra, Event_contra]):
+    """Logs and counts what coordinators of one kind do."""
+
+    def on_request(self, request: Request_contra, /) -> None:
+        """Notes a request before its decision."""
+
+    def on_event(self, event: Event_contra, /) -> None:
+        """Notes an event of a decision, once the records of the decision and all before them are committed."""
 
 
-class CoordinatorRuntime:
+class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
     """A loaded shard over its replica.
 
-    `on_deadline_changed` gets the earliest deadline, which may have moved. `on_failed` is called when the shard has to
-    be dropped; each caller has its error by then.
+    `on_deadline_advanced` gets the earliest deadline if it is earlier than the last one returned or reported.
+    `on_failed` is called when the shard has to be dropped; each caller has its error by then.
     """
 
     def __init__(
         self,
         replica: LeaderReplica,
-        shard: GroupShard,
+        shard: ShardT,
         clock: Clock,
-        counters: CoordinatorCounters,
+        observer: Observer[RequestT, Any],
         *,
         spawn: Spawn,
-        on_deadline_changed: Callable[[int], None],
+        on_deadline_advanced: Callable[[int], None],
         on_failed: Callable[[Refused], None],
     ) -> None:
         self.replica = replica
@@ -65,18 +74,19 @@ class CoordinatorRuntime:
         self.unsaved_since_ms = -1
         """Monotonic time of the first change that no snapshot holds yet; -1 for none."""
         self._clock = clock
-        self._counters = counters
+        self._on_request, self._on_event = observer.on_request, observer.on_event
         self._spawn = spawn
-        self._on_deadline_changed = on_deadline_changed
+        self._on_deadline_advanced = on_deadline_advanced
         self._on_failed = on_failed
-        self._token = 0
-        self._pending_replies: dict[int, asyncio.Future[Reply]] = {}
-        self._joining_groups: dict[int, str] = {}
-        """The group of each pending JoinGroup, by token."""
+        self._reported_due_ms = NEVER_MS
+        self._token = UNAWAITED
+        self._pending_replies: dict[int, asyncio.Future[ReplyT]] = {}
         self._pending_records: list[CoordinatorRecord] = []
-        self._replies: list[tuple[int, Reply]] = []
+        self._results: list[CoordinatorResult[ReplyT, Any]] = []
+        """Results whose replies wait for the records that are appended next."""
         self._append_scheduled = False
-        self._uncommitted: deque[tuple[int, list[tuple[int, Reply]]]] = deque()
+        self._uncommitted: deque[tuple[int, list[CoordinatorResult[ReplyT, Any]]]] = deque()
+        """Results whose replies wait until the log is committed up to an offset, in the order of the log."""
         self._end_reason: Refused | None = None
 
     def now(self) -> Now:
@@ -85,7 +95,7 @@ class CoordinatorRuntime:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> tuple[int, Reply | asyncio.Future[Reply]]:
+    def submit(self, request: RequestT) -> tuple[int, ReplyT | asyncio.Future[ReplyT]]:
         """Returns the caller's token, and the reply or a future for it.
 
         Raises `Refused` if this broker is not the coordinator, or too many requests wait.
@@ -98,33 +108,34 @@ class CoordinatorRuntime:
                 f"{PENDING_REQUESTS_MAX} requests wait for {self.replica.tp}; try again",
             )
         self._token = token = self._token + 1
-        if type(request) is CommitOffsets:
-            self._counters.commits += len(request.offsets)
-        result = self.shard.decide(request, self.now(), token)
+        self._on_request(request)
+        result: CoordinatorResult[ReplyT, Any] = self.shard.decide(request, self.now(), token)
+        records, replies, events = result
         due = self.shard.next_due_ms
-        if due is not None:
-            self._on_deadline_changed(due)
-        if not result.records and len(result.replies) == 1 and result.replies[0][0] == token and self._is_idle():
-            return token, result.replies[0][1]
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if due is not None and due < self._reported_due_ms:
+            self._reported_due_ms = due
+            self._on_deadline_advanced(due)
+        if not records and len(replies) == 1 and replies[0][0] == token and self._is_idle():
+            for event in events:
+                self._on_event(event)
+            return token, replies[0][1]
+        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
         self._pending_replies[token] = future
-        if type(request) is JoinGroup:
-            self._joining_groups[token] = request.group
-        self.enqueue(result)
+        self._enqueue(result)
         return token, future
+
+    def submit_unawaited(self, request: RequestT) -> None:
+        """Decides a request that no caller waits for, such as a change of the cluster."""
+        if self._end_reason is None:
+            self._enqueue(self.shard.decide(request, self.now(), UNAWAITED))
 
     def _is_idle(self) -> bool:
         return not self._pending_records and not self._uncommitted
 
     def cancel_request(self, token: int) -> None:
         """Drops a request whose caller waits no more."""
-        self._joining_groups.pop(token, None)
         if self._pending_replies.pop(token, None) is not None and self._end_reason is None:
             self.shard.cancel_request(token)
-
-    def count_states(self) -> Counter[str]:
-        """Returns the number of groups in each state."""
-        return Counter(group.state.value for group in self.shard.state.groups.values())
 
     def run_due(self) -> int | None:
         """Handles the deadlines that have come. Returns the next one in monotonic ms; None if there is none."""
@@ -133,36 +144,27 @@ class CoordinatorRuntime:
         now = self.now()
         when = self.shard.next_due_ms
         if when is not None and when <= now.mono_ms:
-            self.enqueue(self.shard.due(now))
+            self._enqueue(self.shard.due(now))
             when = self.shard.next_due_ms
+        self._reported_due_ms = when if when is not None else NEVER_MS
         return when
-
-    def on_topics_deleted(self, names: tuple[str, ...]) -> None:
-        """Removes the committed offsets of deleted topics."""
-        if self._end_reason is None:
-            self.enqueue(self.shard.decide(TopicsDeleted(names), self.now(), 0))
-
-    def append_corrections(self, records: list[CoordinatorRecord]) -> None:
-        """Appends changes that no request made: corrections of the loaded state by the state of the cluster."""
-        self.shard.apply(records)
-        self.enqueue(CoordinatorResult(tuple(records)))
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, result: CoordinatorResult) -> None:
+    def _enqueue(self, result: CoordinatorResult[ReplyT, Any]) -> None:
         """Adds records to this turn's append. The replies wait until these and all earlier records are committed."""
         if result.records:
             self._pending_records += result.records
-            self._replies += result.replies
+            self._results.append(result)
             if not self._append_scheduled:
                 self._append_scheduled = True
                 asyncio.get_running_loop().call_soon(self._append_pending)
         elif self._pending_records:
-            self._replies += result.replies
+            self._results.append(result)
         elif self._uncommitted:
-            self._uncommitted[-1][1].extend(result.replies)
+            self._uncommitted[-1][1].append(result)
         else:
-            self._deliver_replies(result.replies)
+            self._deliver_replies((result,))
 
     def _append_pending(self) -> None:
         self._append_scheduled = False
@@ -173,8 +175,8 @@ class CoordinatorRuntime:
                 self._spawn(_raise(error))
 
     def _append(self) -> None:
-        records, replies = self._pending_records, self._replies
-        self._pending_records, self._replies = [], []
+        records, results = self._pending_records, self._results
+        self._pending_records, self._results = [], []
         end = 0
         try:
             for each in encode_batches(records, self._clock.wall_ms()):  # one append may not hold all
@@ -185,9 +187,9 @@ class CoordinatorRuntime:
         if self.unsaved_since_ms < 0:
             self.unsaved_since_ms = self._clock.mono_ns() // 1_000_000
         if not self._uncommitted and self.replica.is_committed(end):
-            self._deliver_replies(replies)
+            self._deliver_replies(results)
             return
-        self._uncommitted.append((end, replies))
+        self._uncommitted.append((end, results))
         if len(self._uncommitted) == 1:
             self._spawn(self._wait_committed())
 
@@ -202,17 +204,14 @@ class CoordinatorRuntime:
             while self._uncommitted and self.replica.is_committed(self._uncommitted[0][0]):
                 self._deliver_replies(self._uncommitted.popleft()[1])
 
-    def _deliver_replies(self, replies: list[tuple[int, Reply]] | tuple[tuple[int, Reply], ...]) -> None:
-        for token, reply in replies:
-            future, group = self._pending_replies.pop(token, None), self._joining_groups.pop(token, "")
-            if type(reply) is JoinGroupReply and reply.members:
-                self._counters.rebalances += 1
-                log.info(
-                    "group starts a generation group=%s generation=%d members=%d assignor=%s",
-                    group, reply.generation, len(reply.members), reply.protocol,
-                )  # fmt: skip
-            if future is not None and not future.done():
-                future.set_result(reply)
+    def _deliver_replies(self, results: Iterable[CoordinatorResult[ReplyT, Any]]) -> None:
+        for result in results:
+            for event in result.events:
+                self._on_event(event)
+            for token, reply in result.replies:
+                future = self._pending_replies.pop(token, None)
+                if future is not None and not future.done():
+                    future.set_result(reply)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -230,14 +229,13 @@ class CoordinatorRuntime:
     async def snapshot(self) -> tuple[int, list[CoordinatorRecord]]:
         """Returns an offset and the committed state there.
 
-        The state is taken group by group. A decision made meanwhile may be in it: the log from that offset on holds it
-        too. Raises `Refused` if the state does not become committed.
+        The state is taken in parts. A decision made meanwhile may be in it: the log from that offset on holds it too.
+        Raises `Refused` if the state does not become committed.
         """
         self.unsaved_since_ms = -1
         offset, found, next_pause = self.flush(), list[CoordinatorRecord](), SLICE_RECORDS
-        log_state = self.shard.log_state
-        for name in list({**log_state.groups, **log_state.offsets}):
-            found += snapshot_group(log_state, name)
+        for part in self.shard.snapshot():
+            found += part
             if len(found) > next_pause:
                 next_pause = len(found) + SLICE_RECORDS
                 await self._clock.sleep(0)
@@ -258,26 +256,13 @@ class CoordinatorRuntime:
             return
         self._end_reason = reason
         pending, self._pending_replies = self._pending_replies, {}
-        self._joining_groups.clear()
         for future in pending.values():
             if not future.done():
                 future.set_exception(reason)
 
 
-def snapshot_group(log_state: LogState, group: str) -> list[CoordinatorRecord]:
-    """Returns the fewest records that give one group's state."""
-    found = [
-        offset_record(group, topic, partition, committed)
-        for topic, partition, committed in log_state.iterate_offsets(group)
-    ]
-    value = log_state.groups.get(group)
-    if value is not None:
-        found.append(CoordinatorRecord(group_key(group), value))
-    return found
-
-
 def _to_coordinator_error(refused: Refused) -> Refused:
-    """Returns the error for a member of a group after a refused append, with the code that Kafka translates it to."""
+    """Returns the error for callers after a refused append, with the code that Kafka's coordinators translate it to."""
     match refused.code:
         case Code.NOT_LEADER_OR_FOLLOWER | Code.KAFKA_STORAGE_ERROR | Code.UNKNOWN_TOPIC_OR_PARTITION:
             code = Code.NOT_COORDINATOR

@@ -1,4 +1,4 @@
-"""Snapshots of one group coordinator in the bucket: their keys, their bytes, and the choice of one to start from. Pure.
+"""Snapshots of one coordinator in the bucket: their keys, their bytes, and the choice of one to start from. Pure.
 
 A snapshot of (epoch, offset) is the state of the log below `offset`, written by the leader of `epoch`. The newest is
 the one of the highest epoch, then of the highest offset. So a snapshot by a fenced leader is never the newest once its
@@ -13,14 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.groups.records import CoordinatorRecord
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId, decode_uuid
 from tiered.records import batch
 from tiered.records.native import crc32c, walk
+from tiered.shard import CoordinatorRecord
 
-GROUPS = "groups/"
-MAGIC = b"TIEREDGI"
 VERSION = 1
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
@@ -28,12 +26,32 @@ BATCH_BYTES = 1 << 20
 
 _PREAMBLE = struct.Struct(">8sHHI")
 _HEADER = struct.Struct(">16siiqqq")
-_KEY = re.compile(r"groups/([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
+_KEY = re.compile(r"([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{10})-(\d{20})")
+
+
+class SnapshotKind(NamedTuple):
+    """The snapshots of one kind of coordinator: the prefix of their keys, and the magic of 8 bytes in front of each."""
+
+    prefix: str
+    magic: bytes
+
+    def topic_prefix(self, topic_id: TopicId) -> str:
+        """Returns the prefix of all snapshots of one internal topic."""
+        return f"{self.prefix}{topic_id}/"
+
+    def parse_key(self, key: str) -> SnapshotName | None:
+        """Returns the name in a key; None for any other key."""
+        found = _KEY.fullmatch(key.removeprefix(self.prefix)) if key.startswith(self.prefix) else None
+        if found is None:
+            return None
+        topic_id, partition, epoch, offset = found.groups()
+        return SnapshotName(self, PartitionId(TopicId(topic_id), int(partition)), int(epoch), int(offset))
 
 
 class SnapshotName(NamedTuple):
     """The state that a snapshot holds. Of two names of one partition, the greater is the newer snapshot."""
 
+    kind: SnapshotKind
     partition_id: PartitionId
     epoch: int
     offset: int
@@ -42,21 +60,7 @@ class SnapshotName(NamedTuple):
     def key(self) -> str:
         """The key in the bucket."""
         at = self.partition_id
-        return f"{topic_prefix(at.topic_id)}{at.partition}/{self.epoch:010d}-{self.offset:020d}"
-
-
-def topic_prefix(topic_id: TopicId) -> str:
-    """Returns the prefix of all snapshots of one `__consumer_offsets`."""
-    return f"{GROUPS}{topic_id}/"
-
-
-def parse_key(key: str) -> SnapshotName | None:
-    """Returns the name in a key; None for any other key."""
-    found = _KEY.fullmatch(key)
-    if found is None:
-        return None
-    topic_id, partition, epoch, offset = found.groups()
-    return SnapshotName(PartitionId(TopicId(topic_id), int(partition)), int(epoch), int(offset))
+        return f"{self.kind.topic_prefix(at.topic_id)}{at.partition}/{self.epoch:010d}-{self.offset:020d}"
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
@@ -80,7 +84,7 @@ def encode_snapshot(name: SnapshotName, batches: Iterable[bytes], count: int, no
         decode_uuid(name.partition_id.topic_id), name.partition_id.partition, name.epoch, name.offset, count, now_ms
     )
     body = b"".join((header, *batches))
-    return _PREAMBLE.pack(MAGIC, VERSION, 0, crc32c(body)) + body
+    return _PREAMBLE.pack(name.kind.magic, VERSION, 0, crc32c(body)) + body
 
 
 def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
@@ -91,8 +95,8 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if len(data) < _PREAMBLE.size + _HEADER.size:
         raise Corrupt("snapshot is shorter than its header", where=name.key)
     magic, version, _, crc = _PREAMBLE.unpack_from(data)
-    if magic != MAGIC:
-        raise Corrupt("object is no group snapshot", where=name.key)
+    if magic != name.kind.magic:
+        raise Corrupt("object is no snapshot of this kind", where=name.key)
     if version > VERSION:
         raise Refused(
             Code.UNSUPPORTED_VERSION,
@@ -105,7 +109,8 @@ def decode_snapshot(name: SnapshotName, data: bytes) -> list[bytes]:
     if (topic_id, partition, epoch, offset) != (
         decode_uuid(name.partition_id.topic_id),
         name.partition_id.partition,
-        *name[1:],
+        name.epoch,
+        name.offset,
     ):
         raise Corrupt("snapshot has the header of another one", where=name.key)
     walked = walk(view[_PREAMBLE.size + _HEADER.size :], check_crc=False)

@@ -1,4 +1,4 @@
-"""Snapshots of group coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
+"""Snapshots of coordinators in the bucket: reads, writes, deletes them, and makes logs agree with them (R5).
 
 A snapshot replaces a log that is lost. Therefore it counts as written only after the store confirmed it. Only then the
 log below it and older snapshots are deleted. A leader deletes no snapshot of an epoch above its own.
@@ -12,23 +12,21 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tiered.coordinator.snapshot import (
+    SnapshotKind,
     SnapshotName,
     choose_snapshot,
     decode_snapshot,
     encode_batches,
     encode_snapshot,
-    parse_key,
-    topic_prefix,
 )
 from tiered.errors import Corrupt, Unavailable
-from tiered.groups.records import CoordinatorRecord
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.metrics import Metrics
+from tiered.metrics import Counter
 from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectStore, Ok
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.leader_state import RestartAtColdEnd
+from tiered.shard import CoordinatorRecord
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +44,27 @@ class PreviousSnapshot(NamedTuple):
     names: tuple[SnapshotName, ...]
 
 
-class CoordinatorSnapshotStore:
-    """The snapshots of one broker's coordinators."""
+class SnapshotMetrics(NamedTuple):
+    """Metrics of one kind of snapshots: `written` counts snapshots by outcome ("written", "failed")."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, metrics: Metrics) -> None:
+    written: Counter
+    bytes: Counter
+
+
+class CoordinatorSnapshotStore:
+    """The snapshots of one internal topic, for the coordinators of one broker."""
+
+    def __init__(
+        self, topic: str, kind: SnapshotKind, store: ObjectStore, clock: Clock, metrics: SnapshotMetrics
+    ) -> None:
+        self.topic = topic
+        self.kind = kind
+        self._metrics = metrics
         self._store = store
         self._clock = clock
         self._listing_lock = asyncio.Lock()
         self._listed: tuple[TopicId, dict[int, list[SnapshotName]]] | None = None
         self._bases: dict[PartitionId, PreviousSnapshot] = {}
-        self._written = metrics.counter("tiered_group_images_total", "Images of groups by outcome.", ("outcome",))
-        self._bytes = metrics.counter("tiered_group_image_bytes_total", "Bytes of images of groups.")
 
     # -- where to start -----------------------------------------------------------------------------------------------
 
@@ -65,7 +73,7 @@ class CoordinatorSnapshotStore:
         self._listed = None
 
     async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
-        """Makes a log of `__consumer_offsets` agree with its snapshots before this broker leads it (R5).
+        """Makes a log of the topic agree with its snapshots before this broker leads it (R5).
 
         Offsets that a snapshot covers are never assigned again. Raises `Unavailable` if the bucket cannot be read.
         """
@@ -79,13 +87,16 @@ class CoordinatorSnapshotStore:
             try:
                 batches = await self.read(choice.base)  # the log is dropped only for a snapshot that can be read
             except Corrupt as error:
-                log.error("group snapshot cannot be used, trying an older one key=%s why=%s", choice.base.key, error)
+                log.error("snapshot cannot be used, trying an older one key=%s why=%s", choice.base.key, error)
                 candidates.remove(choice.base)
                 continue
             restart = RestartAtColdEnd(choice.base.offset, f"the log ends at {hot.end_offset}, below its snapshot")
-            tp = TopicPartition(OFFSETS_TOPIC, partition_id.partition)
+            tp = TopicPartition(self.topic, partition_id.partition)
             log.warning(
-                "group snapshot replaces the local log partition=%s offset=%d why=%s", tp, restart.offset, restart.why
+                "snapshot replaces the local log partition=%s offset=%d why=%s",
+                tp,
+                restart.offset,
+                restart.why,
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
             await hot.flush()
@@ -103,10 +114,10 @@ class CoordinatorSnapshotStore:
             return tuple(self._listed[1].get(partition_id.partition, ()))
 
     async def _list_topic(self, topic_id: TopicId) -> dict[int, list[SnapshotName]]:
-        prefix, names = topic_prefix(topic_id), dict[int, list[SnapshotName]]()
+        prefix, names = self.kind.topic_prefix(topic_id), dict[int, list[SnapshotName]]()
         page: list[ListedObject] = []
         while page := await self._store.list(prefix, page[-1].key if page else ""):
-            for name in filter(None, (parse_key(each.key) for each in page)):
+            for name in filter(None, (self.kind.parse_key(each.key) for each in page)):
                 names.setdefault(name.partition_id.partition, []).append(name)
         return names
 
@@ -127,7 +138,7 @@ class CoordinatorSnapshotStore:
             except Corrupt as error:
                 if attempt == READ_ATTEMPTS:
                     raise
-                log.warning("group snapshot is corrupt, reading it again key=%s why=%s", name.key, error)
+                log.warning("snapshot is corrupt, reading it again key=%s why=%s", name.key, error)
         raise AssertionError("unreachable")
 
     async def write(self, name: SnapshotName, records: list[CoordinatorRecord]) -> None:
@@ -145,10 +156,10 @@ class CoordinatorSnapshotStore:
         body = encode_snapshot(name, batches, len(records), now_ms)
         result = await self._store.put(name.key, body, if_absent=True)
         if not isinstance(result, Ok | ConditionFailed):
-            self._written.inc(1, "failed")
+            self._metrics.written.inc(1, "failed")
             raise Unavailable(f"snapshot {name.key} was not stored: {result!r}")
-        self._written.inc(1, "written")
-        self._bytes.inc(len(body))
+        self._metrics.written.inc(1, "written")
+        self._metrics.bytes.inc(len(body))
 
     async def delete_older(self, names: Iterable[SnapshotName], newest: SnapshotName) -> tuple[SnapshotName, ...]:
         """Deletes snapshots older than `newest` and the one before it. Returns those left; raises `Unavailable`."""

@@ -8,35 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
-from tiered.coordinator.runtime import CoordinatorRuntime
+from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Refused, Unavailable
-from tiered.groups.records import CoordinatorRecord
-from tiered.replication.leader_replica import LeaderReplica
+from tiered.shard import CoordinatorRecord
 
 log = logging.getLogger(__name__)
+
+AnyPartition = CoordinatorPartition[Any, Any, Any]
 
 FINAL_SNAPSHOTS_SECONDS = 3.0
 """Time for the final snapshots of a clean stop. The log is complete without them."""
 CONCURRENT_SNAPSHOTS = 4
-
-
-@dataclass(eq=False, slots=True)
-class CoordinatorPartition:
-    """A partition that this broker leads.
-
-    `coordinator` is None while the shard loads, and `load_error` says why that takes long. `snapshot_names` are the
-    snapshots in the bucket, as far as this leader knows. `deleted_topics` were deleted meanwhile.
-    """
-
-    replica: LeaderReplica
-    coordinator: CoordinatorRuntime | None = None
-    snapshot_names: tuple[SnapshotName, ...] = ()
-    load_error: str = ""
-    deleted_topics: dict[str, None] = field(default_factory=dict)
 
 
 class CoordinatorSnapshotter:
@@ -44,9 +31,9 @@ class CoordinatorSnapshotter:
 
     def __init__(self, store: CoordinatorSnapshotStore) -> None:
         self._store = store
-        self._final_snapshots: list[tuple[CoordinatorPartition, int, list[CoordinatorRecord]]] = []
+        self._final_snapshots: list[tuple[AnyPartition, int, list[CoordinatorRecord]]] = []
 
-    async def save_changed(self, partitions: Iterable[CoordinatorPartition]) -> None:
+    async def save_changed(self, partitions: Iterable[AnyPartition]) -> None:
         """Writes a snapshot of each coordinator that changed. The next call retries one that failed."""
         for partition in partitions:
             coordinator = partition.coordinator
@@ -57,15 +44,15 @@ class CoordinatorSnapshotter:
                 await self.write(partition, *await coordinator.snapshot())
             except (Unavailable, Refused) as error:
                 coordinator.unsaved_since_ms = since
-                log.warning("group snapshot failed, retrying later partition=%s why=%s", partition.replica.tp, error)
+                log.warning("snapshot failed, retrying later partition=%s why=%s", partition.replica.tp, error)
 
-    async def write(self, partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
+    async def write(self, partition: AnyPartition, offset: int, records: list[CoordinatorRecord]) -> None:
         """Writes a snapshot: `records` give the state of the log below `offset`.
 
         Raises `Unavailable` if it is not known to be in the bucket.
         """
         replica = partition.replica
-        name = SnapshotName(replica.partition_id, replica.leader_epoch, offset)
+        name = self._name(partition, offset)
         await self._store.write(name, records)
         partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
@@ -74,29 +61,33 @@ class CoordinatorSnapshotter:
         try:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # the next snapshot deletes them
-            log.warning("older group snapshots are not deleted yet partition=%s why=%s", replica.tp, error)
+            log.warning("older snapshots are not deleted yet partition=%s why=%s", replica.tp, error)
 
-    def prepare_final_snapshot(self, partition: CoordinatorPartition) -> None:
+    def _name(self, partition: AnyPartition, offset: int) -> SnapshotName:
+        replica = partition.replica
+        return SnapshotName(self._store.kind, replica.partition_id, replica.leader_epoch, offset)
+
+    def prepare_final_snapshot(self, partition: AnyPartition) -> None:
         """Takes the state for the final snapshot of this partition, before its log is closed."""
         coordinator = partition.coordinator
         if coordinator is not None and coordinator.unsaved_since_ms >= 0:
             try:
-                self._final_snapshots.append((partition, coordinator.flush(), coordinator.shard.snapshot()))
+                end = coordinator.flush()
+                self._final_snapshots.append((partition, end, list(chain(*coordinator.shard.snapshot()))))
             except Refused as refused:
-                log.warning("final group snapshot is not taken partition=%s why=%s", partition.replica.tp, refused)
+                log.warning("final snapshot is not taken partition=%s why=%s", partition.replica.tp, refused)
 
     async def save_final_snapshots(self) -> None:
-        """Writes the final snapshots of a clean stop, so that a start with an empty disk finds the newest groups."""
+        """Writes the final snapshots of a clean stop, so that a start with an empty disk finds the newest state."""
         semaphore = asyncio.Semaphore(CONCURRENT_SNAPSHOTS)
 
-        async def save(partition: CoordinatorPartition, offset: int, records: list[CoordinatorRecord]) -> None:
+        async def save(partition: AnyPartition, offset: int, records: list[CoordinatorRecord]) -> None:
             async with semaphore:
                 if partition.replica.is_committed(offset):
-                    name = SnapshotName(partition.replica.partition_id, partition.replica.leader_epoch, offset)
-                    await self._store.write(name, records)
+                    await self._store.write(self._name(partition, offset), records)
 
         try:
             async with asyncio.timeout(FINAL_SNAPSHOTS_SECONDS):
                 await asyncio.gather(*(save(*each) for each in self._final_snapshots))
         except (TimeoutError, Unavailable) as error:
-            log.warning("final group snapshots are not all stored why=%s", error or "the object store was too slow")
+            log.warning("final snapshots are not all stored why=%s", error or "the object store was too slow")

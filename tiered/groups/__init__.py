@@ -2,23 +2,22 @@
 
 May import: words
 
-  shard            the group coordinator shard of one `__consumer_offsets` partition
-  requests         requests to a group coordinator, and its replies
-  decision         the state and the collected changes of one decision
-  classic          one classic group: states, members, permitted transitions
-  member           one member of a classic group
-  join             JoinGroup: new members, returning members, static members
-  rebalance        a group's way from one generation to the next
-  member_requests  SyncGroup, Heartbeat and LeaveGroup
-  offsets          commit, fetch and deletion of offsets
-  expiry           expiry of committed offsets (KIP-211)
-  admin            description, listing and deletion of groups
-  subscription     the topics in a consumer's subscription bytes
-  log_state        the committed state of a shard, as its log has it
-  records          records of `__consumer_offsets` in Kafka's bytes
-  record_fields    primitive fields of these records
-  words            length checks of strings for these records
-  deadlines        a heap of named deadlines that can move
-  limits           Kafka's limits for groups
-  invariants       a check of all that must hold between decisions
+  shard              the group coordinator shard of one `__consumer_offsets` partition
+  requests           requests to a group coordinator, its replies and its events
+  decision           the state and the collected changes of one decision
+  classic            one classic group: states, members, permitted transitions
+  member             one member of a classic group
+  join               JoinGroup: new members, returning members, static members
+  rebalance          a group's way from one generation to the next
+  member_requests    SyncGroup, Heartbeat and LeaveGroup
+  offsets            commit, fetch, deletion and correction of offsets
+  offset_corrections the corrections that a loaded shard needs (R5)
+  expiry             expiry of committed offsets (KIP-211)
+  admin              description, listing and deletion of groups
+  subscription       the topics in a consumer's subscription bytes
+  log_state          the committed state of a shard, as its log has it
+  records            records of `__consumer_offsets` in Kafka's bytes
+  words              length checks of strings for these records
+  limits             Kafka's limits for groups
+  invariants         a check of all that must hold between decisions
 """

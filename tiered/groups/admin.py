@@ -9,7 +9,7 @@ from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision
 from tiered.groups.offsets import offset_tombstone
 from tiered.groups.rebalance import drop_group
-from tiered.groups.records import CoordinatorRecord, group_key
+from tiered.groups.records import group_key
 from tiered.groups.requests import (
     DeleteGroup,
     DeleteReply,
@@ -20,6 +20,7 @@ from tiered.groups.requests import (
     ListGroups,
     ListGroupsReply,
 )
+from tiered.shard import CoordinatorRecord
 
 CLASSIC = "classic"
 

@@ -1,4 +1,4 @@
-"""One decision in progress: the state that it reads and changes, and the records and replies that it makes."""
+"""One decision in progress: the state that it reads and changes, and the records, replies and events that it makes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiered.deadlines import Deadlines
 from tiered.groups.classic import ClassicGroup, ProtocolBytes
-from tiered.groups.deadlines import Deadlines
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member import ClassicGroupMember
-from tiered.groups.records import CoordinatorRecord
-from tiered.groups.requests import Now, Reply
+from tiered.groups.requests import Event, Reply
+from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 
 MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
 """Kinds of deadlines: a member's session, the wait for JoinGroup, the wait for SyncGroup, the next expiry of offsets.
@@ -57,20 +57,29 @@ class GroupState:
 
 
 class Decision:
-    """Collects records and replies. Each record changes the state at once, so the rest of the decision sees it."""
+    """Collects records, replies and events. Each record changes the state at once: the rest of the decision sees it."""
 
-    __slots__ = ("now", "records", "replies", "state")
+    __slots__ = ("events", "now", "records", "replies", "state")
 
     def __init__(self, state: GroupState, now: Now) -> None:
         self.state = state
         self.now = now
         self.records: list[CoordinatorRecord] = []
         self.replies: list[tuple[int, Reply]] = []
+        self.events: tuple[Event, ...] = ()
+
+    def result(self) -> CoordinatorResult[Reply, Event]:
+        """Returns what was decided."""
+        return CoordinatorResult(tuple(self.records), tuple(self.replies), self.events)
 
     def write(self, *records: CoordinatorRecord) -> None:
         """Adds records for the log, and applies them."""
         self.records += records
         self.state.log_state.apply(records)
+
+    def report(self, event: Event) -> None:
+        """Adds an event for logs and metrics."""
+        self.events += (event,)
 
     def reply(self, token: int, reply: Reply) -> None:
         """Replies to the request that is decided."""

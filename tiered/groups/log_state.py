@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
 from tiered.groups.records import (
-    CoordinatorRecord,
     GroupKey,
     OffsetKey,
     OffsetValue,
@@ -16,6 +15,7 @@ from tiered.groups.records import (
     read_key,
     read_offset,
 )
+from tiered.shard import CoordinatorRecord
 
 GroupOffsets = dict[str, dict[int, OffsetValue]]
 """Committed offsets of one group, by topic and partition."""
@@ -92,10 +92,14 @@ class LogState:
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
-    def snapshot(self) -> Iterator[CoordinatorRecord]:
-        """Yields the fewest records that give this state."""
-        for group, value in self.groups.items():
-            yield CoordinatorRecord(group_key(group), value)
-        for group in self.offsets:
-            for topic, partition, offset in self.iterate_offsets(group):
-                yield offset_record(group, topic, partition, offset)
+    def snapshot(self) -> Iterator[list[CoordinatorRecord]]:
+        """Yields the fewest records that give this state, one group at a time. The state may change in between."""
+        for group in list({**self.groups, **self.offsets}):
+            yield self._snapshot_group(group)
+
+    def _snapshot_group(self, group: str) -> list[CoordinatorRecord]:
+        found = [offset_record(group, *each) for each in self.iterate_offsets(group)]
+        value = self.groups.get(group)
+        if value is not None:
+            found.append(CoordinatorRecord(group_key(group), value))
+        return found

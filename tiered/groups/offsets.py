@@ -1,4 +1,4 @@
-"""Commit, fetch and deletion of offsets: permissions, and the stored values."""
+"""Commit, fetch, deletion and correction of offsets: permissions, and the stored values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision
 from tiered.groups.log_state import LogState, offset_size
-from tiered.groups.records import NO_TIME, CoordinatorRecord, OffsetValue, offset_key, offset_record
+from tiered.groups.records import NO_TIME, OffsetValue, offset_key, offset_record
 from tiered.groups.requests import (
     NO_OFFSET,
     NO_RETENTION,
@@ -16,10 +16,13 @@ from tiered.groups.requests import (
     DeleteReply,
     FetchOffsets,
     FetchOffsetsReply,
+    LostOffset,
+    OffsetLowered,
     PartitionOffset,
 )
 from tiered.groups.subscription import CONSUMER
 from tiered.groups.words import fits_in_record, java_length
+from tiered.shard import CoordinatorRecord
 
 LATEST_MS = (1 << 63) - 1
 """The latest time that a record can hold."""
@@ -144,6 +147,15 @@ def delete_topic_offsets(decision: Decision, topics: tuple[str, ...]) -> None:
     for group, offsets in list(decision.state.log_state.offsets.items()):
         committed = [(topic, partition) for topic in topics for partition in offsets.get(topic, ())]
         decision.write(*(offset_tombstone(group, topic, partition) for topic, partition in committed))
+
+
+def lower_offsets(decision: Decision, lost: tuple[LostOffset, ...]) -> None:
+    """Lowers committed offsets to the ends of partitions that lost records: consumers go on there."""
+    for group, topic, partition, end in lost:
+        committed = decision.state.log_state.committed_offset(group, topic, partition)
+        if committed is not None and committed.offset > end:
+            decision.write(offset_record(group, topic, partition, committed._replace(offset=end, leader_epoch=-1)))
+            decision.report(OffsetLowered(group, topic, partition, committed.offset, end))
 
 
 def offset_tombstone(group: str, topic: str, partition: int) -> CoordinatorRecord:

@@ -16,7 +16,7 @@ from tiered.groups.classic import REASON_MAX, ClassicGroup, ClassicGroupState, I
 from tiered.groups.decision import JOIN, MEMBER, SYNC, Decision
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import group_record
-from tiered.groups.requests import JoinGroupReply, SyncGroupReply
+from tiered.groups.requests import GenerationStarted, JoinGroupReply, SyncGroupReply
 
 # -- joining ----------------------------------------------------------------------------------------------------------
 
@@ -102,6 +102,7 @@ def complete_join(decision: Decision, group: ClassicGroup) -> None:
     group.subscribed_topics = group.compute_subscribed_topics()
     group.transition_to(ClassicGroupState.COMPLETING, decision.now.wall_ms)
     group.pending_sync_members = set(group.members)
+    decision.report(GenerationStarted(group.name, group.generation, len(group.members), group.protocol))
     for member in group.members.values():
         reply_to_join(decision, group, member)
         member.is_new, member.knows_id = False, True

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.groups.record_fields import (
+from tiered.ids import decode_uuid, encode_uuid
+from tiered.record_fields import (
     I16,
     I32,
     I64,
@@ -22,7 +23,7 @@ from tiered.groups.record_fields import (
     encode_string,
     encode_uvarint,
 )
-from tiered.ids import decode_uuid, encode_uuid
+from tiered.shard import CoordinatorRecord
 
 OFFSET_KEY_OLD, OFFSET_KEY, GROUP_KEY = 0, 1, 2
 OFFSET_PLAIN, OFFSET_EXPIRING, OFFSET_FLEXIBLE = 3, 1, 4
@@ -32,13 +33,6 @@ NO_TIME = -1
 _KEY_HEAD, _PLAIN_HEAD = struct.Struct(">hh"), struct.Struct(">hqih")
 _TOPIC_ID_TAG = 0
 _ONE_TOPIC_ID = bytes((1, _TOPIC_ID_TAG, 16))
-
-
-class CoordinatorRecord(NamedTuple):
-    """One record of the log. A record without a value is a tombstone."""
-
-    key: bytes
-    value: bytes | None
 
 
 class OffsetKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""Requests to a group coordinator and its replies: plain values, free of wire versions.
+"""Requests to a group coordinator, its replies and its events: plain values, free of wire versions.
 
 Replies carry a code where Kafka's carry one; the shard never raises for a caller's mistake. The handlers care for
 differences between versions of one API: they set `member_id_required`, or turn GROUP_ID_NOT_FOUND into a code that an
@@ -20,13 +20,6 @@ NO_OFFSET = -1
 
 NO_RETENTION = -1
 """The request sets no retention time: the broker's setting holds."""
-
-
-class Now(NamedTuple):
-    """Both clocks at one instant: `mono_ms` (any origin) for deadlines, `wall_ms` for the content of records."""
-
-    mono_ms: int
-    wall_ms: int
 
 
 # -- membership -------------------------------------------------------------------------------------------------------
@@ -221,14 +214,30 @@ class DeleteReply:
     codes: tuple[Code, ...] = ()
 
 
+# -- what happens to the cluster --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class TopicsDeleted:
-    """Event of the cluster: removes the offsets of these topics from every group of the shard.
-
-    The reply is `DeleteReply`.
-    """
+    """Removes the offsets of these topics from every group of the shard. No caller waits, so there is no reply."""
 
     topics: tuple[str, ...]
+
+
+class LostOffset(NamedTuple):
+    """A committed offset beyond `end`, the log end of a partition that lost records."""
+
+    group: str
+    topic: str
+    partition: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LowerOffsets:
+    """Lowers committed offsets to the ends of their partitions (R5). No caller waits, so there is no reply."""
+
+    offsets: tuple[LostOffset, ...]
 
 
 # -- administration ---------------------------------------------------------------------------------------------------
@@ -307,6 +316,7 @@ Request = (
     | FetchOffsets
     | DeleteOffsets
     | TopicsDeleted
+    | LowerOffsets
     | DescribeGroup
     | ListGroups
     | DeleteGroup
@@ -322,3 +332,28 @@ Reply = (
     | DescribeGroupReply
     | ListGroupsReply
 )
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+class GenerationStarted(NamedTuple):
+    """A generation starts with members, who wait for their assignments."""
+
+    group: str
+    generation: int
+    members: int
+    assignor: str | None
+
+
+class OffsetLowered(NamedTuple):
+    """A committed offset was lowered from `offset` to `end`."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    end: int
+
+
+Event = GenerationStarted | OffsetLowered

@@ -7,10 +7,8 @@ and deadlines. `decide` and `due` change it. A coordinator that moved to another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
-from tiered.errors import Code
 from tiered.groups import requests
 from tiered.groups.admin import handle_delete_group, handle_describe_group, handle_list_groups, remove_group
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
@@ -26,29 +24,20 @@ from tiered.groups.offsets import (
     handle_commit_offsets,
     handle_delete_offsets,
     handle_fetch_offsets,
+    lower_offsets,
     offset_tombstone,
 )
 from tiered.groups.rebalance import on_join_timeout, on_member_timeout, on_sync_timeout, prepare_rebalance
-from tiered.groups.records import CoordinatorRecord, read_group
-from tiered.groups.requests import Now, Reply, Request
+from tiered.groups.records import read_group
+from tiered.groups.requests import Event, Reply, Request
+from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now
 
 EXPIRY_SLICE_OFFSETS = 10_000
 """Offsets that one turn of the expiry looks at, or a few more, so that no turn takes long."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorResult:
-    """Records to append, and replies to send once these records and all before them are committed."""
-
-    records: tuple[CoordinatorRecord, ...] = ()
-    replies: tuple[tuple[int, Reply], ...] = ()
-
-
 class GroupShard:
-    """Decides the requests of one coordinator partition.
-
-    The records of a result are applied already when the caller gets it. The caller appends them in order, and sends the
-    replies once they are committed. After a failed append, the caller drops the shard and loads a new one.
+    """Decides the requests of one coordinator partition, as a `CoordinatorShard`.
 
     `new_uuid` returns a fresh UUID as text. `other_shards_bytes` returns the bytes that other shards of the broker
     take. `next_due_ms` (None: never) is on the monotonic clock; it may change with each call.
@@ -62,9 +51,12 @@ class GroupShard:
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def load(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Applies records of a snapshot, then of the log, in order. Skips records of other kinds and formats."""
-        self.apply(records)
+    def apply(self, records: Iterable[CoordinatorRecord]) -> None:
+        """Applies records in order: the only way in which hard state changes. Skips records of other kinds and formats.
+
+        A load applies the records of a snapshot, then those of the log.
+        """
+        self.state.log_state.apply(records)
 
     def on_loaded(self, now: Now) -> None:
         """Builds the groups once all records are loaded. Each member gets a fresh session.
@@ -83,13 +75,9 @@ class GroupShard:
                 self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
         self._schedule_expiry(now)
 
-    def apply(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Applies records: the only way in which hard state changes."""
-        self.state.log_state.apply(records)
-
-    def snapshot(self) -> list[CoordinatorRecord]:
-        """Returns the hard state as the fewest records that give it."""
-        return list(self.state.log_state.snapshot())
+    def snapshot(self) -> Iterator[list[CoordinatorRecord]]:
+        """Yields the hard state as the fewest records that give it, one group at a time."""
+        return self.state.log_state.snapshot()
 
     @property
     def log_state(self) -> LogState:
@@ -98,7 +86,7 @@ class GroupShard:
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
-    def decide(self, request: Request, now: Now, token: int) -> CoordinatorResult:
+    def decide(self, request: Request, now: Now, token: int = UNAWAITED) -> CoordinatorResult[Reply, Event]:
         """Decides a request. The reply for `token` is in this result or in a later one.
 
         A reply holds once the records of its result are committed.
@@ -121,16 +109,17 @@ class GroupShard:
                 decision.reply(token, handle_delete_offsets(decision, request))
             case requests.TopicsDeleted():
                 delete_topic_offsets(decision, request.topics)
-                decision.reply(token, requests.DeleteReply(Code.NONE))
+            case requests.LowerOffsets():
+                lower_offsets(decision, request.offsets)
             case requests.DescribeGroup():
                 decision.reply(token, handle_describe_group(self.state.groups, request))
             case requests.ListGroups():
                 decision.reply(token, handle_list_groups(self.state.groups.values(), request))
             case requests.DeleteGroup():
                 decision.reply(token, handle_delete_group(decision, request))
-        return CoordinatorResult(tuple(decision.records), tuple(decision.replies))
+        return decision.result()
 
-    def due(self, now: Now) -> CoordinatorResult:
+    def due(self, now: Now) -> CoordinatorResult[Reply, Event]:
         """Handles all deadlines that have come."""
         decision = Decision(self.state, now)
         for kind, name, member_id in self.state.deadlines.pop_due(now.mono_ms):
@@ -144,7 +133,7 @@ class GroupShard:
                 on_join_timeout(decision, group)
             elif kind == SYNC:
                 on_sync_timeout(decision, group)
-        return CoordinatorResult(tuple(decision.records), tuple(decision.replies))
+        return decision.result()
 
     @property
     def next_due_ms(self) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster import audit
 from tests.sim.cluster.checkers import PartitionDump
 from tests.sim.cluster.senders import SimProducer
-from tiered.broker.group_coordinators import SNAPSHOT_SECONDS
+from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image

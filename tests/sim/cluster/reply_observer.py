@@ -49,7 +49,7 @@ class ReplyObserver:
     def is_coordinator(self, node: int) -> bool:
         """True if a broker considers itself the coordinator, ready or not."""
         known = self._run.world.hosts[node].node
-        return known is not None and bool(known.group_coordinators._led_partitions)
+        return known is not None and bool(known.group_coordinators.host.led_partitions)
 
     def _on_reply(self, request: Message, answer: Message, node: int | None, before: Any, requested_ns: int) -> None:
         """Checks a reply to any client."""

@@ -405,7 +405,7 @@ class ClusterRun:
             for held in node.hosted_replicas.list_replicas():
                 if isinstance(held, FollowerReplica) and self.model.is_modelled(held.partition_id):
                     self.model.copies_of(held.partition_id).on_follower_watermark(host.node_id, held.high_watermark)
-            for place in node.group_coordinators._led_partitions.values():
+            for place in node.group_coordinators.host.led_partitions.values():
                 for broken in place.coordinator.shard.find_violations() if place.coordinator is not None else ():
                     self.findings.report("groups", f"{host.process}: {broken}")
         self.failover_checker.check()

@@ -22,8 +22,8 @@ from tests.sim.groups import (
     wait_groups_loaded,
 )
 from tests.sim.harness.machine import SimMachine
-from tiered.broker.group_coordinators import partition_of
 from tiered.cold.layout import manifest_key
+from tiered.coordinator.routing import partition_of
 from tiered.errors import Code
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.partition_report import explain
@@ -310,8 +310,8 @@ def test_fenced_coordinator_loses_no_commit_of_its_successor() -> None:
         site.node, fresh = frozen, site.node
         for offset in (12, 13, 14):
             await commit(site, G, offset)
-            keeping = frozen.group_coordinators._snapshotter
-            await keeping.save_changed(list(frozen.group_coordinators._led_partitions.values()))
+            keeping = frozen.group_coordinators.host.snapshotter
+            await keeping.save_changed(list(frozen.group_coordinators.host.led_partitions.values()))
         assert len({name.epoch for name in snapshots(site, P)}) == 2
         site.node, site.machine = fresh, first
         await site.crash(first.kill)

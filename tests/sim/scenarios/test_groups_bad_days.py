@@ -21,8 +21,8 @@ from tests.sim.groups import (
     sync,
     wait_groups_loaded,
 )
-from tiered.broker.group_coordinators import partition_of
 from tiered.controller.requests import DeleteTopic
+from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC

@@ -6,6 +6,7 @@ Decisions, and changes that it loads from its log, wait for the in-sync replicas
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -14,20 +15,33 @@ from typing import Any
 import pytest
 
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
+from tiered.broker.group_coordinators import GroupObserver
+from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
-from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorCounters, CoordinatorRuntime
+from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime
 from tiered.coordinator.snapshot import BATCH_RECORDS
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
+from tiered.coordinator.snapshot_store import PreviousSnapshot
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.requests import CommitOffsets, FetchOffsets, FetchOffsetsReply, PartitionOffset, Reply
+from tiered.groups.requests import (
+    CommitOffsets,
+    FetchOffsets,
+    FetchOffsetsReply,
+    JoinGroup,
+    PartitionOffset,
+    Reply,
+    Request,
+)
 from tiered.groups.shard import GroupShard
 from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
+JOIN = JoinGroup(
+    "h", "", None, "c", "/127.0.0.1", 30_000, 30_000, "consumer", (("range", b""),), member_id_required=False
+)
 NOTHING = PreviousSnapshot(None, None, ())
 
 
@@ -36,7 +50,7 @@ def commits(offset: int) -> CommitOffsets:
 
 
 def shard() -> GroupShard:
-    return GroupShard(GroupSettings(), lambda: "id")
+    return GroupShard(GroupSettings(initial_rebalance_delay_ms=0), lambda: "id")
 
 
 @dataclass
@@ -45,7 +59,7 @@ class Desk:
 
     rig: ReplicationRig
     replica: LeaderReplica
-    coordinator: CoordinatorRuntime
+    coordinator: CoordinatorRuntime[GroupShard, Request, Reply]
     failed: list[Refused]
 
     def copied(self) -> None:
@@ -71,10 +85,10 @@ def told(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
         replica = await rig.brokers[1].lead(0, [1, FOLLOWER])
         failed: list[Refused] = []
         tasks: list[asyncio.Task[None]] = []
-        coordinator = CoordinatorRuntime(
-            replica, shard(), rig.clock, CoordinatorCounters(),
+        coordinator = CoordinatorRuntime[GroupShard, Request, Reply](
+            replica, shard(), rig.clock, GroupObserver(),
             spawn=lambda work: tasks.append(asyncio.get_running_loop().create_task(work)),
-            on_deadline_changed=lambda _: None, on_failed=failed.append,
+            on_deadline_advanced=lambda _: None, on_failed=failed.append,
         )  # fmt: skip
         await scenario(Desk(rig, replica, coordinator, failed))
         for task in tasks:
@@ -148,6 +162,22 @@ def test_replies_leave_in_the_order_of_the_log() -> None:
         assert order == [0, 1, 2, 3]
 
     told(scenario)
+
+
+def test_generation_is_logged_with_its_group_if_a_caller_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(desk: Desk) -> None:
+        desk.ask(commits(5))
+        joining, _ = desk.coordinator.submit(JOIN)
+        await asyncio.sleep(0.1)
+        desk.coordinator.run_due()
+        desk.coordinator.cancel_request(joining)
+        desk.copied()
+        await asyncio.sleep(0.1)
+
+    with caplog.at_level(logging.INFO):
+        told(scenario)
+    (line,) = [each.message for each in caplog.records if "starts a generation" in each.message]
+    assert line == "group starts a generation group=h generation=1 members=1 assignor=range"
 
 
 def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
@@ -224,7 +254,7 @@ def test_new_coordinator_waits_until_its_log_is_committed() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         fresh = shard()
         loading = asyncio.ensure_future(load_shard(desk.replica, fresh, images, NOTHING, desk.rig.clock))
         await asyncio.sleep(1)
@@ -241,7 +271,7 @@ def test_log_whose_end_too_few_replicas_have_is_not_served() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = CoordinatorSnapshotStore(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         with pytest.raises(Refused) as refused:
             await load_shard(desk.replica, shard(), images, NOTHING, desk.rig.clock)
         assert refused.value.code is Code.REQUEST_TIMED_OUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.snapshot import (
     BATCH_BYTES,
     SnapshotChoice,
@@ -13,18 +14,17 @@ from tiered.coordinator.snapshot import (
     decode_snapshot,
     encode_batches,
     encode_snapshot,
-    parse_key,
 )
 from tiered.errors import Code, Corrupt, Refused
-from tiered.groups.records import CoordinatorRecord
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
+from tiered.shard import CoordinatorRecord
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAA"), 7)
 
 
 def name(epoch: int, offset: int) -> SnapshotName:
-    return SnapshotName(PID, epoch, offset)
+    return SnapshotName(GROUP_SNAPSHOTS, PID, epoch, offset)
 
 
 OLD, NEW = name(1, 50), name(1, 100)
@@ -57,9 +57,10 @@ def test_newest_usable_snapshot_is_chosen(
 
 def test_key_has_epoch_and_offset_and_sorts_like_snapshots() -> None:
     names = [name(9, 5), name(10, 4), name(10, 40)]
-    assert [parse_key(each.key) for each in names] == names
+    assert [GROUP_SNAPSHOTS.parse_key(each.key) for each in names] == names
     assert sorted(each.key for each in names) == [each.key for each in names]
-    assert parse_key("groups/x") is None and parse_key(NEW.key + "x") is None
+    for key in ("groups/x", NEW.key + "x", NEW.key.removeprefix("groups/")):
+        assert GROUP_SNAPSHOTS.parse_key(key) is None
 
 
 RECORDS = [CoordinatorRecord(b"k%d" % n, b"v%d" % n) for n in range(2500)]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.replication.rig import ReplicationRig, append_batch
+from tiered.broker.group_snapshots import GROUP_SNAPSHOTS, make_group_snapshot_store
 from tiered.config.settings import TopicConfig
 from tiered.coordinator.loader import load_shard
-from tiered.coordinator.snapshot import SnapshotName, parse_key
+from tiered.coordinator.snapshot import SnapshotName
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
-from tiered.coordinator.snapshotter import CoordinatorPartition, CoordinatorSnapshotter
+from tiered.coordinator.snapshotter import AnyPartition, CoordinatorSnapshotter
 from tiered.errors import Unavailable
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import CoordinatorRecord, OffsetValue, offset_record
+from tiered.groups.records import OffsetValue, offset_record
 from tiered.groups.shard import GroupShard
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.shard import CoordinatorRecord
 
 
 def record(offset: int) -> CoordinatorRecord:
@@ -24,12 +26,12 @@ def record(offset: int) -> CoordinatorRecord:
 
 def images(rig: ReplicationRig, node: int = 1) -> CoordinatorSnapshotStore:
     broker = rig.brokers[node]
-    return CoordinatorSnapshotStore(broker.store, broker.clock, broker.metrics)
+    return make_group_snapshot_store(broker.store, broker.clock, broker.metrics)
 
 
 def stored(rig: ReplicationRig) -> list[tuple[int, int]]:
     """(epoch, offset) of all snapshots in the bucket, in order."""
-    found = [name for key in rig.bucket.objects if (name := parse_key(key)) is not None]
+    found = [name for key in rig.bucket.objects if (name := GROUP_SNAPSHOTS.parse_key(key)) is not None]
     return sorted((name.epoch, name.offset) for name in found)
 
 
@@ -50,7 +52,7 @@ def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind
 
     async def scenario() -> None:
         replica = await led(rig)
-        place, keeping = CoordinatorPartition(replica), CoordinatorSnapshotter(images(rig))
+        place, keeping = AnyPartition(replica), CoordinatorSnapshotter(images(rig))
         await keeping.write(place, 2, [record(1)])
         await keeping.write(place, 4, [record(2)])
         rig.brokers[1].faults.rules.append(FaultRule(kind, ("put",), key="groups/"))
@@ -65,7 +67,7 @@ def test_newest_snapshot_and_the_one_before_it_stay() -> None:
     rig = small()
 
     async def scenario() -> None:
-        place, keeping = CoordinatorPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
+        place, keeping = AnyPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
         for offset in (2, 4, 6, 8):
             await keeping.write(place, offset, [record(offset)])
         assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
@@ -79,7 +81,8 @@ def test_leader_deletes_no_snapshot_of_a_later_one() -> None:
     async def scenario() -> None:
         replica, own = await led(rig), images(rig)
         names = [
-            SnapshotName(replica.partition_id, epoch, offset) for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))
+            SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, epoch, offset)
+            for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))
         ]
         for name in names:
             await own.write(name, [record(1)])
@@ -96,7 +99,7 @@ def test_log_that_ends_below_its_snapshot_starts_over_there() -> None:
 
     async def scenario() -> None:
         first = await led(rig)
-        await images(rig).write(SnapshotName(first.partition_id, 0, 10), [record(7)])
+        await images(rig).write(SnapshotName(GROUP_SNAPSHOTS, first.partition_id, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
         second = images(rig, 2)
         begun = await second.reconcile(hot, first.partition_id)
@@ -116,7 +119,7 @@ def test_gap_between_snapshot_and_log_is_reported() -> None:
     async def scenario() -> None:
         replica = await led(rig)
         own = images(rig)
-        name = SnapshotName(replica.partition_id, 0, 2)
+        name = SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)
         shard = GroupShard(GroupSettings(), lambda: "id")

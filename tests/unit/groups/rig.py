@@ -13,13 +13,12 @@ from typing import TypeVar
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.record_fields import I16, I32, encode_string
-from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
     DescribeGroup,
     DescribeGroupReply,
+    Event,
     FetchOffsets,
     FetchOffsetsReply,
     Heartbeat,
@@ -29,14 +28,15 @@ from tiered.groups.requests import (
     LeaveGroup,
     LeaveGroupReply,
     LeavingMember,
-    Now,
     PartitionOffset,
     Reply,
     Request,
     SyncGroup,
     SyncGroupReply,
 )
-from tiered.groups.shard import CoordinatorResult, GroupShard
+from tiered.groups.shard import GroupShard
+from tiered.record_fields import I16, I32, encode_string
+from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 
 R = TypeVar("R", bound=Reply)
 WALL = 1_700_000_000_000
@@ -70,6 +70,7 @@ class Rig:
         self.ms = 0
         self.log: list[CoordinatorRecord] = []
         self.replies: dict[int, Reply] = {}
+        self.events: list[Event] = []
         self._syncs: dict[int, SyncGroup] = {}
         self._assigned: dict[tuple[str, int, str], bytes] = {}
         self.shard = self._fresh(())
@@ -107,13 +108,17 @@ class Rig:
     def reload(self, *, through_image: bool = False) -> None:
         """Moves the coordinator: a new shard loads the log. Parked callers get no reply from it."""
         self.shard.cancel_all_requests()
-        self.shard = self._fresh(self.shard.snapshot() if through_image else self.log)
+        self.shard = self._fresh(self.snapshot() if through_image else self.log)
         self.check()
+
+    def snapshot(self) -> list[CoordinatorRecord]:
+        """Returns the snapshot of the shard, of all groups at once."""
+        return list(itertools.chain(*self.shard.snapshot()))
 
     def check(self) -> None:
         """Checks the rules that hold at any time."""
         assert self.shard.find_violations() == ()
-        for records in (self.log, self.shard.snapshot()):
+        for records in (self.log, self.snapshot()):
             replayed = LogState()
             replayed.apply(records)
             assert (replayed.groups, replayed.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
@@ -124,12 +129,13 @@ class Rig:
 
     def _fresh(self, records: Iterable[CoordinatorRecord]) -> GroupShard:
         shard = GroupShard(self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere)
-        shard.load(records)
+        shard.apply(records)
         shard.on_loaded(self.now)
         return shard
 
-    def _take(self, outcome: CoordinatorResult) -> None:
+    def _take(self, outcome: CoordinatorResult[Reply, Event]) -> None:
         self.log += outcome.records
+        self.events += outcome.events
         for token, reply in outcome.replies:
             assert token not in self.replies, "answered twice"
             self.replies[token] = reply

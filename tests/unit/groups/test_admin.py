@@ -74,7 +74,7 @@ def test_deleted_group_leaves_no_record(rig: Rig) -> None:
     rig.commit(first, generation, topic="u")
     rig.leave(first)
     assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NONE
-    assert not rig.shard.snapshot()
+    assert not rig.snapshot()
     assert (rig.committed(), rig.describe().state) == (NO_OFFSET, "Dead")
     rig.reload()
     assert rig.describe().state == "Dead"

@@ -37,7 +37,7 @@ def test_offset_of_a_simple_group_expires_after_its_last_commit(rig: Rig) -> Non
     assert (rig.committed("t"), rig.committed("u")) == (NO_OFFSET, 1)
     rig.pass_ms(50_000)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.snapshot()
+    assert not rig.snapshot()
 
 
 def test_offsets_of_an_empty_group_expire_from_its_becoming_empty(rig: Rig) -> None:
@@ -107,7 +107,7 @@ def test_empty_group_without_offsets_expires_at_the_next_check(rig: Rig) -> None
     assert rig.describe().state == "Empty"
     rig.pass_ms(CHECK)
     assert rig.describe().state == "Dead"
-    assert not rig.shard.snapshot()
+    assert not rig.snapshot()
 
 
 def test_group_with_an_issued_member_id_stays(rig: Rig) -> None:

@@ -178,7 +178,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(topic=TOPICS)
     def delete_topic(self, topic: str) -> None:
-        self.rig.told(TopicsDeleted((topic,)), DeleteReply)
+        self.rig.ask(TopicsDeleted((topic,)))
         self.offsets = {key: offset for key, offset in self.offsets.items() if key[1] != topic}
 
     @rule(group=GROUPS)

@@ -10,7 +10,6 @@ from tiered.errors import Corrupt
 from tiered.groups.log_state import LogState
 from tiered.groups.records import (
     NO_TIME,
-    CoordinatorRecord,
     GroupKey,
     GroupValue,
     MemberValue,
@@ -26,6 +25,7 @@ from tiered.groups.records import (
     read_key,
     read_offset,
 )
+from tiered.shard import CoordinatorRecord
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAEA"
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -13,6 +13,7 @@ from tiered.groups.records import GroupValue, MemberValue, OffsetValue, group_re
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
+    Event,
     Heartbeat,
     JoinGroup,
     JoinGroupReply,
@@ -20,7 +21,8 @@ from tiered.groups.requests import (
     Reply,
     SyncGroup,
 )
-from tiered.groups.shard import CoordinatorResult, GroupShard
+from tiered.groups.shard import GroupShard
+from tiered.shard import CoordinatorResult
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_leader_that_is_no_member_does_not_lead(rig: Rig) -> None:
     member = MemberValue("m", None, "c", "h", 60_000, 10_000, subscription("t"), b"")
     value = GroupValue("consumer", 1, "range", "gone", rig.now.wall_ms, (member,))
     shard = GroupShard(GroupSettings(), str)
-    shard.load([group_record(G, value)])
+    shard.apply([group_record(G, value)])
     shard.on_loaded(rig.now)
     assert shard.state.groups[G].leader == "m"
 
@@ -157,7 +159,7 @@ class Plain:
         self.rig.ms += 1_000
         self._take(self.shard.due(self.rig.now))
 
-    def _take(self, outcome: CoordinatorResult) -> None:
+    def _take(self, outcome: CoordinatorResult[Reply, Event]) -> None:
         self.answers.update(outcome.replies)
 
 

@@ -15,7 +15,6 @@ from tests.peer.wire import Wire
 from tests.unit.groups.rig import BOTH, Rig
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import CoordinatorRecord
 from tiered.groups.requests import (
     CommitOffsets,
     DeleteOffsets,
@@ -27,6 +26,7 @@ from tiered.groups.requests import (
     Request,
 )
 from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.shard import CoordinatorRecord
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -240,6 +240,6 @@ def test_offsets_of_a_deleted_topic_are_removed(rig: Rig) -> None:
     rig.commit(ids[0], generation)
     rig.commit(group="h", topic="t")
     rig.commit(group="h", topic="u")
-    rig.told(TopicsDeleted(("t", "unknown")), DeleteReply)
+    rig.ask(TopicsDeleted(("t", "unknown")))
     assert [rig.committed(), rig.committed(group="h"), rig.committed("u", group="h")] == [NO_OFFSET, NO_OFFSET, 1]
     assert rig.beat(ids[0], generation) is Code.NONE

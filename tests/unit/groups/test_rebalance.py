@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.groups.classic import REASON_MAX
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import GroupValue, read_group
-from tiered.groups.requests import JoinGroup, JoinGroupReply, LeavingMember, SyncGroupReply
+from tiered.groups.requests import GenerationStarted, JoinGroup, JoinGroupReply, LeavingMember, SyncGroupReply
 
 
 @pytest.fixture
@@ -248,3 +248,16 @@ def test_move_during_a_rebalance_restores_the_last_generation(rig: Rig) -> None:
     assert rig.beat(ids[1], generation) is Code.NONE
     assert rig.join(ids[0], protocols=RANGE) not in rig.replies
     assert rig.beat(ids[1], generation) is Code.REBALANCE_IN_PROGRESS
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_generation_with_members_is_one_event(rig: Rig) -> None:
+    (member,), generation = rig.stable()
+    assert rig.events == [GenerationStarted(G, generation, 1, "range")]
+    rig.join(member)
+    assert rig.events[1:] == [GenerationStarted(G, generation + 1, 1, "range")], "its only member asks for another one"
+    rig.join(member)
+    rig.leave(member)
+    assert len(rig.events) == 2, "a repeated join, and an empty group"

@@ -16,6 +16,7 @@ from typing import Any
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
 from tiered.broker.data_directory import DataDirectory
+from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.broker.isr_updater import IsrUpdater
 from tiered.broker.possible_losses import PossibleLosses
@@ -23,7 +24,6 @@ from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
@@ -75,7 +75,7 @@ class BrokerProcess:
             self.view, world, self.metrics,
             storage=ReplicaStorage(
                 broker.state, directory, broker.cold,
-                CoordinatorSnapshotStore(broker.store, broker.clock, self.metrics),
+                make_group_snapshot_store(broker.store, broker.clock, self.metrics),
             ),
             losses=losses, peers=cluster.peers,
             suspected_brokers=SuspectedBrokers(broker.clock, self.view, lambda node_id: None),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.broker.group_coordinators import partition_of
+from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import OFFSETS_TOPIC

@@ -1,0 +1,231 @@
+"""The host with a shard of counters: load on lead, requests that wait for the load, resignation, snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.coordinator.counters import SNAPSHOTS, Add, CounterRig, Raised, Read
+from tests.unit.replication.rig import TP
+from tiered.coordinator.host import SNAPSHOT_SECONDS
+from tiered.errors import Code, Refused
+from tiered.object_store.faulty import FaultKind, FaultRule
+
+ALONE = (1,)
+
+
+@pytest.fixture
+def rig() -> CounterRig:
+    return CounterRig()
+
+
+async def code_of(reply: asyncio.Future[int]) -> Code:
+    with pytest.raises(Refused) as refused:
+        await reply
+    return refused.value.code
+
+
+def stored(rig: CounterRig) -> list[tuple[int, int]]:
+    """(epoch, offset) of all snapshots in the bucket, in order."""
+    found = [name for key in rig.rig.bucket.objects if (name := SNAPSHOTS.parse_key(key)) is not None]
+    return sorted((name.epoch, name.offset) for name in found)
+
+
+async def lead_next(rig: CounterRig) -> None:
+    """Leads the partition under a later epoch, from what the log and the bucket have."""
+    rig.resign()
+    await rig.store.reconcile(rig.replica.log, rig.replica.partition_id)
+    rig.store.invalidate_listing()
+    await rig.lead(ALONE)
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+
+def test_new_partition_serves_at_once(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        assert rig.coordinator.shard.is_loaded
+
+    rig.run(scenario)
+
+
+def test_next_leader_loads_the_log(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        for amount in (1, 2, 4):
+            await rig.submit(Add("a", amount))
+        await lead_next(rig)
+        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert rig.host.count_loading() == 1
+        await rig.settle()
+        assert await rig.submit(Read("a")) == 7 and rig.coordinator.shard.is_loaded and rig.host.count_loading() == 0
+
+    rig.run(scenario)
+
+
+def test_next_leader_loads_the_snapshot_and_the_log_after_it(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        replica = await rig.lead(ALONE)
+        await rig.submit(Add("a", 1))
+        await rig.submit(Add("b", 2))
+        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+        assert stored(rig) == [(0, 2)] and replica.log_start_offset == 2
+        assert rig.host.snapshot_lag_seconds() == 0
+        await rig.submit(Add("b", 4))
+        await lead_next(rig)
+        await rig.settle()
+        assert rig.coordinator.shard.values == {"a": 1, "b": 6}
+
+    rig.run(scenario)
+
+
+def test_log_that_is_lost_is_loaded_from_the_snapshot(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        replica = await rig.lead(ALONE)
+        await rig.submit(Add("a", 3))
+        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+        rig.resign()
+        replica.log.truncate_fully_and_start_at(0, (), None)
+        start = await rig.store.reconcile(replica.log, replica.partition_id)
+        assert start.restart is not None and start.restart.offset == 1
+        await rig.lead(ALONE)
+        await asyncio.sleep(1)
+        assert await rig.submit(Read("a")) == 3
+
+    rig.run(scenario)
+
+
+def test_corrections_are_decided_before_the_first_request(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 1))
+        rig.kind.corrections = [Add("a", 10)]
+        await lead_next(rig)
+        await rig.settle()
+        assert await rig.submit(Read("a")) == 11
+
+    rig.run(scenario)
+
+
+def test_requests_without_caller_wait_for_the_load_and_are_decided_once(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 1))
+        rig.kind.may_correct.clear()
+        await lead_next(rig)
+        await rig.settle()
+        for _ in range(2):
+            rig.host.submit_unawaited(Add("a", 10))
+            rig.host.defer(Add("a", 100))
+        rig.kind.may_correct.set()
+        await rig.settle()
+        assert await rig.submit(Read("a")) == 111
+        rig.host.defer(Add("a", 1000))
+        rig.host.submit_unawaited(Add("a", 20))
+        assert await rig.submit(Read("a")) == 131, "a loaded shard needs no deferred request"
+
+    rig.run(scenario)
+
+
+def test_load_is_repeated_until_the_bucket_is_back(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 3))
+        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+        faults = rig.rig.brokers[1].faults
+        rig.replicas.has_clean_stop = False
+        faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), key=SNAPSHOTS.prefix, times=3))
+        await lead_next(rig)
+        await asyncio.sleep(0.3)
+        assert "its counters cannot be loaded" in rig.host.list_unserved()[str(TP)]
+        await asyncio.sleep(10)
+        assert await rig.submit(Read("a")) == 3 and rig.host.list_unserved() == {}
+        assert stored(rig)[-1] == (1, 1), "an earlier leader may delete the snapshot at which the log starts"
+
+    rig.run(scenario)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_partition_that_is_not_led_is_refused(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
+        rig.replicas.unopened_leaders.add(TP)
+        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
+
+    rig.run(scenario)
+
+
+def test_broker_without_controller_refuses_if_others_may_lead(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead()
+        rig.has_contact = False
+        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
+        await lead_next(rig)
+        await rig.settle()
+        assert await rig.submit(Read("a")) == 0
+
+    rig.run(scenario)
+
+
+def test_each_coordinator_replies_to_a_request_for_all(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        assert await rig.host.submit_to_each(Read("a")) == []
+        await rig.lead()
+        rig.submit(Add("a", 2))
+        reading = asyncio.ensure_future(rig.host.submit_to_each(Read("a")))
+        await rig.settle()
+        assert not reading.done()
+        rig.replicate()
+        assert await reading == [2]
+
+    rig.run(scenario)
+
+
+def test_leadership_that_ended_is_not_ended_twice(rig: CounterRig) -> None:
+    """A resignation of an earlier leadership leaves the coordinator of the next one alone."""
+
+    async def scenario() -> None:
+        earlier = await rig.lead(ALONE)
+        await lead_next(rig)
+        await rig.settle()
+        rig.host.on_resign(earlier)
+        assert await rig.submit(Add("a", 1)) == 1
+
+    rig.run(scenario)
+
+
+def test_load_ends_with_its_leadership(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 1))
+        rig.kind.corrections = [Add("a", 10)]
+        rig.kind.may_correct.clear()
+        await lead_next(rig)
+        await rig.settle()
+        end = rig.replica.log.end_offset
+        rig.resign()
+        rig.kind.may_correct.set()
+        await rig.settle()
+        assert rig.host.led_partitions == {} and rig.replica.log.end_offset == end
+        assert rig.kind.observer.events == [Raised("a", 1)]
+
+    rig.run(scenario)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_clean_stop_saves_what_no_snapshot_has(rig: CounterRig) -> None:
+    async def scenario() -> None:
+        await rig.lead(ALONE)
+        await rig.submit(Add("a", 3))
+        rig.host.refuse("the broker is stopping")
+        assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
+        await rig.host.save_final_snapshots()
+        assert stored(rig) == [(0, 1)]
+
+    rig.run(scenario)

@@ -1,0 +1,71 @@
+"""Corrections of committed offsets after a load (R5): partitions that lost records, and topics that are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.groups.rig import G, Rig
+from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitOffsetsReply,
+    LostOffset,
+    LowerOffsets,
+    OffsetLowered,
+    PartitionOffset,
+    TopicsDeleted,
+)
+
+ENDS = {("lost", 0): 10, ("lost", 1): 10, ("gone", 0): NO_TOPIC, ("gone", 1): NO_TOPIC}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def corrections(rig: Rig) -> OffsetCorrections:
+    return OffsetCorrections(rig.shard.log_state, lambda topic, partition: ENDS.get((topic, partition)))
+
+
+def commit(rig: Rig, group: str, *offsets: PartitionOffset) -> None:
+    rig.told(CommitOffsets(group, offsets), CommitOffsetsReply)
+
+
+def test_only_offsets_beyond_the_end_are_lowered(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("lost", 0, 11, 3, "metadata"), PartitionOffset("lost", 1, 10, 3))
+    commit(rig, "h", PartitionOffset("whole", 0, 99, 3))
+    found = corrections(rig)
+    assert [found.check_group(each) for each in (G, "h", "unknown")] == [2, 1, 0]
+    (request,) = found.requests()
+    assert request == LowerOffsets((LostOffset(G, "lost", 0, 10),))
+    rig.ask(request)
+    offsets = {partition: each for _, partition, each in rig.shard.log_state.iterate_offsets(G)}
+    lowered, kept = offsets[0], offsets[1]
+    assert (lowered.offset, lowered.leader_epoch, lowered.metadata) == (10, -1, "metadata")
+    assert (kept.offset, kept.leader_epoch) == (10, 3)
+    assert rig.events == [OffsetLowered(G, "lost", 0, 11, 10)]
+
+
+def test_offset_that_is_in_the_partition_by_now_is_not_lowered(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("lost", 0, 9))
+    records = len(rig.log)
+    rig.ask(LowerOffsets((LostOffset(G, "lost", 0, 10), LostOffset(G, "unknown", 0, 10))))
+    assert len(rig.log) == records and rig.events == []
+
+
+def test_offsets_of_topics_that_are_gone_are_removed(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("gone", 0, 1), PartitionOffset("gone", 1, 2), PartitionOffset("whole", 0, 3))
+    found = corrections(rig)
+    found.check_group(G)
+    assert found.requests() == [TopicsDeleted(("gone",))]
+    for request in found.requests():
+        rig.ask(request)
+    assert [topic for topic, _, _ in rig.shard.log_state.iterate_offsets(G)] == ["whole"]
+
+
+def test_shard_that_agrees_with_the_cluster_needs_no_request(rig: Rig) -> None:
+    commit(rig, G, PartitionOffset("lost", 0, 10), PartitionOffset("whole", 0, 3))
+    found = corrections(rig)
+    found.check_group(G)
+    assert found.requests() == []

@@ -1,0 +1,48 @@
+"""Corrections of committed offsets, once a shard is loaded, by the state of the cluster (R5).
+
+Partitions may have lost records, and topics may have been deleted, while no coordinator of the group was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiered.groups.log_state import LogState
+from tiered.groups.requests import LostOffset, LowerOffsets, TopicsDeleted
+
+NO_TOPIC = -1
+"""End of a partition whose topic does not exist any more."""
+
+
+class OffsetCorrections:
+    """The corrections of one shard.
+
+    `find_end` returns the log end of a partition that lost records, `NO_TOPIC` if there is no such topic, and None if
+    the offset can stay.
+    """
+
+    def __init__(self, log_state: LogState, find_end: Callable[[str, int], int | None]) -> None:
+        self._log_state = log_state
+        self._find_end = find_end
+        self._lost: list[LostOffset] = []
+        self._deleted_topics: dict[str, None] = {}
+
+    def check_group(self, group: str) -> int:
+        """Compares the offsets of one group with the cluster. Returns the number of these offsets."""
+        offsets = list(self._log_state.iterate_offsets(group))
+        for topic, partition, committed in offsets:
+            end = self._find_end(topic, partition)
+            if end == NO_TOPIC:
+                self._deleted_topics[topic] = None
+            elif end is not None and committed.offset > end:
+                self._lost.append(LostOffset(group, topic, partition, end))
+        return len(offsets)
+
+    def requests(self) -> list[LowerOffsets | TopicsDeleted]:
+        """Returns the requests that make the corrections."""
+        found: list[LowerOffsets | TopicsDeleted] = []
+        if self._lost:
+            found.append(LowerOffsets(tuple(self._lost)))
+        if self._deleted_topics:
+            found.append(TopicsDeleted(tuple(self._deleted_topics)))
+        return found
