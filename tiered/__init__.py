@@ -14,6 +14,7 @@ Files at this level are words, which every package may use:
   deadlines      a heap of named deadlines that can move
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
+~ fair_slots     a bounded number of slots for expensive work, taken in turn by its owners
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
 ~ subtask        work in its own task, whose error never hides a cancellation
 

@@ -63,6 +63,12 @@ def test_invalid_topic_is_refused_with_a_reason(tmp_path: Path) -> None:
             ({"topic_name": "n", "configs": [{"name": "no.such", "value": "1"}]}, 400, 40002, "no.such"),
             ({"topic_name": "n", "configs": [{"name": "segment.bytes", "value": "x"}]}, 400, 40002, "segment.bytes"),
             ({"topic_name": "n", "configs": [{"name": "cleanup.policy", "value": "compact"}]}, 400, 40002, "compact"),
+            (
+                {"topic_name": "n", "configs": [{"name": "retention.ms", "value": " " * 40_000 + "1"}]},
+                400,
+                40002,
+                "32767",
+            ),
             ({"topic_name": "n", "configs": {"a": 1}}, 422, 422, "configs"),
             ({"topic_name": "n", "validate_only": 1}, 422, 422, "validate_only"),
         ):

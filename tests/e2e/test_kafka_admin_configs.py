@@ -118,6 +118,21 @@ def test_broker_shows_its_settings_under_kafkas_names(tmp_path: Path) -> None:
     run(tmp_path, scenario, num_partitions=7)
 
 
+def test_list_cannot_grow_beyond_the_limit_of_a_value(tmp_path: Path) -> None:
+    """The metadata log keeps every value."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t")
+        client, name = await site.client(), "leader.replication.throttled.replicas"
+        first, second = (",".join(f"{n}:1" for n in range(start, start + 3_000)) for start in (1_000, 4_000))
+        assert await change_configs(client, TOPIC, "t", (name, APPEND, first)) == (0, None)
+        code, why = await change_configs(client, TOPIC, "t", (name, APPEND, second))
+        assert code == Code.INVALID_CONFIG.number and "at most 32767 bytes" in (why or "")
+        assert (await describe_one(client, TOPIC, "t", name)).value == first
+
+    run(tmp_path, scenario)
+
+
 def test_repeated_resource_is_described_once(tmp_path: Path) -> None:
     """Otherwise a small request could get a reply of any size."""
 

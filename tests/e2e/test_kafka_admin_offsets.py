@@ -7,6 +7,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
+from unittest.mock import patch
+
+import pytest
 
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
@@ -38,6 +41,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tiered_api.kafka.server.handlers import describe_producers
 
 LATEST, EARLIEST, NEWEST, LOCAL, COLD, PENDING = range(-1, -7, -1)
 NOWHERE = (0, -1, -1, -1)
@@ -178,10 +182,28 @@ def test_lookup_in_a_silent_bucket_times_out_and_delays_no_other(tmp_path: Path)
 
 async def epoch_end_offsets(client: RawClient, *epochs: int, current: int = -1) -> list[tuple[int, int, int]]:
     """Returns (error code, epoch, end offset) of each epoch of partition t-0."""
-    asked = [OffsetForLeaderPartition(0, current, epoch) for epoch in epochs]
-    request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", asked)])
-    answer = await client.ask(request, 4, OffsetForLeaderEpochResponse)
-    return [(each.error_code, each.leader_epoch, each.end_offset) for each in answer.topics[0].partitions]
+    found = []
+    for epoch in epochs:
+        asked = [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, current, epoch)])]
+        reply = await client.ask(OffsetForLeaderEpochRequest(-1, asked), 4, OffsetForLeaderEpochResponse)
+        (each,) = reply.topics[0].partitions
+        found.append((each.error_code, each.leader_epoch, each.end_offset))
+    return found
+
+
+def test_partition_named_twice_has_no_epoch_end(tmp_path: Path) -> None:
+    """Otherwise a small request could make the broker look up the same partition very often."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t", 2)
+        first, second = (OffsetForLeaderPartition(number, -1, 0) for number in range(2))
+        asked = [OffsetForLeaderTopic("t", [first, second]), OffsetForLeaderTopic("t", [first])]
+        reply = await (await site.client()).ask(OffsetForLeaderEpochRequest(-1, asked), 4, OffsetForLeaderEpochResponse)
+        (topic,) = reply.topics
+        codes = {each.partition: each.error_code for each in topic.partitions}
+        assert codes == {0: Code.INVALID_REQUEST.number, 1: 0} and len(topic.partitions) == 2
+
+    run(tmp_path, scenario)
 
 
 def test_epoch_ends_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
@@ -238,6 +260,27 @@ def test_every_producer_gets_its_own_id(tmp_path: Path) -> None:
         assert len(set(seen)) == len(seen) and min(seen) >= 0
 
     asyncio.run(run_broker())
+
+
+def test_others_have_turns_while_producers_are_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe_producers, "BETWEEN_TURNS", 5)
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t", 6)
+        for partition in range(6):
+            replica = site.node.leader_replica("t", partition)
+            for producer in range(4):
+                records = [(1_000, None, b"v", ())]
+                data = encode_batch(records, producer_id=producer, producer_epoch=0, base_sequence=0)
+                await replica.append(bytearray(data))
+        client, turns = await site.client(), site.server.context.turns
+        with patch.object(turns, "wait_turn", wraps=turns.wait_turn) as waited:
+            asked = DescribeProducersRequest([TopicRequest("t", list(range(6)))])
+            (topic,) = (await client.ask(asked, 0, DescribeProducersResponse)).topics
+        assert [len(each.active_producers) for each in topic.partitions] == [4] * 6
+        assert waited.await_count == 2 + 5, "before and after the request, and between partitions"
+
+    run(tmp_path, scenario)
 
 
 def test_producers_and_log_sizes_are_described(tmp_path: Path) -> None:

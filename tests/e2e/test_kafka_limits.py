@@ -18,6 +18,7 @@ from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, 
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server import server
+from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 MIB = 1 << 20
@@ -72,6 +73,52 @@ def test_address_with_few_connections_replaces_an_idle_one(tmp_path: Path, monke
         assert await turned_away.read_to_end() == b"", "it has as many as anybody"
 
     run(tmp_path, scenario, max_connections=6)
+
+
+def test_address_with_few_connections_replaces_the_longest_waiting_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting fetches of a few addresses excluded all other clients."""
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        crowd: list[RawClient] = []
+        for number in range(8):
+            crowd.append(await site.client(f"127.0.0.{2 + number % 2}"))
+            await crowd[-1].send(crowd[-1].frame(fetch((replica, 0), wait_ms=60_000), 12))
+            await wait_until(lambda: site.server.pending_requests == len(crowd))
+        others = []
+        for number in range(4):
+            others.append(await site.client(f"127.0.0.{10 + number}"))
+            assert await hello(others[-1]) == 0
+            await others[-1].send(others[-1].frame(fetch((replica, 0), wait_ms=60_000), 12))
+            await wait_until(lambda: site.server.pending_requests == 8)
+        assert [await client.read_to_end() for client in crowd[:4]] == [b""] * 4, "these waited longest"
+        assert site.count_refusals("crowded_out") == 4 and site.count_refusals("too_many") == 0
+        turned_away = await site.client("127.0.0.10")
+        assert await turned_away.read_to_end() == b"", "no address has two connections more"
+        assert site.count_refusals("too_many") == 1
+
+    run(tmp_path, scenario, max_connections=8)
+
+
+def test_waiting_connection_of_a_broker_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.0)
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        crowd = [await site.client() for _ in range(3)]
+        for client in crowd:
+            await client.send(client.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == 3)
+        for connection in site.server.connections:
+            connection.oldest_slot.api_key = FOLLOWER_FETCH
+        late = await site.client("127.0.0.2")
+        assert await late.read_to_end() == b""
+        assert site.count_refusals("too_many") == 1 and site.server.pending_requests == 3
+
+    run(tmp_path, scenario, max_connections=3)
 
 
 def test_connection_without_a_request_is_closed_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

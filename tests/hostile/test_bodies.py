@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tiered.records.batch import encode_batch
 from tiered_api.http.exchange import media_types
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
@@ -41,6 +42,44 @@ def test_gzip_bodies_of_many_members_or_empty_ones_are_refused(tmp_path: Path) -
                     for _ in range(3)
                 ]
                 assert set(await asyncio.gather(*calls)) <= {status, 503}
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_bodies_of_many_small_batches_are_refused(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        batch = encode_batch([(0, None, b"", ())])
+        body = batch * (scale(8, 60) * MIB // len(batch))
+        most = batch * 10_000
+        async with to.attack("bodies of small batches", memory=300):
+            for _ in range(scale(3, 10)):
+                for data, status in ((body, 413), (most, 200)):
+                    path = "/topics/t/partitions/0/records"
+                    assert (
+                        await asyncio.to_thread(ask, to, "POST", path, data, Content_Type=media_types.BINARY) == status
+                    )
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_long_setting_values_are_refused(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        (cluster,) = to.served.ask("GET", "/v3/clusters")[1]["data"]
+        topics = f"/v3/clusters/{cluster['cluster_id']}/topics"
+        value = ",".join(["1:1"] * 750_000)
+        configs = [{"name": "leader.replication.throttled.replicas", "value": value}]
+        async with to.attack("long values of settings", memory=150):
+            for n in range(scale(3, 30)):
+                for path, body in (
+                    (topics, {"topic_name": f"n{n}", "configs": configs}),
+                    (f"{topics}/t/configs:alter", {"data": configs}),
+                ):
+                    status, told = await asyncio.to_thread(to.served.ask, "POST", path, body)
+                    assert status == 400 and "32767" in told["message"], told
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))

@@ -11,6 +11,7 @@ from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import produce
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 
@@ -51,6 +52,26 @@ def test_idle_connections_leave_room_for_others(tmp_path: Path) -> None:
     places = scale(60, 1_000)
     settings = {"max_connections": places, "max_connections_per_ip": places, "tiered_http_connections_max": places}
     with attacked_broker(tmp_path / "data", **settings) as to:
+        asyncio.run(scenario(to))
+
+
+def test_connections_waiting_in_a_fetch_leave_room_for_others(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        wanted = [FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0)])]
+        request = FetchRequest(max_wait_ms=290_000, min_bytes=1, max_bytes=100, topics=wanted)
+        async with to.attack("waiting connections", memory=80):
+            for n in range(places):
+                client = await to.client(f"127.0.0.{2 + n % 4}")
+                await client.send(client.frame(request, 11))
+            await asyncio.sleep(1.5)  # only who waits for a second gives way
+            for host in range(20, 25):
+                late = await to.client(f"127.0.0.{host}")
+                answer = await late.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
+                assert answer.error_code == 0
+
+    places = scale(60, 1_000)
+    with attacked_broker(tmp_path / "data", max_connections=places, max_connections_per_ip=places) as to:
         asyncio.run(scenario(to))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import random
 import struct
 import time
 from pathlib import Path
@@ -15,7 +16,8 @@ from tiered.errors import Code
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
-from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -108,6 +110,57 @@ def test_false_headers_make_time_lookups_open_few_batches(tmp_path: Path) -> Non
                 assert status in (200, 400, 404, 503)
 
     with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_huge_index_interval_does_not_make_fetches_slow(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        sparse = [CreatableTopicConfig("index.interval.bytes", "2147483647")]
+        await to.create(CreatableTopic("t", 1, 1, configs=sparse))
+        body = bytes(encode_batch([(now_ms(), None, b"", ())])) * 10_000
+        bodies = scale(5, 150)
+        for _ in range(bodies):
+            connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=60)
+            headers = {"Content-Type": "application/octet-stream"}
+            connection.request("POST", "/topics/t/partitions/0/records", body, headers)
+            assert connection.getresponse().status == 200
+            connection.close()
+        async with to.attack("fetches without an index", memory=60):
+            client = await to.client()
+            for n in range(scale(20, 200)):
+                part = FetchPartition(partition=0, fetch_offset=bodies * 10_000 - 5 - n, partition_max_bytes=100)
+                wanted = [FetchTopic(topic="t", partitions=[part])]
+                request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=100, topics=wanted)
+                reply = await client.ask(request, 11, FetchResponse)
+                assert reply.responses[0].partitions[0].error_code == 0
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def test_waiting_time_lookups_take_no_memory_and_others_get_their_turn(tmp_path: Path) -> None:
+    async def scenario(to: AttackedBroker) -> None:
+        count, now = scale(8, 32), now_ms()
+        await to.create(CreatableTopic("t", count, 1), CreatableTopic("honest", 1, 1))
+        client = await to.client()
+        noise = random.Random(1).randbytes(690_000)
+        records = [(now - 5000, None, noise, ()), (now - 5000, None, bytes(60_000_000), ()), (now, None, b"", ())]
+        big = bytearray(encode_batch(records, codec=Codec.GZIP))
+        for number in range(count):
+            assert await produce(client, "t", (number, big)) == [0]
+        lines = [(now, None, noise[n * 100 : n * 100 + 100], ()) for n in range(300)]
+        assert await produce(client, "honest", (0, bytearray(encode_batch(lines, codec=Codec.ZSTD)))) == [0]
+        wanted = [ListOffsetsPartition(number, -1, now) for number in range(count)]
+        async with to.attack("look-ups by time that wait", memory=250):
+            for _ in range(scale(20, 40)):
+                crowd = await to.client()
+                await crowd.send(crowd.frame(ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), 5))
+            honest = await to.client("127.0.0.9")
+            request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("honest", [ListOffsetsPartition(0, -1, now - 100)])])
+            answer = await honest.ask(request, 5, ListOffsetsResponse)
+            assert [(each.error_code, each.offset) for each in answer.topics[0].partitions] == [(0, 0)]
+
+    with attacked_broker(tmp_path / "data", stop_seconds=60) as to:
         asyncio.run(scenario(to))
 
 

@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import MIB, Chunk
@@ -21,6 +22,7 @@ from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.fair_slots import FairSlots
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
@@ -40,6 +42,9 @@ DEPTH_OF_ITERATE = 4
 
 LOOKUP_BYTES = 64 * MIB
 """Limit on the bytes that a look-up by time reads for nothing: it then returns the position that it has reached."""
+LOOKUPS_MAX = 8
+"""Limit on the look-ups by time at once: each holds a chunk in memory."""
+LOOKUPS_WAITING_MAX = 2_000
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -63,6 +68,7 @@ class ColdReader:
         self._manifests = manifests
         self._window_bytes = window_bytes
         self._cache = cache
+        self._lookup_slots = FairSlots(LOOKUPS_MAX, LOOKUPS_WAITING_MAX)
         self._clock = clock
         self._streams: OrderedDict[tuple[PartitionId, int], tuple[ColdStream, float]] = OrderedDict()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -158,8 +164,10 @@ class ColdReader:
         The result is exact unless too many batch headers are false (`hot/time_lookup.py`). Raises `Unavailable` and
         `Corrupt`. After a failure it pauses as `read` does.
         """
-        with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
-            return await self._find_by_time(partition_id, timestamp, manifest, lookups or TimeLookups())
+        lookups = lookups or TimeLookups()
+        async with self._lookup_slots.take(lookups.owner):
+            with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
+                return await self._find_by_time(partition_id, timestamp, manifest, lookups)
 
     async def _find_by_time(
         self, partition_id: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
@@ -334,18 +342,29 @@ async def _find_in_stream(
 ) -> tuple[int, int, int] | None:
     """Returns the first record of a stream with a timestamp >= `timestamp` and an offset >= `start`, or None.
 
-    After `LOOKUP_BYTES` it returns the first offset of the batch that it has reached.
+    After `LOOKUP_BYTES`, or when the headers of the request are used up, it returns the first offset of the batch that
+    it has reached.
     """
-    bytes_left = LOOKUP_BYTES
+    bytes_left, headers_left = LOOKUP_BYTES, lookups.headers.begin_step()
     while (piece := await stream.next_batches(MIB)) is not None:
         for batch in piece.batches:
             bytes_left -= batch.size
-            if batch.last_offset < start or (batch.max_timestamp < timestamp and bytes_left > 0):
+            headers_left -= 1
+            may_open = bytes_left > 0 and headers_left > 0
+            if batch.last_offset < start or (batch.max_timestamp < timestamp and may_open):
                 continue
+            lookups.headers.end_step(headers_left)
             at = batch.position - piece.batches[0].position
-            data = memoryview(piece.data)[at : at + batch.size] if bytes_left > 0 else None
-            candidate = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
+            read = partial(_take_first, memoryview(piece.data)[at : at + batch.size]) if may_open else None
+            candidate = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
             found = await lookups.find_in_batch(candidate, timestamp, start)
             if found is not None:
                 return (*found, batch.leader_epoch)
+            headers_left = lookups.headers.begin_step()
+        await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between two pieces
+    lookups.headers.end_step(headers_left)
     return None
+
+
+def _take_first(data: memoryview, size: int) -> memoryview:
+    return data[:size]

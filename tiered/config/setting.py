@@ -16,6 +16,10 @@ from tiered.errors import Code, Refused
 Value = int | float | bool | str | tuple[str, ...]
 T = TypeVar("T", bound=Value)
 TRUE_FALSE = {"true": True, "false": False}
+VALUE_BYTES_MAX = 32_767
+"""Limit on the bytes of a value that is set while brokers run, as in Kafka: the metadata log keeps it as text."""
+QUOTED_MAX = 200
+"""Limit on the characters of a name or value in an error message."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class SettingRow:
 
     def refuse(self, value: str, why: str = "") -> Refused:
         """Returns the error for a value: the setting, the value, and the reason or what is allowed."""
-        return Refused(Code.INVALID_CONFIG, f"{self.name}={value}: {why or 'it must be ' + self.allowed}")
+        return Refused(Code.INVALID_CONFIG, f"{self.name}={shorten(value)}: {why or 'it must be ' + self.allowed}")
 
     def _parse_number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name
@@ -130,9 +134,24 @@ def rows(table: type[Any]) -> dict[str, SettingRow]:
 
 def unknown_setting(name: str, known: Iterable[str], what: str) -> Refused:
     """Returns the error for an unknown name, with the most similar known one."""
+    name = shorten(name)
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return Refused(Code.INVALID_CONFIG, f"{name}: unknown {what} setting{hint}")
+
+
+def shorten(text: str) -> str:
+    """Returns a name or value as error messages quote it."""
+    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
+
+
+def check_lengths(values: Mapping[str, str | None]) -> None:
+    """Refuses a value that is longer than the metadata log may keep. None stands for the default."""
+    for name, value in values.items():
+        if value is not None and len(value.encode()) > VALUE_BYTES_MAX:
+            raise Refused(
+                Code.INVALID_CONFIG, f"{shorten(name)}: the value must have at most {VALUE_BYTES_MAX} bytes of text"
+            )
 
 
 def text_of(value: Value) -> str:

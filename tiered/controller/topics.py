@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tiered.config.setting import check_lengths
 from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
@@ -76,6 +77,7 @@ class Topics:
         names.check_collision(request.name)
         configs = {**request.configs, **internal_topic_configs(request.name, self.settings)}
         if configs:
+            check_lengths(configs)
             TopicConfig.from_strings(configs, defaults=defaults)
         assignments = self._assignments(request, number)
         if not self._is_default_internal(request.name, len(assignments)):

@@ -24,7 +24,7 @@ from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
-from tiered.hot.segment_index import CandidateBatch, SegmentIndex
+from tiered.hot.segment_index import CandidateBatch, HeaderBudget, SegmentIndex
 from tiered.hot.segment_view import LogSegmentData, SegmentView, build_segment_data
 from tiered.hot.segments import find_segment_number, is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
@@ -430,13 +430,13 @@ class DiskLog:
             return None
         return self._reader.read(offset, max_bytes, limit)
 
-    def find_batch_by_time(self, timestamp: int, offset: int) -> CandidateBatch | None:
+    def find_batch_by_time(self, timestamp: int, offset: int, headers: HeaderBudget) -> CandidateBatch | None:
         """Returns the first batch that ends at or after `offset` and whose header names a timestamp of at least
         `timestamp` (ms).
 
         This is one step of a look-up by time (`time_lookup.py`).
         """
-        return self._index.find_batch_by_time(self._writer.segments, timestamp, offset)
+        return self._index.find_batch_by_time(self._writer.segments, timestamp, offset, headers)
 
     @property
     def max_timestamp(self) -> int:

@@ -17,6 +17,9 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 RELATIVE_MAX = 2**31 - 1
 """Limit on the offsets and on the bytes of a segment."""
+INTERVAL_MAX = 64 << 10
+"""Limit on the interval in effect, whatever a topic sets. A look-up walks the batch headers between two entries, on the
+event loop, so the interval bounds the look-up."""
 
 _OFFSET_OF = struct.Struct(">i")
 _POSITION_OF = struct.Struct(">4xi")
@@ -43,7 +46,7 @@ class IndexBuilder:
 
     def __init__(self, base_offset: int, interval: int, offsets: Buffer = b"", times: Buffer = b"") -> None:
         self.base_offset = base_offset
-        self.interval = interval
+        self.interval = min(interval, INTERVAL_MAX)
         self.offsets = bytearray(offsets)
         self.times = bytearray(times)
         self.unindexed_bytes = 0

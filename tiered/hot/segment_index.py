@@ -7,32 +7,56 @@ Indexes of a closed segment are mapped read-only. They are used only if their le
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.index import IndexBuilder, lookup_offset, lookup_position, lookup_timestamp
+from tiered.hot.index import INTERVAL_MAX, IndexBuilder, lookup_offset, lookup_position, lookup_timestamp
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import IndexChecksums, Segment
 from tiered.metrics import Metrics
 from tiered.ports import Buffer
+from tiered.records.model import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
 MAPPED_MAX = 4
 """Limit on the closed segments of one log whose indexes stay mapped."""
 HEADERS_MAX = 20_000
-"""Headers that one step of a look-up by time reads: some milliseconds."""
+"""Limit on the headers that the look-ups by time of one request read beyond `INDEXED_HEADERS` for each step: some
+milliseconds."""
+INDEXED_HEADERS = INTERVAL_MAX // HEADER_BYTES + 1
+"""Headers that may lie between two index entries: any step of a look-up may read as many."""
+
+
+class HeaderBudget:
+    """Headers that the look-ups by time of one request may still read."""
+
+    def __init__(self) -> None:
+        self._left = HEADERS_MAX
+
+    def begin_step(self) -> int:
+        """Returns how many headers the next step may read."""
+        return INDEXED_HEADERS + self._left
+
+    def end_step(self, left: int) -> None:
+        """Takes off what a step has read, when `left` are left of what it was allowed."""
+        self._left = max(0, min(self._left, left))
 
 
 class CandidateBatch(NamedTuple):
-    """A batch whose header names a timestamp that is late enough. `data` is None if the look-up ended without reading
-    the batch."""
+    """A batch whose header names a timestamp that is late enough.
+
+    `read` returns the first bytes of the batch, as many as asked for, in any thread. It is None if the look-up ended
+    before the batch. So a look-up that waits keeps no batch in memory.
+    """
 
     base_offset: int
     last_offset: int
     max_timestamp: int
-    data: Buffer | None
+    size: int
+    read: Callable[[int], Buffer] | None
 
 
 class SegmentIndex:
@@ -95,14 +119,14 @@ class SegmentIndex:
         return end, next_offset
 
     def find_batch_by_time(
-        self, segments: Sequence[Segment], timestamp: int, start_offset: int
+        self, segments: Sequence[Segment], timestamp: int, start_offset: int, headers: HeaderBudget
     ) -> CandidateBatch | None:
         """Returns the first batch that ends at or after `start_offset` and whose header names a timestamp >=
         `timestamp`.
 
-        After `HEADERS_MAX` headers the look-up ends: it returns the batch that it has reached, without its bytes.
+        When `headers` are used up, the look-up ends: it returns the batch that it has reached, which is not to be read.
         """
-        left = HEADERS_MAX
+        left = headers.begin_step()
         for segment in segments:
             if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
                 continue
@@ -113,8 +137,10 @@ class SegmentIndex:
                 left -= 1
                 if batch.last_offset < start_offset or (batch.max_timestamp < timestamp and left > 0):
                     continue
-                data = self._files.log_file(segment.base_offset).pread(batch.position, batch.size) if left > 0 else None
-                return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, data)
+                headers.end_step(left)
+                read = partial(self._files.log_file(segment.base_offset).pread, batch.position) if left > 0 else None
+                return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
+        headers.end_step(left)
         return None
 
     def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:

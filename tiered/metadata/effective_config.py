@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.setting import SettingRow, unknown_setting
+from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
@@ -74,7 +74,7 @@ def apply_edits(
     default.
 
     With `replace`, settings in `current` that `edits` do not name return to the default. Raises `Refused` if words are
-    added to a setting that is no list.
+    added to a setting that is no list, or if a value is too long.
     """
     changed: dict[str, str | None] = dict.fromkeys(current) if replace else {}
     for name, edit in edits.items():
@@ -90,6 +90,7 @@ def apply_edits(
             changed[name] = ",".join(dict.fromkeys([*words, *edit.added]))
         else:
             changed[name] = edit
+    check_lengths(changed)
     return changed
 
 
@@ -98,6 +99,6 @@ def check_dynamic(configs: Mapping[str, str | None]) -> None:
     for key, value in configs.items():
         row = broker_rows().get(key)
         if row is None:
-            raise Refused(Code.INVALID_CONFIG, f"{key}: unknown broker setting")
+            raise Refused(Code.INVALID_CONFIG, f"{shorten(key)}: unknown broker setting")
         if not row.dynamic:
             raise row.refuse(value or "", "it is read at start only: set it where the broker is started")

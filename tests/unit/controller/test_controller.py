@@ -19,6 +19,7 @@ from tiered.metadata.changes import (
     NO_LEADER,
     BrokerConfigChanged,
     Change,
+    ListEdit,
     LossReported,
     PartitionChanged,
     TopicConfigChanged,
@@ -26,6 +27,10 @@ from tiered.metadata.changes import (
 )
 from tiered.metadata.effective_config import broker_settings
 from tiered.metadata.image import Image, PartitionImage, TopicImage
+
+THROTTLED = "leader.replication.throttled.replicas"
+LONG = ",".join(f"{n}:1" for n in range(6_000))
+"""Throttled replicas in more text than the metadata log keeps."""
 
 
 def controller(*brokers: int) -> Controller:
@@ -100,6 +105,11 @@ def test_illegal_names_and_paths_are_refused(name: str) -> None:
         (requests.CreateTopic("u", configs={"segment.bytes": "none"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={"no.such": "1"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={"cleanup.policy": "compact"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={THROTTLED: LONG}), Code.INVALID_CONFIG),
+        (requests.AlterTopicConfigs("t", {THROTTLED: LONG}), Code.INVALID_CONFIG),
+        (requests.AlterTopicConfigs("t", {THROTTLED: ListEdit(tuple(LONG.split(",")), ())}), Code.INVALID_CONFIG),
+        (requests.AlterBrokerConfigs(1, {"log.retention.ms": " " * 40_000 + "1"}), Code.INVALID_CONFIG),
+        (requests.AlterBrokerConfigs(1, {"x" * 40_000: "1"}), Code.INVALID_CONFIG),
         (requests.DeleteTopic("nope"), Code.UNKNOWN_TOPIC_OR_PARTITION),
         (requests.CreatePartitions("nope", 2), Code.UNKNOWN_TOPIC_OR_PARTITION),
         (requests.CreatePartitions("t", 1), Code.INVALID_PARTITIONS),
@@ -117,6 +127,16 @@ def test_invalid_creation_is_refused(request_: Request, code: Code) -> None:
     decide(shard, requests.CreateTopic("t"))
     decide(shard, requests.CreateTopic("a_b"))
     assert refusal(shard, request_) is code
+
+
+def test_refusal_of_a_long_name_or_value_is_short() -> None:
+    shard = controller(1)
+    for configs in ({"x" * 40_000: "1"}, {"retention.ms": "x" * 20_000}, {THROTTLED: "x" * 20_000}, {THROTTLED: LONG}):
+        with pytest.raises(Refused) as caught:
+            shard.decide(requests.CreateTopic("t", configs=configs), 1000)
+        assert len(caught.value.why) < 400 and next(iter(configs))[:20] in caught.value.why
+    fits = LONG[: LONG.rindex(",", 0, 32_767)]
+    decide(shard, requests.CreateTopic("t", configs={THROTTLED: fits}))
 
 
 def test_partitions_are_added_at_the_end() -> None:

@@ -4,11 +4,14 @@ at the first wrong entry."""
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.hot.index import (
+    INTERVAL_MAX,
+    OFFSET_ENTRY,
     RELATIVE_MAX,
     IndexBuilder,
     lookup_offset,
@@ -53,6 +56,12 @@ def test_index_is_full_one_time_entry_early() -> None:
     assert len(builder.times) == 24
     assert builder.is_full(36)
     assert not builder.is_full(48)
+
+
+def test_index_has_an_entry_every_64_kib_with_any_interval() -> None:
+    builder, _ = build_indexes([(100, 1, 5)] * 5_000, interval=RELATIVE_MAX)
+    positions = [0, *(position for _, position in OFFSET_ENTRY.iter_unpack(builder.offsets)), 500_000]
+    assert max(after - before for before, after in pairwise(positions)) <= INTERVAL_MAX + 100
 
 
 @given(BATCHES)

@@ -4,6 +4,7 @@ enough."""
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.disk import SimDisk, SimFile
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, open_log
-from tiered.hot import segment_index, time_lookup
+from tiered.errors import Code, Refused
+from tiered.fair_slots import FairSlots
+from tiered.hot import segment_files, segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, offset_for_timestamp
 from tiered.records.batch import encode_batch, first_at_or_after
@@ -96,7 +99,8 @@ def test_record_behind_one_false_header_is_found_exactly() -> None:
 
 
 def test_lookup_walks_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_index, "HEADERS_MAX", 40)
+    monkeypatch.setattr(segment_index, "HEADERS_MAX", 30)
+    monkeypatch.setattr(segment_index, "INDEXED_HEADERS", 10)
 
     async def scenario(log: DiskLog) -> None:
         append(log, false_claim(compressed_batch(0)))
@@ -104,6 +108,9 @@ def test_lookup_walks_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatc
             append(log, batch(offset, at=NOW))
         found, count = await count_opened(log, LATE - 5, TimeLookups())
         assert found is not None and found[0] == 39 and count == 1
+        lookups = TimeLookups()
+        at = [await count_opened(log, LATE - 5 - n, lookups) for n in range(4)]
+        assert [found and found[0] for found, _ in at] == [39, 9, 9, 9], "the lookups of a request share the headers"
 
     run_scenario(scenario)
 
@@ -141,5 +148,51 @@ def test_large_batch_is_opened_in_a_thread() -> None:
         with patch.object(time_lookup, "first_at_or_after", note):
             await offset_for_timestamp(log, NOW, TimeLookups())
         assert seen == ["MainThread", "tiered-time-lookup"]
+
+    run_scenario(scenario)
+
+
+def test_waiting_lookup_keeps_no_batch_in_memory_and_addresses_take_turns() -> None:
+    noise = random.Random(1).randbytes(3_000)
+    went_on, served = threading.Event(), []
+    reads: list[int] = []
+
+    def note(data: bytes, *args: int) -> tuple[int, int] | None:
+        assert went_on.wait(30)
+        served.append(int.from_bytes(data[:8], "big"))
+        return 0, NOW
+
+    pread = SimFile.pread
+
+    def count(file: SimFile, offset: int, length: int) -> bytes:
+        if length > 3_000 and length != segment_files.WINDOW_BYTES:
+            reads.append(length)
+        return pread(file, offset, length)
+
+    async def scenario(log: DiskLog) -> None:
+        for offset in range(2):
+            append(log, bytearray(encode_batch([(NOW + offset, None, noise, ())], codec=Codec.ZSTD)))
+        with patch.object(time_lookup, "first_at_or_after", note), patch.object(SimFile, "pread", count):
+            crowd = [asyncio.create_task(offset_for_timestamp(log, NOW, TimeLookups("a"))) for _ in range(20)]
+            await asyncio.sleep(0)
+            honest = asyncio.create_task(offset_for_timestamp(log, NOW + 1, TimeLookups("b")))
+            await asyncio.sleep(0)
+            assert len(reads) <= 1, "one batch at a time is in memory"
+            went_on.set()
+            await asyncio.gather(honest, *crowd)
+        assert len(reads) == 21 and served.index(1) <= 2
+
+    run_scenario(scenario)
+
+
+def test_excess_lookup_is_refused_with_a_code_that_clients_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_lookup, "_slots", FairSlots(0, 0))
+
+    async def scenario(log: DiskLog) -> None:
+        append(log, bytearray(compressed_batch(0, size=300_000)))
+        monkeypatch.setattr(time_lookup, "INLINE_COMPRESSED_BYTES", 10)
+        with pytest.raises(Refused) as caught:
+            await offset_for_timestamp(log, NOW, TimeLookups("a"))
+        assert caught.value.code is Code.REQUEST_TIMED_OUT and caught.value.code.retriable
 
     run_scenario(scenario)

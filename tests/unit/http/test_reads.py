@@ -3,11 +3,15 @@ headers."""
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tiered.errors import Corrupt
 from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode_batch
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
+from tiered_api.http.partitions.records import BATCHES_MAX, count_batches
 
 PLAIN = encode_batch([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20
@@ -27,6 +31,28 @@ def test_effort_is_the_size_up_to_the_limit_of_a_batch() -> None:
     assert max_decoded_size(b"no batch at all") == len(b"no batch at all")
     bomb = encode_batch([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
     assert decode_memory(bomb) == MAX_DECOMPRESSED
+
+
+def test_many_small_batches_are_measured_in_bounded_memory() -> None:
+    tracemalloc.start()
+    try:
+        assert max_decoded_size(PLAIN * 50_000) == len(PLAIN) * 50_000
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_body_of_too_many_batches_is_refused_in_bounded_memory() -> None:
+    assert count_batches(bytearray(PLAIN * BATCHES_MAX)) == BATCHES_MAX
+    data = bytearray(PLAIN * 20 * BATCHES_MAX)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HttpError, match="more than 10000 record batches") as caught:
+            count_batches(data)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status == 413
 
 
 def read(data: bytes, offset: int, room: int = ROOM, objects: int = OBJECTS_MAX) -> tuple[list[int], int]:

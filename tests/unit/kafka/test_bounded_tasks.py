@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
+from tiered_api.kafka.server.exchange import turns
 from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
+from tiered_api.kafka.server.exchange.turns import Turns
 
 
 async def at_once(number: int) -> str:
@@ -27,17 +31,50 @@ def late(number: int) -> str:
     return f"late {number}"
 
 
+def run_all(tasks: Sequence[Callable[[], Awaitable[str]]], timeout_ms: int) -> list[str]:
+    """Returns the results of one request."""
+
+    async def scenario() -> list[str]:
+        return await run_bounded(tasks, timeout_ms, late, Turns())
+
+    return asyncio.run(scenario())
+
+
 def test_results_are_in_the_order_of_the_tasks() -> None:
-    found = asyncio.run(run_bounded([partial(at_once, number) for number in range(200)], 5_000, late))
+    found = run_all([partial(at_once, number) for number in range(200)], 5_000)
     assert found == [f"done {number}" for number in range(200)]
-    assert asyncio.run(run_bounded([], 5_000, late)) == []
+    assert run_all([], 5_000) == []
 
 
 def test_late_task_is_cancelled_and_delays_no_other() -> None:
     cancelled: list[int] = []
     works = [partial(never, cancelled, 0), *(partial(at_once, number) for number in range(1, 100))]
-    assert asyncio.run(run_bounded(works, 50, late)) == ["late 0", *(f"done {number}" for number in range(1, 100))]
+    assert run_all(works, 50) == ["late 0", *(f"done {number}" for number in range(1, 100))]
     assert cancelled == [0]
+
+
+def test_others_run_between_tasks_that_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        loop_turns, seen = 0, list[int]()
+
+        async def count() -> None:
+            nonlocal loop_turns
+            while True:
+                loop_turns += 1
+                await asyncio.sleep(0)
+
+        async def note() -> str:
+            seen.append(loop_turns)
+            return ""
+
+        counting = asyncio.create_task(count())
+        await run_bounded([note] * 100, 60_000, late, Turns())
+        counting.cancel()
+        assert max(Counter(seen).values()) <= 2, "a turn without time begins a task or two"
+
+    asyncio.run(scenario())
 
 
 def test_number_of_running_tasks_is_bounded() -> None:
@@ -47,7 +84,7 @@ def test_number_of_running_tasks_is_bounded() -> None:
         begun.append(number)
         return await never([], number)
 
-    found = asyncio.run(run_bounded([partial(begin, number) for number in range(500)], 20, late))
+    found = run_all([partial(begin, number) for number in range(500)], 20)
     assert len(begun) == CONCURRENCY and found == [late(number) for number in range(500)]
 
 
@@ -58,7 +95,7 @@ def test_no_task_starts_without_time() -> None:
         begun.append(1)
         return ""
 
-    assert asyncio.run(run_bounded([begin], 0, late)) == ["late 0"] and begun == []
+    assert run_all([begin], 0) == ["late 0"] and begun == []
 
 
 def test_error_of_a_task_cancels_the_others() -> None:
@@ -68,5 +105,5 @@ def test_error_of_a_task_cancels_the_others() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ExceptionGroup, match="unhandled"):
-        asyncio.run(run_bounded([partial(never, cancelled, 0), fail], 5_000, late))
+        run_all([partial(never, cancelled, 0), fail], 5_000)
     assert cancelled == [0]

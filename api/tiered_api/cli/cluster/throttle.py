@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from tiered.config.setting import VALUE_BYTES_MAX
 from tiered.controller.reassignment_planner import PartitionName
 from tiered.errors import Code, Refused
 from tiered.replication.replication_quota import list_throttled_replicas
@@ -91,7 +92,13 @@ def _throttled_replicas(moves: ReplicaMoves) -> dict[str, tuple[tuple[str, ...],
 
 
 def _list_configs(words: tuple[tuple[str, ...], tuple[str, ...]], how: int) -> list[AlterableConfig]:
-    return [AlterableConfig(name, how, ",".join(each)) for name, each in zip(LISTS, words, strict=True) if each]
+    """The edits of both lists. `*`, which is all replicas of the topic, stands for a list that is too long."""
+    texts = [",".join(each) for each in words]
+    return [
+        AlterableConfig(name, how, text if len(text) <= VALUE_BYTES_MAX else "*")
+        for name, text in zip(LISTS, texts, strict=True)
+        if text
+    ]
 
 
 def _brokers(moves: ReplicaMoves) -> list[int]:

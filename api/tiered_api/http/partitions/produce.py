@@ -32,6 +32,9 @@ RECORD_OVERHEAD = 32
 RECORDS_PER_TURN = 5_000
 """Records of one request that are handled before other requests get their turn."""
 
+BATCHES_PER_TURN = 100
+"""Batches of one request that are written before others get their turn: a topic may allow small batches only."""
+
 LZ4_FAST = 9
 """Kafka's value for no compression level."""
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -163,7 +166,9 @@ async def _append_partition(
     records: Sequence[ProducerRecord],
     outcomes: list[RecordMetadata | HttpError],
 ) -> None:
-    for batch in batches(records, share.numbers, share.limit):
+    for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
+        if count % BATCHES_PER_TURN == 0:
+            await asyncio.sleep(0)
         placed = await _append_batch(context, share.source, [records[n] for n in batch])
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome

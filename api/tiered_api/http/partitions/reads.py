@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
+from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
 from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
 from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
@@ -28,6 +29,8 @@ MAX_OFFSET = (1 << 63) - 1
 DEFAULT_BYTES = 1 << 20
 DECODED_PER_BYTE = 4
 """Memory that a JSON read takes, in bytes for each byte of batches."""
+WALK_BATCHES = 1_000
+"""Batches that are objects at a time while bytes of batches are measured."""
 OBJECTS_MAX = 100_000
 """Most records and headers in one JSON response."""
 RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
@@ -83,7 +86,7 @@ async def _start_offset(request: HttpRequest, source: AnyPartition) -> int:
         moment = request.query_integer(
             "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
         )
-        found = await offset_for_timestamp(source, moment)
+        found = await offset_for_timestamp(source, moment, TimeLookups(request.peer))
         return (await fetch_bounds(source))[1] if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
@@ -208,11 +211,12 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
 
 def max_decoded_size(data: bytes | bytearray) -> int:
     """Returns how many bytes `data` becomes at most when its batches are decompressed."""
-    whole = walk(data, check_crc=False)
-    became = (
-        min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size)) for batch in whole.batches
-    )
-    return max(len(data), sum(became))
+    became, at = 0, 0
+    while batches := walk(data, at, check_crc=False, max_batches=WALK_BATCHES).batches:
+        for batch in batches:
+            became += min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size))
+        at = batches[-1].position + batches[-1].size
+    return max(len(data), became)
 
 
 def decode_memory(data: bytes | bytearray) -> int:

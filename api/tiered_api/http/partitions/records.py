@@ -30,6 +30,10 @@ from tiered_api.http.partitions.reads import (
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 
+BATCHES_MAX = 10_000
+"""Limit on the record batches of one body."""
+BATCH_MEMORY = 1_000
+"""Bytes that a batch takes as objects while it is checked and written."""
 READ_TYPES = (
     media_types.JSON,
     media_types.V2_BINARY,
@@ -108,6 +112,7 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
     to the broker that leads the partition."""
     replica = require_local_leader(request)
     data = bytearray(await request.read_body())
+    await request.reserve_memory(count_batches(data) * BATCH_MEMORY)
     count = await request.context.run_job(max_decoded_size(data), validate_batches, data)
     appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
     request.context.records_written.inc(count)
@@ -121,6 +126,15 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
             "duplicate": appended.is_duplicate,
         }
     )
+
+
+def count_batches(data: bytearray) -> int:
+    """Returns how many batches there are, up to the first invalid one. HttpError 413 if there are too many: the log
+    takes the batches of a body together, and nobody else is served meanwhile."""
+    count = len(walk(data, check_crc=False, max_batches=BATCHES_MAX + 1).batches)
+    if count > BATCHES_MAX:
+        raise HttpError(413, f"the body holds more than {BATCHES_MAX} record batches: send them in several requests")
+    return count
 
 
 def validate_batches(data: bytearray) -> int:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
+from tiered.hot.time_lookup import TimeLookups
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
@@ -89,14 +90,16 @@ class RemotePartition:
             ),
         )
 
-    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    async def offset_for_timestamp(
+        self, timestamp: int, lookups: TimeLookups | None = None
+    ) -> tuple[int, int, int] | None:
         """Returns the same as `LeaderReads.offset_for_timestamp`, but with the offset only."""
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
             offset = await self._list_offset(leader, max(timestamp, 0))
             return (offset, -1, -1) if offset >= 0 else None
 
-        return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp), there)
+        return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp, lookups), there)
 
     async def fetch_bounds(self) -> tuple[int, int]:
         """Returns log start offset and high watermark."""
@@ -189,9 +192,11 @@ async def fetch_bounds(source: AnyPartition) -> tuple[int, int]:
     return source.log_start_offset, source.high_watermark
 
 
-async def offset_for_timestamp(source: AnyPartition, timestamp: int) -> tuple[int, int, int] | None:
+async def offset_for_timestamp(
+    source: AnyPartition, timestamp: int, lookups: TimeLookups
+) -> tuple[int, int, int] | None:
     """Returns the offset of the first record at or after `timestamp` (ms), as `LeaderReads.offset_for_timestamp`. A
-    remote partition fills in the offset only."""
+    remote partition fills in the offset only. The look-ups of one request share `lookups`."""
     if isinstance(source, RemotePartition):
-        return await source.offset_for_timestamp(timestamp)
-    return await source.reads.offset_for_timestamp(timestamp)
+        return await source.offset_for_timestamp(timestamp, lookups)
+    return await source.reads.offset_for_timestamp(timestamp, lookups)

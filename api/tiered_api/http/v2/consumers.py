@@ -17,6 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from tiered.groups.requests import NO_OFFSET, PartitionOffset
+from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import METADATA_BYTES, ConsumerConfig, ConsumerInstance
@@ -273,10 +274,11 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
         targets = (
             [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
         )
+        lookups = TimeLookups(request.peer)
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
             source = instance.open_partition(tp)
-            found = await offset_for_timestamp(source, _parse_timestamp(row))
+            found = await offset_for_timestamp(source, _parse_timestamp(row), lookups)
             targets.append((tp, found[0] if found is not None else (await fetch_bounds(source))[1]))
         for tp, _ in targets:
             instance.check_assigned(tp)

@@ -197,6 +197,11 @@ class ClientConnection:
         return len(self._slots)
 
     @property
+    def oldest_slot(self) -> ReplySlot:
+        """Place of the reply that leaves next, while any is pending."""
+        return self._slots[0]
+
+    @property
     def is_reading(self) -> bool:
         """True if the connection reads requests now."""
         return self._reading

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Mapping
-from operator import attrgetter, itemgetter
 
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.ports import Listener, Stream
+from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.server.request_buffers import RequestBuffers
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ FIRST_REQUEST_SECONDS = 10.0
 STALLED_BYTES_PER_SECOND = 64 << 10
 """Slowest rate of a large frame while other frames wait for memory."""
 IDLE_SECONDS = 1.0
-"""A connection that idles for so long may be closed in favour of one from another address."""
+"""A connection that idles or waits for a reply for so long may be closed in favour of one from another address."""
 STOP_SECONDS = 2.0
 """Longest time for pending replies when the broker stops."""
 
@@ -155,22 +157,39 @@ class KafkaServer:
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
 
     def _make_room(self, host: str) -> bool:
-        """Closes the longest idle connection of the address with most connections, if the new address has fewer. So a
-        client that only connects shuts out no clients, brokers or operators."""
-        busiest_host, most = max(self._connections_by_host.items(), key=itemgetter(1), default=("", 0))
-        if most <= self._connections_by_host[host] + 1:
+        """Closes a connection of the address with most connections in favour of the new address. True if it did so.
+
+        The address gives up its longest idle connection, or else the one that waits longest for a reply. If it has
+        neither, the address with next most connections does. An address keeps its fair share of the connections, and
+        one more than the new address has. So a client that connects and waits shuts out no clients, brokers or
+        operators.
+        """
+        hosts = self._connections_by_host
+        addresses = len(hosts) + (host not in hosts)
+        kept = max(self.context.broker.settings.max_connections // addresses, hosts[host] + 1)
+        longest: dict[str, tuple[bool, float, ClientConnection]] = {}
+        for each in self.connections:
+            if hosts[each.host] <= kept:
+                continue
+            waits = each.pending > 0
+            since = self._waiting_since(each) if waits else each.last_activity
+            best = longest.get(each.host)
+            if since < self._loop.time() - IDLE_SECONDS and (best is None or (waits, since) < best[:2]):
+                longest[each.host] = waits, since, each
+        if not longest:
             return False
-        since = self._loop.time() - IDLE_SECONDS
-        idle = (
-            each
-            for each in self.connections
-            if each.host == busiest_host and not each.pending and each.last_activity < since
-        )
-        longest = min(idle, key=attrgetter("last_activity"), default=None)
-        if longest is None:
-            return False
-        longest.refuse("crowded_out", "its address has most of max.connections")
+        longest[max(longest, key=hosts.__getitem__)][2].refuse("crowded_out", "its address has most of max.connections")
         return True
+
+    def _waiting_since(self, connection: ClientConnection) -> float:
+        """Returns since when the oldest request of a connection waits, in the time of the event loop.
+
+        Returns infinity for a request of another broker.
+        """
+        slot = connection.oldest_slot
+        if slot.api_key == FOLLOWER_FETCH or slot.api_key in INTER_BROKER_APIS:
+            return math.inf
+        return self._loop.time() - (self.context.clock.mono_ns() - slot.started_ns) / 1e9
 
     def start_serving(self) -> None:
         """Serves the connections that came while the server was paused, and all later ones."""

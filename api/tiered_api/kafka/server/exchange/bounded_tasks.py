@@ -6,32 +6,38 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from tiered_api.kafka.server.exchange.turns import Turns
+
 T = TypeVar("T")
 
 CONCURRENCY = 32
-BETWEEN_YIELDS = 16
-"""Pieces of one worker between two pauses for other requests: most pieces wait for nothing."""
 
 
 async def run_bounded(
     tasks: Sequence[Callable[[], Awaitable[T]]],
     timeout_ms: int,
     on_timeout: Callable[[int], T],
+    turns: Turns,
     *,
     concurrency: int = CONCURRENCY,
 ) -> list[T]:
     """Returns the results of `tasks` in their order. A task that is not done in time is cancelled, and its result is
-    `on_timeout(number)`. A task that fails makes all fail. Without any time no task starts, as in Kafka."""
+    `on_timeout(number)`. A task that fails makes all fail. Without any time no task starts, as in Kafka.
+
+    Most tasks wait for nothing, so they begin in turns with the long work of other requests.
+    """
     done: dict[int, T] = {}
     if timeout_ms <= 0:
         return [on_timeout(number) for number in range(len(tasks))]
     waiting = iter(enumerate(tasks))
+    gate = asyncio.Lock()  # one task of the request waits in the turns, or each would take a turn for itself
 
     async def take() -> None:
-        for count, (number, work) in enumerate(waiting, 1):
+        for number, work in waiting:
+            if not turns.has_time():
+                async with gate:
+                    await turns.wait_turn()
             done[number] = await work()
-            if count % BETWEEN_YIELDS == 0:
-                await asyncio.sleep(0)
 
     try:
         async with asyncio.timeout(timeout_ms / 1000), asyncio.TaskGroup() as group:

@@ -96,6 +96,7 @@ async def alter_resources(
         [partial(alter, each) for each in resources],
         DEFAULT_TIMEOUT_MS,
         lambda _: TIMED_OUT,
+        context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
 

@@ -49,6 +49,7 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
         works,
         clamp_timeout_ms(request.timeout_ms),
         lambda number: _make_refused_result(names[number], TIMED_OUT),
+        context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
     return CreatePartitionsResponse(results=results)

@@ -42,6 +42,7 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
         [partial(_delete, context, name, each, manifests) for name, each in wanted],
         clamp_timeout_ms(request.timeout_ms),
         lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
+        context.turns,
         concurrency=DELETIONS_AT_ONCE,
     )
     rest = iter(results)

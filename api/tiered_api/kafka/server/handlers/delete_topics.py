@@ -41,6 +41,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
         lambda number: _make_refused_result(
             *places[number], Refused(Code.REQUEST_TIMED_OUT, "it is not done yet; it may be")
         ),
+        context.turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
     return DeleteTopicsResponse(responses=results)

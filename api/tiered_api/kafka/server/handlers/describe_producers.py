@@ -16,7 +16,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 BETWEEN_TURNS = 500
-"""Partitions between two pauses in which other requests run."""
+"""Partitions and producers between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
@@ -29,10 +29,12 @@ async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) ->
     for name, numbers in wanted.items():
         topics.append(TopicResponse(name, []))
         for number in numbers:
-            topics[-1].partitions.append(_partition(context, name, number))
-            described += 1
-            if described % BETWEEN_TURNS == 0:
+            if described >= BETWEEN_TURNS:
+                described = 0
                 await context.turns.wait_turn()
+            partition = _partition(context, name, number)
+            topics[-1].partitions.append(partition)
+            described += 1 + len(partition.active_producers)
     return DescribeProducersResponse(topics=topics)
 
 

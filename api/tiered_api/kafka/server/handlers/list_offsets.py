@@ -56,7 +56,7 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
             place = topic.name, each.partition_index
             wanted[place] = None if place in wanted else each
     work = _refuse if is_impostor(context, call, request.replica_id) else _look_up_offset
-    lookups = TimeLookups()
+    lookups = TimeLookups(call.client_host)
     works = [partial(work, context, call, name, number, each, lookups) for (name, number), each in wanted.items()]
     timed_out = Code.REQUEST_TIMED_OUT.number
     places = list(wanted)
@@ -64,6 +64,7 @@ async def handle(context: KafkaContext, call: Call[ListOffsetsRequest]) -> ListO
         works,
         _lookup_timeout_ms(context, call),
         lambda number: ListOffsetsPartitionResponse(places[number][1], timed_out),
+        context.turns,
     )
     topics: dict[str, ListOffsetsTopicResponse] = {}
     for (name, _), answer in zip(wanted, answers, strict=True):

@@ -26,32 +26,41 @@ from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
 
 
 async def handle(context: KafkaContext, call: Call[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
-    """Returns one result per partition."""
-    wanted = [(topic.topic, each) for topic in call.request.topics for each in topic.partitions]
+    """Returns one result per partition. A partition that the request names twice is refused."""
+    wanted: dict[tuple[str, int], OffsetForLeaderPartition | None] = {}
+    for topic in call.request.topics:
+        for each in topic.partitions:
+            place = topic.topic, each.partition
+            wanted[place] = None if place in wanted else each
     work = _refuse if is_impostor(context, call, call.request.replica_id) else _find_end_offset
-    works = [partial(work, context, name, each) for name, each in wanted]
+    works = [partial(work, context, name, number, each) for (name, number), each in wanted.items()]
+    places = list(wanted)
     answers = await run_bounded(
         works,
         context.broker.settings.remote_list_offsets_request_timeout_ms,
-        lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, wanted[number][1].partition),
+        lambda number: EpochEndOffset(Code.REQUEST_TIMED_OUT.number, places[number][1]),
+        context.turns,
     )
-    rest = iter(answers)
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(topic.topic, [next(rest) for _ in topic.partitions])
-            for topic in call.request.topics
-        ]
-    )
+    topics: dict[str, OffsetForLeaderTopicResult] = {}
+    for (name, _), answer in zip(wanted, answers, strict=True):
+        topics.setdefault(name, OffsetForLeaderTopicResult(name)).partitions.append(answer)
+    return OffsetForLeaderEpochResponse(topics=list(topics.values()))
 
 
-async def _refuse(context: KafkaContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, asked.partition)
+async def _refuse(
+    context: KafkaContext, topic: str, number: int, asked: OffsetForLeaderPartition | None
+) -> EpochEndOffset:
+    return EpochEndOffset(Code.CLUSTER_AUTHORIZATION_FAILED.number, number)
 
 
-async def _find_end_offset(context: KafkaContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _find_end_offset(
+    context: KafkaContext, topic: str, number: int, asked: OffsetForLeaderPartition | None
+) -> EpochEndOffset:
+    if asked is None:
+        return EpochEndOffset(Code.INVALID_REQUEST.number, number)
     try:
-        replica = find_leader_replica(context, topic, asked.partition, asked.current_leader_epoch)
+        replica = find_leader_replica(context, topic, number, asked.current_leader_epoch)
         epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
     except ENGINE_ERRORS as fault:
-        return EpochEndOffset(error_code_of(fault).number, asked.partition)
-    return EpochEndOffset(Code.NONE.number, asked.partition, epoch, end)
+        return EpochEndOffset(error_code_of(fault).number, number)
+    return EpochEndOffset(Code.NONE.number, number, epoch, end)

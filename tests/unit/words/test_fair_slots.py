@@ -1,0 +1,108 @@
+"""Slots for expensive work: owners take turns, and the owner with most waiting work is refused first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tiered.errors import Code, Refused
+from tiered.fair_slots import FairSlots
+
+
+class Crowd:
+    """Work that holds a slot until it is let go, in the order in which slots were given."""
+
+    def __init__(self, slots: FairSlots) -> None:
+        self._slots = slots
+        self.began: list[str] = []
+        self.done = asyncio.Event()
+
+    def start(self, *owners: str) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._work(owner)) for owner in owners]
+
+    async def _work(self, owner: str) -> None:
+        async with self._slots.take(owner):
+            self.began.append(owner)
+            await self.done.wait()
+
+
+def scenario(told: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await told()
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_owners_take_turns() -> None:
+    async def told() -> None:
+        crowd = Crowd(FairSlots(1, 100))
+        works = crowd.start("a", "a", "a", "a", "b", "c", "b")
+        await settle()
+        assert crowd.began == ["a"]
+        crowd.done.set()
+        await asyncio.gather(*works)
+        assert "".join(crowd.began) == "aabcaba"
+
+    scenario(told)
+
+
+def test_work_at_once_is_bounded_by_the_slots() -> None:
+    async def told() -> None:
+        crowd = Crowd(FairSlots(3, 100))
+        works = crowd.start(*"abcdef")
+        await settle()
+        assert crowd.began == ["a", "b", "c"]
+        works[0].cancel()
+        await settle()
+        assert crowd.began == ["a", "b", "c", "d"]
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+
+    scenario(told)
+
+
+def test_cancelled_work_frees_its_place() -> None:
+    async def told() -> None:
+        crowd = Crowd(FairSlots(1, 2))
+        works = crowd.start("a", "b", "c")
+        await settle()
+        works[1].cancel()
+        await settle()
+        works += crowd.start("d")
+        await settle()
+        works[0].cancel()
+        works[2].cancel()  # in the turn in which it gets the slot
+        await settle()
+        assert crowd.began == ["a", "d"]
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+        crowd.began.clear()
+        await asyncio.gather(*crowd.start("e", "f"))
+        assert crowd.began == ["e", "f"], "the slot is free again"
+
+    scenario(told)
+
+
+def test_owner_with_most_waiting_work_is_refused_first() -> None:
+    async def told() -> None:
+        crowd = Crowd(FairSlots(1, 3))
+        works = crowd.start("a", "a", "a", "a", "b", "a")
+        await settle()
+        refused = [work for work in works if work.done()]
+        assert refused == [works[3], works[5]]
+        for work in refused:
+            with pytest.raises(Refused) as caught:
+                work.result()
+            assert caught.value.code is Code.REQUEST_TIMED_OUT
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert crowd.began == ["a", "a", "b", "a"]
+
+    scenario(told)
