@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from tests.e2e.kafka_site import values_of
 from tests.e2e.site import batch
@@ -29,13 +29,13 @@ SECONDS = 30.0
 class RecreatedTopic:
     """The topic `t` on `slow`, which leads it, and on `quick`; how it is made again, and a client that asks `slow`."""
 
-    def __init__(self, three: ThreeBrokers, replicas: int) -> None:
+    def __init__(self, three: ThreeBrokers, replicas: int, configs: Mapping[str, str] | None = None) -> None:
         self.three = three
         self.slow, self.quick = three.others()
         self.old_replica: LeaderReplica
         self.new_id = TopicId("")
         self._assignments = [[self.slow.node_id, self.quick.node_id][:replicas]]
-        self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas)}
+        self._configs = {"retention.ms": "-1", "min.insync.replicas": str(replicas), **(configs or {})}
         self._links: dict[int, BrokerConnection] = {}
         self._creation: asyncio.Task[TopicId] | None = None
 

@@ -105,6 +105,7 @@ async def _look_up_offset(
             found = await find_by_timestamp(replica, asked.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
+        replica.reads.check_not_stopped()
         if (
             found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS
         ) and call.request.replica_id == CONSUMER:

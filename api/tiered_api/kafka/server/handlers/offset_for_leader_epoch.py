@@ -52,6 +52,7 @@ async def _find_end_offset(context: KafkaContext, topic: str, asked: OffsetForLe
     try:
         replica = find_leader_replica(context, topic, asked.partition, asked.current_leader_epoch)
         epoch, end = await end_offset_for_epoch(replica, asked.leader_epoch)
+        replica.reads.check_not_stopped()
     except ENGINE_ERRORS as fault:
         return EpochEndOffset(error_code_of(fault).number, asked.partition)
     return EpochEndOffset(Code.NONE.number, asked.partition, epoch, end)
